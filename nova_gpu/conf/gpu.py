@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The [gpu] options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup(
+    "gpu",
+    title="GPU options",
+    help="What a compute host offers of its GPUs, and where it reads about them. None is needed.",
+)
+
+OPTS: Sequence[cfg.Opt] = (
+    cfg.ListOpt(
+        "vendors",
+        default=["10de", "1002", "8086"],
+        help="""
+Vendors whose cards are offered, by PCI vendor id (four hexadecimal digits). The default is NVIDIA,
+AMD and Intel.
+
+Related options:
+
+* ``[gpu]addresses`` and ``[gpu]product_ids`` restrict further.
+""",
+    ),
+    cfg.ListOpt(
+        "addresses",
+        default=[],
+        help="""
+Offer these cards only, by PCI address (``0000:88:00.0``). Empty: every card found. A card named
+here is offered even if it is the display the host booted on.
+
+Related options:
+
+* ``[gpu]product_ids``: a card passes if either list names it.
+""",
+    ),
+    cfg.ListOpt(
+        "product_ids",
+        default=[],
+        help="""
+Offer cards of these products only, as ``vendor_id:product_id`` (``10de:2335``). Empty: every product
+found. A product named here is offered even if its card is the display the host booted on.
+
+Related options:
+
+* ``[gpu]addresses``: a card passes if either list names it.
+* ``[gpu]vendors``: a product named here need not be of these vendors.
+""",
+    ),
+    cfg.MultiStrOpt(
+        "product",
+        default=[],
+        help="""
+What a product is, where neither NVML nor the built-in table knows it or where they are to be
+overruled. May be given several times, each as
+``vendor_id:product_id key=value ...`` with the keys ``architecture`` (a word), ``memory_mib`` (MiB,
+an integer) and ``name`` (the rest of the line, hence the last), for example
+``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``.
+""",
+    ),
+    cfg.BoolOpt(
+        "nvml",
+        default=True,
+        help="""
+Ask NVIDIA's management library about cards the nvidia driver holds. It is asked in a process of its
+own that lives for a moment. Without the nvidia-ml-py package, or where the library fails, only
+what it alone knows (memory, NVLinks, the card's UUID) is missing.
+
+Related options:
+
+* ``[gpu]nvml_timeout``
+""",
+    ),
+    cfg.IntOpt(
+        "nvml_timeout",
+        default=30,
+        min=1,
+        max=600,
+        help="""
+Seconds after which the process that asks NVML is ended and its answer counted as missing.
+
+Related options:
+
+* ``[gpu]nvml``
+""",
+    ),
+    cfg.BoolOpt(
+        "allow_privileged_containers",
+        default=False,
+        help="""
+Offer GPUs to LXC guests without user id maps. Without the maps root in the guest is root on the
+host's kernel: it can give itself every other tenant's GPU, and the host. Say true only where every
+user is trusted with the host.
+
+Related options:
+
+* ``[libvirt]uid_maps`` and ``[libvirt]gid_maps`` make containers unprivileged; set those instead.
+""",
+    ),
+    cfg.BoolOpt(
+        "require_counted_flavors",
+        default=False,
+        help="""
+Refuse flavors that ask for GPUs with ``gpus`` alone. Quota is checked in the API before any
+scheduler runs and counts only what stands in the flavor as ``resources:PGPU``. Read by
+nova-scheduler.
+""",
+    ),
+    cfg.IntOpt(
+        "handed_out_timeout",
+        default=120,
+        min=1,
+        max=3600,
+        help="""
+Seconds for which a GPU that was claimed for an instance stays out of the pool although neither the
+resource tracker nor a guest names it yet. It covers the moment between a claim and its record in
+the database, in which the periodic task forgets the claim.
+
+Related options:
+
+* ``[DEFAULT]update_resources_interval``: should be shorter.
+""",
+    ),
+    cfg.StrOpt(
+        "sysfs_root",
+        default="/sys",
+        help="Where sysfs is read. Another root than /sys is for tests and labs without a GPU.",
+    ),
+    cfg.StrOpt(
+        "dev_root",
+        default="/dev",
+        help="""
+Where device nodes are looked at. libvirt is given paths below /dev whatever stands here. Another
+root than /dev is for tests.
+""",
+    ),
+    cfg.StrOpt(
+        "proc_root",
+        default="/proc",
+        help="""
+Where the NVIDIA driver's files (``driver/nvidia``) and ``devices`` are read. Another root than /proc
+is for tests and labs without a GPU.
+""",
+    ),
+    cfg.ListOpt(
+        "cdi_spec_dirs",
+        default=["/etc/cdi", "/var/run/cdi"],
+        help="""
+Folders of Container Device Interface specifications, the later ones over the earlier. They say what
+an LXC guest gets beside the device nodes: libraries, other files, environment. A file that is
+not owned by root or can be written by everybody is refused.
+""",
+    ),
+)
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Makes ``conf.gpu`` known. Calling it again changes nothing."""
+    conf.register_group(GROUP)
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
+    """For oslo-config-generator, through the entry point group ``oslo.config.opts``."""
+    return [(GROUP, OPTS)]

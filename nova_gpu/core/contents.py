@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets for its GPUs: device nodes, mounts and environment, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Mount:
+    """A file or folder of the host that the guest sees at ``target``, read-only."""
+
+    source: str
+    target: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GuestContents:
+    """Everything one container needs for its GPUs.
+
+    ``nodes`` are paths below /dev, the same in the host and in the guest, in a stable order without
+    repetition. ``env`` is what the guest's init starts with.
+    """
+
+    nodes: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong, named after the fact.
+
+::
+
+    GPUError
+    ├── InvalidValue            somebody wrote it: an option, an extra spec, a file
+    │   ├── InvalidPciAddress
+    │   ├── InvalidExtraSpec    key, value, reason, what is allowed
+    │   ├── InvalidOption       [gpu] option, value, reason, remedy
+    │   └── InvalidCDISpec      a CDI file: path, reason
+    ├── DiscoveryFailed         the host could not be read
+    ├── RequestMismatch         an instance does not hold what its flavor asks for
+    ├── DeviceUnavailable       a device is missing, or named by another guest
+    └── DeviceNodeMissing       a node a guest needs is not there
+
+They know nothing of Nova; the Nova side translates each of them once, at its border.
+"""
+
+from __future__ import annotations
+
+
+class GPUError(Exception):
+    """The root: everything this package raises on purpose."""
+
+
+class InvalidValue(GPUError):
+    """A value somebody wrote that cannot be used."""
+
+
+class InvalidPciAddress(InvalidValue):
+    def __init__(self, value: str) -> None:
+        super().__init__(
+            f"{value!r} is not a PCI address: it must look like 0000:88:00.0 "
+            "(domain:bus:slot.function, hexadecimal)"
+        )
+        self.value = value
+
+
+class InvalidExtraSpec(InvalidValue):
+    def __init__(self, key: str, value: str, reason: str, allowed: str) -> None:
+        super().__init__(f"flavor property {key}={value!r}: {reason}; allowed: {allowed}")
+        self.key, self.value, self.reason, self.allowed = key, value, reason, allowed
+
+
+class InvalidOption(InvalidValue):
+    def __init__(self, option: str, value: str, reason: str, remedy: str) -> None:
+        super().__init__(f"[gpu]{option} = {value!r}: {reason}; {remedy}")
+        self.option, self.value, self.reason, self.remedy = option, value, reason, remedy
+
+
+class InvalidCDISpec(InvalidValue):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"CDI file {path} is ignored: {reason}")
+        self.path, self.reason = path, reason
+
+
+class DiscoveryFailed(GPUError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"The host's GPUs cannot be listed: {path}: {reason}; check [gpu]sysfs_root"
+        )
+        self.path, self.reason = path, reason
+
+
+class RequestMismatch(GPUError):
+    """What an instance holds is not what its flavor asks for."""
+
+
+class DeviceUnavailable(GPUError):
+    def __init__(self, address: str, reason: str, remedy: str) -> None:
+        super().__init__(f"GPU {address} cannot be given: {reason}; {remedy}")
+        self.address, self.reason, self.remedy = address, reason, remedy
+
+
+class DeviceNodeMissing(GPUError):
+    def __init__(self, address: str, path: str, remedy: str) -> None:
+        super().__init__(f"GPU {address} has no device node {path}; {remedy}")
+        self.address, self.path, self.remedy = address, path, remedy

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values everything else speaks of: a PCI address, a GPU, its links, a group of GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+
+from nova_gpu.core import exception
+
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class PciAddress:
+    """Where a PCI function is: ``0000:88:00.0``.
+
+    The domain has four hex digits as a rule and five or more behind Intel VMD and on Hyper-V; the
+    kernel prints it with ``%04x``, and so do we.
+    """
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    @classmethod
+    def parse(cls, text: str) -> PciAddress:
+        """:raises InvalidPciAddress: where *text* is not of the form ``domain:bus:slot.function``"""
+        match = _ADDRESS.fullmatch(text)
+        if match is None or int(match[3], 16) > 0x1F:
+            raise exception.InvalidPciAddress(text)
+        domain, bus, slot, function = (int(part, 16) for part in match.groups())
+        return cls(domain, bus, slot, function)
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
+
+
+class LinkType(enum.StrEnum):
+    """What joins two GPUs directly, without the host bridge."""
+
+    NVLINK = "nvlink"
+    XGMI = "xgmi"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """A direct connection to the GPU at ``peer``, of ``width`` lanes or bricks."""
+
+    peer: PciAddress
+    type: LinkType
+    width: int = 1
+
+
+class DeliveryMode(enum.StrEnum):
+    """How a guest gets its GPUs: a whole PCI device, or the host's device nodes."""
+
+    PCI = "pci"
+    LXC = "lxc"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Product:
+    """What a card is. Ids are four lower-case hex digits, as in sysfs without ``0x``.
+
+    ``None`` is "not known", which satisfies no condition anybody asks for.
+    """
+
+    vendor_id: str
+    product_id: str
+    name: str | None = None
+    architecture: str | None = None
+    memory_mib: int | None = None
+    compute_capability: tuple[int, int] | None = None
+
+    @property
+    def key(self) -> str:
+        """``10de:2335``, the way operators and lspci write it"""
+        return f"{self.vendor_id}:{self.product_id}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GPU:
+    """One whole card, as the host sees it at the last look."""
+
+    address: PciAddress
+    product: Product
+    class_code: int
+    numa_node: int | None = None
+    iommu_group: int | None = None
+    driver: str | None = None
+    companions: tuple[PciAddress, ...] = ()
+    links: tuple[Link, ...] = ()
+    uuid: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GPUGroup:
+    """All cards of one product in one delivery mode on one host: one resource provider."""
+
+    product: Product
+    mode: DeliveryMode
+    gpus: tuple[GPU, ...]
+
+    @property
+    def by_address(self) -> Mapping[PciAddress, GPU]:
+        return {gpu.address: gpu for gpu in self.gpus}

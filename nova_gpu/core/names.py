@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every string that crosses a border between processes, once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from nova_gpu.core import model
+
+# os_resource_classes.PGPU; a test compares the two. This package imports the standard library only.
+RESOURCE_CLASS = "PGPU"
+
+TRAIT_GPU = "CUSTOM_GPU"
+TRAIT_ARCHITECTURE = "CUSTOM_GPU_ARCH_"
+TRAIT_HYPERVISOR = "CUSTOM_GPU_HYPERVISOR_"
+TRAIT_MODEL = "CUSTOM_GPU_MODEL_"
+TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
+# The value of the two prefixes above for what is not known: it can be forbidden, never asked for.
+UNKNOWN = "UNKNOWN"
+
+# The words of the flavor.
+GPUS = "gpus"
+GPU_ARCH = "gpu_arch"
+HYPERVISOR = "hypervisor"
+HYPERVISOR_TYPE = "hypervisor_type"
+
+# The key of ComputeNode.stats under which a host reports its GPUs as one JSON string. It must not
+# be one of the words above: ComputeCapabilitiesFilter judges every un-namespaced extra spec that
+# has a key of the same name in stats.
+STATS = "nova_gpu"
+
+# Placement: resource providers' names have 200 characters, traits 255.
+_PROVIDER_NAME_LENGTH = 200
+_TRAIT_LENGTH = 255
+
+
+def _trait(prefix: str, value: str | None) -> str:
+    """``value`` in the characters a trait may have: A to Z, 0 to 9 and the underscore."""
+    word = re.sub(r"[^A-Z0-9]+", "_", (value or UNKNOWN).upper()).strip("_")
+    return (prefix + (word or UNKNOWN))[:_TRAIT_LENGTH]
+
+
+def architecture_trait(architecture: str | None) -> str:
+    return _trait(TRAIT_ARCHITECTURE, architecture)
+
+
+def hypervisor_trait(hypervisor_type: str) -> str:
+    return _trait(TRAIT_HYPERVISOR, hypervisor_type)
+
+
+def model_trait(name: str | None) -> str:
+    return _trait(TRAIT_MODEL, name)
+
+
+def provider_name(nodename: str, vendor_id: str, product_id: str, mode: model.DeliveryMode) -> str:
+    """The name of a group's resource provider, for ever: renaming it is a reshape.
+
+    Where it would be longer than Placement takes, the node's name is cut and a hash of the whole
+    stands for the rest, so that two long names stay two.
+    """
+    suffix = f"_gpu_{vendor_id}_{product_id}_{mode}"
+    if len(nodename) + len(suffix) <= _PROVIDER_NAME_LENGTH:
+        return nodename + suffix
+    digest = hashlib.sha256(nodename.encode()).hexdigest()[:16]
+    kept = _PROVIDER_NAME_LENGTH - len(suffix) - len(digest) - 1
+    return f"{nodename[:kept]}_{digest}{suffix}"
+
+
+def parse_provider_name(nodename: str, name: str) -> tuple[str, str, model.DeliveryMode] | None:
+    """(vendor_id, product_id, mode) of a group of *nodename*, or ``None`` for any other provider."""
+    modes = "|".join(model.DeliveryMode)
+    match = re.search(rf"_gpu_([0-9a-f]{{4}})_([0-9a-f]{{4}})_({modes})$", name)
+    if match is None:
+        return None
+    vendor_id, product_id, mode = match[1], match[2], model.DeliveryMode(match[3])
+    if name != provider_name(nodename, vendor_id, product_id, mode):
+        return None
+    return vendor_id, product_id, mode
+
+
+def known_values(prefix: str, traits: Iterable[str]) -> frozenset[str]:
+    """What stands behind *prefix* in *traits*, in lower case, without the unknown."""
+    values = {trait.removeprefix(prefix) for trait in traits if trait.startswith(prefix)}
+    return frozenset(value.lower() for value in values - {UNKNOWN})
