@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which control groups this machine has, and those a container left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import pathlib
+import re
+
+# libvirt refuses to start an LXC guest without these (virLXCCgroupSetup).
+_NEEDED = ("cpuacct", "devices", "memory")
+# What libvirt calls a guest's group (virDomainGenerateMachineName): the pid is the controller's.
+_MACHINE = re.compile(r"lxc-(\d+)-(.+)\.libvirt-lxc")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Layout(enum.StrEnum):
+    """v1: one hierarchy per controller. hybrid: the same, and an empty v2 one beside them, which
+    libvirt's LXC driver stumbles over. v2: one hierarchy, devices judged by a BPF program.
+    """
+
+    V1 = "v1"
+    HYBRID = "hybrid"
+    V2 = "v2"
+
+
+class Unservable(Exception):
+    """The machine's control groups cannot carry a container; the text says why and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mount:
+    target: pathlib.Path
+    type: str
+    source: str
+    options: frozenset[str]
+    super_options: frozenset[str]
+
+
+def mounts(mountinfo: str) -> list[Mount]:
+    """Of the text of /proc/<pid>/mountinfo (proc_pid_mountinfo(5))."""
+    found = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, (type_, source, super_options) = before.split(), after.split(" ", 2)
+        target = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        options = frozenset(fields[5].split(","))
+        found.append(
+            Mount(pathlib.Path(target), type_, source, options, frozenset(super_options.split(",")))
+        )
+    return found
+
+
+def detect(mountinfo: str) -> Layout:
+    """:raises Unservable: where no guest could be started, with the reason and the remedy"""
+    v1 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup"]
+    v2 = [mount for mount in mounts(mountinfo) if mount.type == "cgroup2"]
+    if not v1 and not v2:
+        raise Unservable(
+            "no cgroup filesystem is mounted: mount one, "
+            "`mount -t cgroup2 none /sys/fs/cgroup` being the shortest way"
+        )
+    for mount in v1 or v2:
+        if "ro" in mount.options:
+            raise Unservable(
+                f"{mount.target} is mounted read-only, so no guest can have a group: a container "
+                f"without rights over its cgroups? `mount -o remount,rw {mount.target}` as root "
+                f"of the machine"
+            )
+    if not v1:
+        return Layout.V2
+    present = frozenset[str]().union(*(mount.super_options for mount in v1))
+    missing = [name for name in _NEEDED if name not in present]
+    if missing:
+        raise Unservable(
+            f"cgroup v1 without the controllers {', '.join(missing)}: libvirt starts no LXC guest. "
+            f"Mount them below /sys/fs/cgroup (`mount -t cgroup -o {missing[0]} none ...`), or "
+            f"boot with cgroup v2 only"
+        )
+    return Layout.HYBRID if v2 else Layout.V1
+
+
+def hierarchies(mountinfo: str) -> list[pathlib.Path]:
+    """The mount point of every hierarchy, v1 and v2."""
+    return [mount.target for mount in mounts(mountinfo) if mount.type in ("cgroup", "cgroup2")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class GuestGroup:
+    """The control group of an LXC guest in one hierarchy."""
+
+    path: pathlib.Path
+    controller_pid: int
+    domain: str
+
+    @property
+    def pids(self) -> list[int]:
+        files = self.path.rglob("cgroup.procs")
+        return sorted({int(pid) for file in files for pid in file.read_text().split()})
+
+
+def guest_groups(hierarchy: pathlib.Path) -> list[GuestGroup]:
+    """Every LXC guest's group below *hierarchy*: libvirt puts them into ``machine``, or into
+    ``machine.slice`` where systemd is asked.
+    """
+    found = []
+    for parent in hierarchy.glob("machine*"):
+        for path in parent.glob("lxc-*.libvirt-lxc"):
+            match = _MACHINE.fullmatch(path.name)
+            if match:
+                found.append(GuestGroup(path, int(match[1]), match[2]))
+    return sorted(found)
+
+
+def remove(group: GuestGroup) -> None:
+    """Removes the group with all below it. :raises OSError: EBUSY while a process is in it"""
+    below = [path for path in group.path.rglob("*") if path.is_dir()]
+    for path in sorted(below, reverse=True):
+        path.rmdir()
+    group.path.rmdir()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is on this machine because of one lab: processes, mounts, loop devices, control groups.
+
+A lab is recognised by its tag. It is in the environment of all that the lab starts, and it is the
+source of the filesystem mounted over /dev in its mount namespace: libvirt, sudo and Nova clean the
+environment, but nothing that lives in that namespace, or in one derived from it, loses the mount.
+So a process is known to be the lab's, whoever started it and whatever its pid file says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from tools.novalab import cgroups
+
+ENVIRONMENT = "NOVA_GPU_LAB"
+_PROC = pathlib.Path("/proc")
+
+
+def tag(folder: pathlib.Path) -> str:
+    """The lab in *folder*, in characters that mountinfo does not escape."""
+    return "nova-gpu-lab-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Process:
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command})"
+
+
+def command(pid: int, proc: pathlib.Path = _PROC) -> str:
+    """What the process was started as, shortened; empty where there is none."""
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
+        text = b" ".join(words).decode(errors="replace").strip()
+        return text[:100] or (proc / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def belongs(pid: int, lab: str, proc: pathlib.Path = _PROC) -> bool:
+    """Whether the process is of the lab with the tag *lab*."""
+    entry = proc / str(pid)
+    with contextlib.suppress(OSError):
+        if f"{ENVIRONMENT}={lab}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+            return True
+    with contextlib.suppress(OSError):
+        return any(m.source == lab for m in cgroups.mounts((entry / "mountinfo").read_text()))
+    return False
+
+
+def _ancestors(pid: int) -> set[int]:
+    found = set()
+    while pid > 0:
+        found.add(pid)
+        pid = int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def processes(lab: str) -> list[Process]:
+    """The lab's processes, without the one that asks and those it came from."""
+    mine = _ancestors(os.getpid())
+    pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return sorted(
+        Process(pid, command(pid))
+        for pid in pids
+        if pid not in mine and is_alive(pid) and belongs(pid, lab)
+    )
+
+
+def end(lab: str, patience_s: float = 5.0) -> list[Process]:
+    """Ends all the lab's processes; returns them. Those that ignore SIGTERM are killed."""
+    ended = processes(lab)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + patience_s
+        for process in processes(lab):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+        while processes(lab):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        else:
+            break
+    return ended
+
+
+def loop_devices(folder: pathlib.Path) -> list[str]:
+    """``/dev/loop3`` and its file, for each one backed by a file in *folder*."""
+    found = []
+    for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            file = backing.read_text().strip()
+            if pathlib.Path(file).is_relative_to(folder):
+                found.append(f"/dev/{backing.parts[3]} ({file})")
+    return sorted(found)
+
+
+def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Mount points in *folder* that this process sees, the deepest first."""
+    table = cgroups.mounts((_PROC / "self/mountinfo").read_text())
+    return sorted((m.target for m in table if m.target.is_relative_to(folder)), reverse=True)
+
+
+def guest_groups() -> list[cgroups.GuestGroup]:
+    """Control groups of LXC guests whose controller is gone and in which nothing runs: of any
+    run, since an empty group of a dead guest has no other owner.
+    """
+    hierarchies = cgroups.hierarchies((_PROC / "self/mountinfo").read_text())
+    groups = [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
+    return [group for group in groups if not is_alive(group.controller_pid) and not group.pids]
+
+
+def found(folder: pathlib.Path) -> list[str]:
+    """Everything of the lab in *folder* that is still there, each in words."""
+    return [
+        *(str(process) for process in processes(tag(folder))),
+        *(f"mount {path}" for path in mounts(folder)),
+        *(f"loop device {device}" for device in loop_devices(folder)),
+        *(f"cgroup {group.path}" for group in guest_groups()),
+    ]
+
+
+def clear(folder: pathlib.Path) -> list[str]:
+    """Removes what :func:`found` lists, and returns that."""
+    cleared = found(folder)
+    end(tag(folder))
+    for path in mounts(folder):
+        subprocess.run(["umount", "--lazy", str(path)], check=False)
+    for device in loop_devices(folder):
+        subprocess.run(["losetup", "--detach", device.split()[0]], check=False)
+    for group in guest_groups():
+        with contextlib.suppress(OSError):
+            cgroups.remove(group)
+    return cleared

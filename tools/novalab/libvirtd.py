@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A libvirtd of its own: own /dev, /run, /var/lib/libvirt and /etc/libvirt, in a mount namespace.
+
+    with PrivateLibvirtd(folder, nodes.machine() + nodes.pretend_nvidia()) as lv:
+        subprocess.run(lv.enter(["virsh", "-c", "lxc:///", "list"]))
+
+The machine's /dev and a libvirtd that runs there are not touched, and several can run at once.
+Whatever mounts a guest's disk must run in the namespace too (:meth:`PrivateLibvirtd.enter`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import time
+import types
+import uuid
+from collections.abc import Iterable, Sequence
+
+from tools.novalab import cgroups, leftovers, nodes
+
+URI = "lxc:///"
+_START_TIMEOUT_S = 30.0
+# Covered in the namespace by folders of ours. /run whole: besides libvirt's sockets it has those of
+# D-Bus, and where systemd-machined answers on it, guests would become units of the machine.
+_COVERED = {
+    "run": "/run",
+    "lib": "/var/lib/libvirt",
+    "cache": "/var/cache/libvirt",
+    "log": "/var/log/libvirt",
+    "etc": "/etc/libvirt",
+}
+
+
+class LibvirtdFailed(Exception):
+    """libvirtd did not start or does not answer; the text has the end of its log."""
+
+
+@dataclasses.dataclass
+class PrivateLibvirtd:
+    """``folder`` holds all its state; ``nodes`` are the device nodes of its /dev; members of
+    ``socket_group`` may use its socket (root always may).
+    """
+
+    folder: pathlib.Path
+    nodes: Sequence[nodes.Node]
+    socket_group: str | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.resolve()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.folder / "libvirtd.log"
+
+    @property
+    def tag(self) -> str:
+        return leftovers.tag(self.folder)
+
+    @property
+    def pid(self) -> int:
+        """Of the running libvirtd, also one that another process started.
+
+        :raises LibvirtdFailed: where there is none
+        """
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((self.folder / "run/libvirtd.pid").read_text())
+            if leftovers.is_alive(pid) and leftovers.belongs(pid, self.tag):
+                return pid
+        raise LibvirtdFailed(f"no libvirtd runs in {self.folder}: start it first")
+
+    def enter(self, argv: Sequence[str]) -> list[str]:
+        """*argv* as a command line that runs in libvirtd's mount namespace."""
+        return ["nsenter", f"--target={self.pid}", "--mount", "--", *argv]
+
+    def virsh(self, *words: str) -> str:
+        """What virsh prints. :raises subprocess.CalledProcessError: with stderr"""
+        argv = self.enter(["virsh", "--quiet", "--connect", URI, *words])
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+    def domains(self) -> list[str]:
+        """The names of all domains, running or only defined."""
+        return self.virsh("list", "--all", "--name").split()
+
+    def start(self) -> None:
+        """Starts it, after clearing what a killed run left in this folder.
+
+        :raises LibvirtdFailed: where it does not answer in time
+        :raises tools.novalab.cgroups.Unservable: where this machine cannot run LXC guests
+        """
+        layout = cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
+        leftovers.clear(self.folder)
+        for name, path in _COVERED.items():
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            for folder in (self.folder / name, pathlib.Path(path)):
+                folder.mkdir(parents=True, exist_ok=True)
+        self._configure()
+        environment = {**os.environ, leftovers.ENVIRONMENT: self.tag}
+        script = "\n".join(self._script(layout))
+        with self.log.open("wb") as log:
+            self._child = subprocess.Popen(
+                ["unshare", "--mount", "--propagation=private", "sh", "-euc", script],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        self._wait()
+
+    def stop(self) -> list[str]:
+        """Ends guests, libvirtd and whatever else runs in the namespace. Returns what is left of
+        it nevertheless, in words: nothing, if all went well.
+        """
+        with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
+            for domain in self.virsh("list", "--name").split():
+                self.virsh("destroy", domain)
+        leftovers.clear(self.folder)
+        if self._child is not None:
+            self._child.wait()
+            self._child = None
+        return self.leftovers()
+
+    def leftovers(self) -> list[str]:
+        """Processes, mounts, loop devices, domains and control groups that are there, in words."""
+        domains: list[str] = []
+        with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
+            domains = [f"domain {name}" for name in self.domains()]
+        return domains + leftovers.found(self.folder)
+
+    def __enter__(self) -> PrivateLibvirtd:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _configure(self) -> None:
+        group = [f'unix_sock_group = "{self.socket_group}"'] if self.socket_group else []
+        lines = [
+            *group,
+            'unix_sock_rw_perms = "0770"',
+            'auth_unix_ro = "none"',
+            'auth_unix_rw = "none"',
+            # Else libvirt asks the firmware, and where that knows none, draws one at each start.
+            f'host_uuid = "{uuid.uuid5(uuid.NAMESPACE_URL, self.tag)}"',
+            'log_outputs = "2:stderr"',
+        ]
+        (self.folder / "libvirtd.conf").write_text("\n".join(lines) + "\n")
+        # With "none" as the security driver AppArmor's profiles need not know this folder.
+        (self.folder / "etc/lxc.conf").write_text('security_driver = "none"\n')
+
+    def _script(self, layout: cgroups.Layout) -> Iterable[str]:
+        """The shell commands that furnish the namespace and become libvirtd."""
+        quoted = shlex.quote
+        if layout is cgroups.Layout.HYBRID:
+            # libvirt's virCgroupV2BindMount cannot make a folder on the tmpfs of the v1 mounts.
+            for mount in cgroups.mounts(pathlib.Path("/proc/self/mountinfo").read_text()):
+                if mount.type == "cgroup2":
+                    yield f"umount {quoted(str(mount.target))}"
+        dev = self.folder / "dev"
+        yield f"mkdir -p {quoted(str(dev))} && cd {quoted(str(dev))}"
+        yield f"mount -t tmpfs -o mode=0755,size=1m {self.tag} . && cd {quoted(str(dev))}"
+        yield "mkdir pts shm mqueue"
+        yield "mount --bind /dev/pts pts"
+        yield f"mount -t tmpfs -o mode=1777 {self.tag} shm"
+        yield "ln -s /proc/self/fd fd && ln -s fd/0 stdin && ln -s fd/1 stdout && ln -s fd/2 stderr"
+        for node in self.nodes:
+            name = quoted(node.name)
+            yield f"mkdir -p $(dirname {name})"
+            yield f"mknod -m {node.mode:04o} {name} {node.kind} {node.major} {node.minor}"
+        yield "cd / && " + " ".join(["mount", "--move", quoted(str(dev)), "/dev"])
+        for name, path in _COVERED.items():
+            yield f"mount --bind {quoted(str(self.folder / name))} {path}"
+        conf, pid_file = self.folder / "libvirtd.conf", self.folder / "run/libvirtd.pid"
+        yield f"exec libvirtd --config {quoted(str(conf))} --pid-file {quoted(str(pid_file))}"
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        reason = f"does not answer after {_START_TIMEOUT_S:.0f} s"
+        while time.monotonic() < deadline:
+            if self._child is not None and self._child.poll() is not None:
+                reason = f"ended with status {self._child.returncode}"
+                break
+            with contextlib.suppress(LibvirtdFailed, subprocess.CalledProcessError):
+                self.virsh("version")
+                return
+            time.sleep(0.1)
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+        raise LibvirtdFailed(f"libvirtd {reason}; its log {self.log} ends with:\n{tail}")

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes: what libvirtd's private /dev is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import stat
+from collections.abc import Iterable, Sequence
+
+# Device numbers of the NVIDIA driver: 195 is registered with the kernel (Documentation/admin-guide/
+# devices.txt); the unified memory driver takes a free major, 510 being a usual one.
+_NVIDIA_MAJOR = 195
+_NVIDIA_CONTROL_MINOR = 255
+_NVIDIA_UVM_MAJOR = 510
+
+# What libvirtd, its LXC controllers, losetup and a login need. Nodes a machine lacks are left out.
+_MACHINE = (
+    "console",
+    "full",
+    "fuse",
+    "kmsg",
+    "kvm",
+    "loop-control",
+    "net/tun",
+    "null",
+    "ptmx",
+    "random",
+    "tty",
+    "urandom",
+    "zero",
+)
+_LOOP_MAJOR = 7
+_LOOP_DEVICES = 64
+
+# The nodes of GPUs, as shell patterns below /dev.
+REAL_GPU_NODES = (
+    "nvidia[0-9]*",
+    "nvidiactl",
+    "nvidia-uvm*",
+    "nvidia-modeset",
+    "nvidia-caps/*",
+    "dri/card*",
+    "dri/renderD*",
+    "kfd",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Node:
+    """A device node, by its path below /dev: ``Node("nvidia0", "c", 195, 0, 0o666)``."""
+
+    name: str
+    kind: str
+    major: int
+    minor: int
+    mode: int = 0o600
+
+    @property
+    def path(self) -> str:
+        return f"/dev/{self.name}"
+
+
+def copied(names: Iterable[str], dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
+    """The nodes *names* of the machine as they are there; what is not there is left out."""
+    found = []
+    for name in names:
+        try:
+            status = (dev / name).stat()
+        except OSError:
+            continue
+        kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
+        if kind is not None:
+            major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+            found.append(Node(name, kind, major, minor, stat.S_IMODE(status.st_mode)))
+    return found
+
+
+def machine() -> list[Node]:
+    """What any guest or libvirtd itself needs, loop devices that do not exist yet included."""
+    loops = [Node(f"loop{n}", "b", _LOOP_MAJOR, n) for n in range(_LOOP_DEVICES)]
+    return copied(_MACHINE) + loops
+
+
+def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
+    """Nodes with the NVIDIA driver's numbers. Without the driver behind it a node answers ENXIO to
+    whom the device cgroup lets through and EPERM to everybody else: enough to tell them apart.
+    """
+    return [
+        *(Node(f"nvidia{n}", "c", _NVIDIA_MAJOR, n, 0o666) for n in minors),
+        Node("nvidiactl", "c", _NVIDIA_MAJOR, _NVIDIA_CONTROL_MINOR, 0o666),
+        Node("nvidia-uvm", "c", _NVIDIA_UVM_MAJOR, 0, 0o666),
+        Node("nvidia-uvm-tools", "c", _NVIDIA_UVM_MAJOR, 1, 0o666),
+    ]
+
+
+def real_gpus(dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
+    """The machine's own GPU nodes."""
+    names = {str(p.relative_to(dev)) for pattern in REAL_GPU_NODES for p in dev.glob(pattern)}
+    return copied(sorted(names), dev)
