@@ -86,6 +86,23 @@ def hierarchies(mountinfo: str) -> list[pathlib.Path]:
     return [mount.target for mount in mounts(mountinfo) if mount.type in ("cgroup", "cgroup2")]
 
 
+def procs_files(mountinfo: str, membership: str) -> list[pathlib.Path]:
+    """``cgroup.procs`` of each group that a process is in, by the text of its /proc/<pid>/cgroup
+    (cgroups(7)), found through the mounts that the reader has.
+    """
+    found = []
+    for line in membership.splitlines():
+        _, names, path = line.split(":", 2)
+        controllers = frozenset(names.split(",")) - {""}
+        for mount in mounts(mountinfo):
+            if mount.type == ("cgroup" if controllers else "cgroup2") and (
+                controllers <= mount.super_options
+            ):
+                found.append(mount.target / path.lstrip("/") / "cgroup.procs")
+                break
+    return found
+
+
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class GuestGroup:
     """The control group of an LXC guest in one hierarchy."""

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inside a guest: run a program there, and try as its root to get what is not its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import pathlib
+import subprocess
+from collections.abc import Sequence
+
+from tools.novalab import cgroups, libvirtd, nodes
+
+_PROBE = pathlib.Path(__file__).with_name("probe.sh")
+_PROC = pathlib.Path("/proc")
+_TIMEOUT_S = 60
+# Moves the shell into the control groups named before "--" and becomes what is named after it.
+_JOIN = 'while [ "$1" != -- ]; do echo $$ >"$1"; shift; done; shift; exec "$@"'
+_OPEN = "import os, sys\nos.close(os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK))"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to a device that is another's, and what came of it."""
+
+    way: str
+    refused: bool
+    message: str
+
+
+def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
+    """The guest's process 1 as the host counts.
+
+    :raises subprocess.CalledProcessError: where no such domain runs
+    """
+    controller = int(lv.virsh("domid", domain))
+    children = _PROC / str(controller) / "task" / str(controller) / "children"
+    return int(children.read_text().split()[0])
+
+
+def _join(
+    lv: libvirtd.PrivateLibvirtd, pid: int, argv: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    mountinfo = (_PROC / str(lv.pid) / "mountinfo").read_text()
+    files = cgroups.procs_files(mountinfo, (_PROC / str(pid) / "cgroup").read_text())
+    return subprocess.run(
+        lv.enter(["sh", "-euc", _JOIN, "join", *map(str, files), "--", *argv]),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+
+
+def run(
+    lv: libvirtd.PrivateLibvirtd, domain: str, argv: Sequence[str], uid: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Runs *argv* in the guest, as the guest's user *uid*: in all its namespaces, the user's
+    included, and in its control groups.
+
+    ``virsh lxc-enter-namespace`` does not change the user id: in a user namespace the program
+    would be nobody without any capability, and the guest's root would not have been tried.
+    """
+    pid = init_pid(lv, domain)
+    enter = ["nsenter", f"--target={pid}", "--all", f"--setuid={uid}", f"--setgid={uid}"]
+    return _join(lv, pid, [*enter, "--", *argv])
+
+
+def open_from_cgroup(lv: libvirtd.PrivateLibvirtd, domain: str, node: nodes.Node) -> int:
+    """The errno (0: none) of opening the host's node from the guest's control groups, but with
+    the host's root and files: what remains is the device cgroup's word alone. EPERM refuses; ENXIO
+    and ENODEV come from a number without a driver, after the cgroup has agreed.
+    """
+    result = _join(lv, init_pid(lv, domain), ["/usr/bin/python3", "-c", _OPEN, node.path])
+    for number in (errno.EPERM, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.ENOENT):
+        if f"[Errno {number}]" in result.stderr:
+            return number
+    result.check_returncode()
+    return 0
+
+
+def escapes(
+    lv: libvirtd.PrivateLibvirtd, domain: str, node: nodes.Node, pci_address: str = "-"
+) -> list[Attempt]:
+    """Every way known for root in the guest to the device *node* that it was not given.
+
+    :raises RuntimeError: where the probe itself did not run, so that silence is no refusal
+    """
+    words = [node.path, str(node.major), str(node.minor), pci_address]
+    result = run(lv, domain, ["/bin/sh", "-c", _PROBE.read_text(), "probe", *words])
+    attempts = []
+    for line in result.stdout.splitlines():
+        way, verdict, message = line.split("\t", 2)
+        attempts.append(Attempt(way, verdict == "refused", message))
+    if result.returncode or not attempts:
+        raise RuntimeError(f"the probe in {domain} failed: {result.stderr or result.stdout}")
+    number = open_from_cgroup(lv, domain, node)
+    refused = number == errno.EPERM
+    attempts.append(Attempt("open past /dev, device cgroup alone", refused, os.strerror(number)))
+    return attempts
+
+
+def network_namespaces(lv: libvirtd.PrivateLibvirtd, domain: str) -> tuple[str, str]:
+    """(the guest's, libvirtd's), as ``net:[4026531840]``"""
+    guest, host = (
+        os.readlink(_PROC / str(pid) / "ns/net") for pid in (init_pid(lv, domain), lv.pid)
+    )
+    return guest, host

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's disk: an unpartitioned ext4 filesystem with busybox, made without mounting anything."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+USER, USER_ID = "user", 1000
+SIZE_MIB = 32
+_BUSYBOX = pathlib.Path("/bin/busybox")
+_INIT = pathlib.Path(__file__).with_name("init.sh")
+_FOLDERS = "bin dev etc home/user mnt proc root run sbin sys tmp usr/lib var".split()
+
+
+def tree(root: pathlib.Path) -> None:
+    """The files of the guest below *root*, which need not exist."""
+    for folder in _FOLDERS:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    shutil.copy2(_BUSYBOX, root / "bin/busybox")
+    names = subprocess.run([_BUSYBOX, "--list"], check=True, capture_output=True, text=True)
+    for name in names.stdout.split():
+        if name != "busybox":
+            (root / "bin" / name).symlink_to("busybox")
+    shutil.copyfile(_INIT, root / "sbin/init")
+    (root / "sbin/init").chmod(0o755)
+    (root / "etc/passwd").write_text(
+        f"root::0:0:root:/root:/bin/sh\n{USER}::{USER_ID}:{USER_ID}:{USER}:/home/{USER}:/bin/sh\n"
+    )
+    (root / "etc/group").write_text(f"root::0:\n{USER}::{USER_ID}:\n")
+    os.chown(root / "home/user", USER_ID, USER_ID)
+    (root / "tmp").chmod(0o1777)
+
+
+def build(path: pathlib.Path) -> None:
+    """Makes the disk at *path*, replacing one that is there.
+
+    :raises subprocess.CalledProcessError: where mke2fs fails, with what it said
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".new")
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        root = pathlib.Path(folder)
+        root.chmod(0o755)
+        tree(root)
+        with unfinished.open("wb") as file:
+            file.truncate(SIZE_MIB << 20)
+        subprocess.run(
+            ["mke2fs", "-q", "-F", "-t", "ext4", "-d", str(root), str(unfinished)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    unfinished.rename(path)
