@@ -36,14 +36,15 @@ here is offered even if it is the display the host booted on.
 Related options:
 
 * ``[gpu]product_ids``: a card passes if either list names it.
+* ``[gpu]vendors``: a card named here need not be of these vendors.
 """,
     ),
     cfg.ListOpt(
         "product_ids",
         default=[],
         help="""
-Offer cards of these products only, as ``vendor_id:product_id`` (``10de:2335``). Empty: every product
-found. A product named here is offered even if its card is the display the host booted on.
+Offer cards of these products only, as ``vendor_id:product_id`` (``10de:2335``). Empty: every
+product found. A product named here is offered even if its card is the display the host booted on.
 
 Related options:
 
@@ -142,8 +143,8 @@ root than /dev is for tests.
         "proc_root",
         default="/proc",
         help="""
-Where the NVIDIA driver's files (``driver/nvidia``) and ``devices`` are read. Another root than /proc
-is for tests and labs without a GPU.
+Where the NVIDIA driver's files (``driver/nvidia``) and ``devices`` are read. Another root than
+/proc is for tests and labs without a GPU.
 """,
     ),
     cfg.ListOpt(

@@ -8,11 +8,14 @@
     │   ├── InvalidPciAddress
     │   ├── InvalidExtraSpec    key, value, reason, what is allowed
     │   ├── InvalidOption       [gpu] option, value, reason, remedy
-    │   └── InvalidCDISpec      a CDI file: path, reason
+    │   ├── InvalidCDISpec      a CDI file: path, reason
+    │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
+    ├── PlacementFailed         Placement did not answer: url, reason
     ├── RequestMismatch         an instance does not hold what its flavor asks for
     ├── DeviceUnavailable       a device is missing, or named by another guest
-    └── DeviceNodeMissing       a node a guest needs is not there
+    ├── DeviceNodeMissing       a node a guest needs is not there
+    └── GuestFilesUnavailable   the files a guest needs cannot be gathered
 
 They know nothing of Nova; the Nova side translates each of them once, at its border.
 """
@@ -55,12 +58,27 @@ class InvalidCDISpec(InvalidValue):
         self.path, self.reason = path, reason
 
 
+class InvalidStats(InvalidValue):
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(
+            f"the GPUs a host reports cannot be read: {reason}; the same release of nova-gpu must "
+            "run there and here"
+        )
+        self.text, self.reason = text, reason
+
+
 class DiscoveryFailed(GPUError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"The host's GPUs cannot be listed: {path}: {reason}; check [gpu]sysfs_root"
         )
         self.path, self.reason = path, reason
+
+
+class PlacementFailed(GPUError):
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"Placement did not answer GET {url}: {reason}")
+        self.url, self.reason = url, reason
 
 
 class RequestMismatch(GPUError):
@@ -77,3 +95,12 @@ class DeviceNodeMissing(GPUError):
     def __init__(self, address: str, path: str, remedy: str) -> None:
         super().__init__(f"GPU {address} has no device node {path}; {remedy}")
         self.address, self.path, self.remedy = address, path, remedy
+
+
+class GuestFilesUnavailable(GPUError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"The driver's files for guests cannot be gathered below {path}: {reason}; that folder "
+            "must be writable for nova-compute and have room for one copy of the driver"
+        )
+        self.path, self.reason = path, reason

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from nova_gpu.core import exception
 
@@ -28,7 +29,7 @@ class PciAddress:
 
     @classmethod
     def parse(cls, text: str) -> PciAddress:
-        """:raises InvalidPciAddress: where *text* is not of the form ``domain:bus:slot.function``"""
+        """:raises InvalidPciAddress: where *text* is not ``domain:bus:slot.function``"""
         match = _ADDRESS.fullmatch(text)
         if match is None or int(match[3], 16) > 0x1F:
             raise exception.InvalidPciAddress(text)
@@ -97,14 +98,23 @@ class GPU:
     uuid: str | None = None
 
 
+class GroupKey(NamedTuple):
+    """What makes cards one group on a host, and with it one resource provider."""
+
+    vendor_id: str
+    product_id: str
+    mode: DeliveryMode
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class GPUGroup:
-    """All cards of one product in one delivery mode on one host: one resource provider."""
+    """All cards of one product in one delivery mode on one host: one resource provider.
 
+    ``ill`` are those of ``gpus`` that nobody can be given now, each with the reason. They stay in
+    the group because they may be assigned to an instance.
+    """
+
+    key: GroupKey
     product: Product
-    mode: DeliveryMode
-    gpus: tuple[GPU, ...]
-
-    @property
-    def by_address(self) -> Mapping[PciAddress, GPU]:
-        return {gpu.address: gpu for gpu in self.gpus}
+    gpus: Mapping[PciAddress, GPU]
+    ill: Mapping[PciAddress, str]

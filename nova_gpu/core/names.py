@@ -36,10 +36,17 @@ _PROVIDER_NAME_LENGTH = 200
 _TRAIT_LENGTH = 255
 
 
+def word(value: str | None) -> str | None:
+    """``XE-HPC`` as ``xe_hpc``, or ``None`` for what is not known: the form names are compared in.
+
+    In upper case it has only characters that a trait may have.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "_", (value or "").lower()).strip("_")
+    return plain if plain not in ("", UNKNOWN.lower()) else None
+
+
 def _trait(prefix: str, value: str | None) -> str:
-    """``value`` in the characters a trait may have: A to Z, 0 to 9 and the underscore."""
-    word = re.sub(r"[^A-Z0-9]+", "_", (value or UNKNOWN).upper()).strip("_")
-    return (prefix + (word or UNKNOWN))[:_TRAIT_LENGTH]
+    return (prefix + (word(value) or UNKNOWN).upper())[:_TRAIT_LENGTH]
 
 
 def architecture_trait(architecture: str | None) -> str:
@@ -54,13 +61,13 @@ def model_trait(name: str | None) -> str:
     return _trait(TRAIT_MODEL, name)
 
 
-def provider_name(nodename: str, vendor_id: str, product_id: str, mode: model.DeliveryMode) -> str:
+def provider_name(nodename: str, key: model.GroupKey) -> str:
     """The name of a group's resource provider, for ever: renaming it is a reshape.
 
     Where it would be longer than Placement takes, the node's name is cut and a hash of the whole
     stands for the rest, so that two long names stay two.
     """
-    suffix = f"_gpu_{vendor_id}_{product_id}_{mode}"
+    suffix = f"_gpu_{key.vendor_id}_{key.product_id}_{key.mode}"
     if len(nodename) + len(suffix) <= _PROVIDER_NAME_LENGTH:
         return nodename + suffix
     digest = hashlib.sha256(nodename.encode()).hexdigest()[:16]
@@ -68,16 +75,14 @@ def provider_name(nodename: str, vendor_id: str, product_id: str, mode: model.De
     return f"{nodename[:kept]}_{digest}{suffix}"
 
 
-def parse_provider_name(nodename: str, name: str) -> tuple[str, str, model.DeliveryMode] | None:
-    """(vendor_id, product_id, mode) of a group of *nodename*, or ``None`` for any other provider."""
+def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
+    """The group of *nodename* that *name* stands for, or ``None`` for any other provider."""
     modes = "|".join(model.DeliveryMode)
     match = re.search(rf"_gpu_([0-9a-f]{{4}})_([0-9a-f]{{4}})_({modes})$", name)
     if match is None:
         return None
-    vendor_id, product_id, mode = match[1], match[2], model.DeliveryMode(match[3])
-    if name != provider_name(nodename, vendor_id, product_id, mode):
-        return None
-    return vendor_id, product_id, mode
+    key = model.GroupKey(match[1], match[2], model.DeliveryMode(match[3]))
+    return key if name == provider_name(nodename, key) else None
 
 
 def known_values(prefix: str, traits: Iterable[str]) -> frozenset[str]:

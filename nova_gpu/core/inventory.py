@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of GPUs as Placement's facts: inventory and traits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from nova_gpu.core import names
+from nova_gpu.core.model import Product
+
+_OURS = (
+    names.TRAIT_ARCHITECTURE,
+    names.TRAIT_HYPERVISOR,
+    names.TRAIT_MODEL,
+    names.TRAIT_CUDA,
+)
+
+
+def inventory(total: int, reserved: int) -> Mapping[str, Mapping[str, int | float]]:
+    """The inventory of a group of *total* GPUs of which *reserved* cannot be had.
+
+    :returns: the body of one provider's inventories, keyed by resource class
+    """
+    return {
+        names.RESOURCE_CLASS: {
+            "total": total,
+            "reserved": min(reserved, total),
+            "min_unit": 1,
+            "max_unit": total,
+            "step_size": 1,
+            "allocation_ratio": 1.0,
+        }
+    }
+
+
+def traits(product: Product, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
+    """The traits of a group, of those it has at *present* keeping what others have set.
+
+    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
+    """
+    kept = {trait for trait in present if trait != names.TRAIT_GPU and not trait.startswith(_OURS)}
+    own = {
+        names.TRAIT_GPU,
+        names.architecture_trait(product.architecture),
+        names.hypervisor_trait(hypervisor_type),
+    }
+    if product.name:
+        own.add(names.model_trait(product.name))
+    if product.compute_capability:
+        major, minor = product.compute_capability
+        own.add(f"{names.TRAIT_CUDA}{major}_{minor}")
+    return frozenset(kept | own)

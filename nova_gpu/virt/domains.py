@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs libvirt's domains name, Nova's and anybody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import libvirt
+from lxml import etree
+from nova.virt.libvirt import config as vconfig
+from nova.virt.libvirt import host as libvirt_host
+from oslo_log import log as logging
+
+from nova_gpu.core.model import PciAddress
+
+LOG = logging.getLogger(__name__)
+
+NAMESPACE = "urn:nova-gpu:domain:1"
+
+
+class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
+    """Which GPUs a guest has, in its metadata.
+
+    The device nodes of a container do not say it for good: their numbers belong to the driver and
+    may be another card's after the host has booted.
+    """
+
+    def __init__(self, addresses: tuple[PciAddress, ...]) -> None:
+        super().__init__(root_name="gpus", ns_prefix="gpu", ns_uri=NAMESPACE)
+        self.addresses = addresses
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        for address in self.addresses:
+            etree.SubElement(element, f"{{{NAMESPACE}}}gpu", address=str(address))
+        return element
+
+
+def gpus_by_domain(
+    host: libvirt_host.Host, address_by_node: Mapping[str, PciAddress]
+) -> dict[str, frozenset[PciAddress]]:
+    """The GPUs that each domain names, running or only defined, by the domain's uuid.
+
+    :param address_by_node: the GPU behind each device node, by its path
+    :raises libvirt.libvirtError: where the domains cannot be listed
+    """
+    gpus: dict[str, frozenset[PciAddress]] = {}
+    for guest in host.list_guests(only_running=False):
+        try:
+            xml = guest.get_xml_desc()
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                raise
+            continue  # gone since it was listed
+        gpus[guest.uuid] = gpus_in(xml, address_by_node)
+    return gpus
+
+
+def gpus_in(xml: str, address_by_node: Mapping[str, PciAddress]) -> frozenset[PciAddress]:
+    """The GPUs that one domain's XML names: by our metadata, else by its devices."""
+    domain = etree.fromstring(xml.encode())
+    ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
+    if ours is not None:
+        return frozenset(PciAddress.parse(each.get("address", "")) for each in ours)
+    nodes = {node for node in _nodes(domain) if node in address_by_node}
+    return frozenset(_hostdevs(domain)) | {address_by_node[node] for node in nodes}
+
+
+def _hostdevs(domain: etree._Element) -> Iterator[PciAddress]:
+    for address in domain.iterfind("devices/hostdev[@type='pci']/source/address"):
+        parts = (int(address.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function"))
+        yield PciAddress(*parts)
+
+
+def _nodes(domain: etree._Element) -> Iterator[str]:
+    for char in domain.iterfind("devices/hostdev[@type='misc']/source/char"):
+        yield char.text or ""
+    for source in domain.iterfind("devices/filesystem/source[@dir]"):
+        yield source.get("dir", "")

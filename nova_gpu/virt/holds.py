@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No two guests on one GPU, whatever the records say.
+
+The resource tracker rebuilds what it knows from the database in every period, and a claim is in
+the database only a moment after it was made; Placement has been seen to let one allocation too many
+through under load; after an instance was deleted while its host was down its domain still runs;
+and libvirt starts two containers with one device node. So before a guest starts, its GPUs are held:
+under one lock it is seen that nobody else has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+
+Named = Mapping[str, frozenset[PciAddress]]
+
+
+class Holds:
+    """The GPUs of the starts in flight, in memory only: libvirt names those of all other guests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_instance: dict[str, frozenset[PciAddress]] = {}
+
+    def held(self) -> frozenset[PciAddress]:
+        with self._lock:
+            return frozenset().union(*self._by_instance.values())
+
+    @contextlib.contextmanager
+    def hold(
+        self, instance_uuid: str, addresses: frozenset[PciAddress], named: Callable[[], Named]
+    ) -> Iterator[None]:
+        """Holds *addresses* for the instance while its guest is started.
+
+        :param named: looks up which GPUs the domains name, by uuid; it is called under the lock,
+            because a domain that appears between the look and the hold would be missed
+        :raises DeviceUnavailable: when another start or domain has one of them
+        """
+        with self._lock:
+            self._refuse_others(instance_uuid, addresses, self._by_instance, "is being started")
+            self._refuse_others(instance_uuid, addresses, named(), "names it in its domain")
+            before = self._by_instance.get(instance_uuid, frozenset())
+            self._by_instance[instance_uuid] = before | addresses
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._by_instance[instance_uuid] = before
+
+    @staticmethod
+    def _refuse_others(
+        instance_uuid: str, addresses: frozenset[PciAddress], others: Named, what: str
+    ) -> None:
+        for uuid, taken in others.items():
+            if uuid != instance_uuid and addresses & taken:
+                raise exception.DeviceUnavailable(
+                    str(min(addresses & taken)),
+                    f"another guest ({uuid}) {what}",
+                    "if Nova knows no instance of that uuid, remove the domain with virsh",
+                )

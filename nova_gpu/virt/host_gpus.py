@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of one compute host: what it has, what it offers, and who has what."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterator, Mapping
+
+import libvirt
+from nova import context as nova_context
+from nova.compute import provider_tree as nova_provider_tree
+from nova.virt import virtapi as nova_virtapi
+from nova.virt.libvirt import host as libvirt_host
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception, names, stats, topology
+from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey, PciAddress
+from nova_gpu.host import nodes
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import domains, holds, occupancy, provider_tree, records, survey
+from nova_gpu.virt import offer as offers
+
+LOG = logging.getLogger(__name__)
+
+
+class HostGPUs:
+    """What the driver knows, and the :class:`nova_gpu.virt.pool.Supply` behind its provider tree.
+
+    All of it is derived: from sysfs, from libvirt's domains, from Nova's database. Those are read
+    at start, in every period and when a guest was started or removed, never while a claim waits.
+    """
+
+    def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
+        self._host = host
+        self._virtapi = virtapi
+        self._lock = threading.Lock()
+        self._offer: offers.Offer = {}
+        self._provider_uuids: dict[GroupKey, str] = {}
+        self._occupancy = occupancy.Occupancy()
+        self._strangers: dict[PciAddress, str] = {}
+        self._survey = survey.Survey()
+        self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
+
+    @property
+    def offer(self) -> offers.Offer:
+        return self._offer
+
+    @property
+    def roots(self) -> Roots:
+        return self._survey.roots
+
+    @property
+    def hypervisor_type(self) -> str:
+        """What this host reports to Nova: ``LXC`` or ``QEMU``"""
+        return str(self._host.get_driver_type())
+
+    # Looking
+
+    def begin(self) -> None:
+        """At service start, before guests are resumed: look, and have the device nodes made."""
+        self.refresh(starting=True)
+        if self.mode is DeliveryMode.LXC:
+            gpus = [gpu for group in self._offer.values() for gpu in group.gpus.values()]
+            nodes.make_nodes(gpus, self.roots)
+
+    def refresh(self, *, starting: bool = False) -> None:
+        """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
+
+        :param starting: look even where there is no card: an instance may have one that is gone
+        """
+        self._find()
+        if starting or self._offer or self._provider_uuids:
+            self._look_again()
+            self._read_records()
+
+    def _find(self) -> None:
+        try:
+            found = self._survey.find()
+        except exception.DiscoveryFailed as error:
+            LOG.error("%s. What was found before is kept.", error)
+            return
+        with self._lock:
+            self._offer = offers.offer(found, self._offer, self.mode, self._survey.obstacle)
+        self._survey.report(found, self._offer)
+
+    def look_at_domains(self) -> holds.Named:
+        """Which GPUs the domains name, now.
+
+        :raises DeviceUnavailable: where libvirt does not say; what it said before is kept
+        """
+        try:
+            named = domains.gpus_by_domain(self._host, self._survey.address_by_node(self._offer))
+        except libvirt.libvirtError as error:
+            raise exception.DeviceUnavailable(
+                "*", f"libvirt does not list its domains: {error}", "check libvirtd on the host"
+            ) from error
+        self._occupancy.saw_domains(named)
+        return named
+
+    def _look_again(self) -> None:
+        try:
+            self.look_at_domains()
+        except exception.DeviceUnavailable as error:
+            LOG.error("%s. What was known before is kept.", error)
+
+    def _read_records(self) -> None:
+        context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
+        try:
+            self._occupancy.read_records(lambda: records.read(context, CONF.host, nodename))
+        except Exception as error:  # whatever the conductor, the bus or the database raise
+            LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
+
+    # Publishing
+
+    def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
+        """Writes the groups into the tree, from what is known. Runs inside every claim."""
+        present = provider_tree.groups_in(tree, nodename)
+        if not self._offer and not present:
+            return
+        with self._lock:
+            for key, address in self._recorded(present):
+                self._offer = offers.including(self._offer, key, address)
+            offered = self._offer
+        self._provider_uuids = provider_tree.ensure(tree, nodename, offered)
+        not_free = self._not_free()
+        for key, uuid in self._provider_uuids.items():
+            if key in offered:
+                group = offered[key]
+                reserved = len(not_free & group.gpus.keys())
+                provider_tree.publish(tree, uuid, group, reserved, self.hypervisor_type, self)
+            else:
+                provider_tree.withdraw(tree, uuid, self)
+
+    def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
+        return self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
+
+    def _not_free(self) -> set[PciAddress]:
+        """What Placement must not count as free: what is ill and nobody's, and a stranger's."""
+        ill = {address for group in self._offer.values() for address in group.ill}
+        ours = {address for _, address in self._recorded(self._provider_uuids)}
+        strangers = self._occupancy.strangers()
+        for address, uuid in strangers.items() - self._strangers.items():
+            LOG.error(
+                "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
+                "such GPU here. Remove the domain with virsh if nobody needs it.",
+                address,
+                uuid,
+            )
+        self._strangers = strangers
+        return (ill - ours - self._occupancy.started()) | strangers.keys()
+
+    def stats(self) -> str | None:
+        """What the scheduler's filter reads of this host, ``None`` without GPUs."""
+        if not self._offer:
+            return None
+        nodename = self._host.get_hostname()
+        groups = tuple(
+            stats.GroupStats(
+                provider=names.provider_name(nodename, key),
+                product=group.product.key,
+                architecture=group.product.architecture,
+                mode=key.mode,
+                total=len(group.gpus),
+            )
+            for key, group in self._offer.items()
+        )
+        return stats.dumps(stats.HostStats(self.hypervisor_type, groups))
+
+    # The pool
+
+    def usable(self, addresses: Collection[PciAddress]) -> frozenset[PciAddress]:
+        well = {
+            address
+            for group in self._offer.values()
+            for address in group.gpus.keys() - group.ill.keys()
+        }
+        return frozenset((well & set(addresses)) - self._occupancy.taken())
+
+    def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
+        gpus = {a: gpu for group in self._offer.values() for a, gpu in group.gpus.items()}
+        return topology.places(gpus[address] for address in addresses)
+
+    def hand_out(self, addresses: Collection[PciAddress], back: Collection[PciAddress]) -> None:
+        self._occupancy.hand_out(addresses, back, CONF.gpu.handed_out_timeout)
+
+    # Guests
+
+    @contextlib.contextmanager
+    def held(self, instance_uuid: str, addresses: frozenset[PciAddress]) -> Iterator[None]:
+        """Holds *addresses* while a guest is started with them.
+
+        :raises DeviceUnavailable: when another start or domain has one of them
+        """
+        with self._occupancy.hold(instance_uuid, addresses, self.look_at_domains):
+            try:
+                yield
+            finally:
+                # Before the hold ends, so that at no moment nobody seems to have them.
+                self._look_again()
+
+    def group_of(self, provider_uuid: str) -> GPUGroup | None:
+        """Which of this host's groups a provider stands for, ``None`` for another host's.
+
+        Guests are resumed before the first provider tree is made: then Placement is asked.
+        """
+        if not self._provider_uuids:
+            context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
+            for key in self._offer:
+                provider = self._virtapi.reportclient.get_provider_by_name(
+                    context, names.provider_name(nodename, key)
+                )
+                self._provider_uuids[key] = provider["uuid"]
+        keys = {uuid: key for key, uuid in self._provider_uuids.items()}
+        return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
+
+    def domain_is_gone(self) -> None:
+        """A domain was removed: its GPUs are free for the next claim, not a period later."""
+        if self._offer:
+            self._look_again()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs of a host are taken, and by whom, as far as anybody knows."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from nova_gpu.core.model import GroupKey, PciAddress
+from nova_gpu.virt import holds
+from nova_gpu.virt.records import Records
+
+
+class Occupancy:
+    """What libvirt's domains name, what the database counts, what was just handed out or started.
+
+    Reading those is the caller's; this only keeps what was read last and answers from memory, so
+    that a claim never waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._named: holds.Named = {}
+        self._records: Records = {}
+        self._started: dict[str, frozenset[PciAddress]] = {}
+        self._handed_out: dict[PciAddress, float] = {}
+        self._holds = holds.Holds()
+
+    def saw_domains(self, named: holds.Named) -> None:
+        """The GPUs that the domains name, by the domain's uuid."""
+        with self._lock:
+            self._named = named
+
+    def read_records(self, read: Callable[[], Records]) -> None:
+        """Takes what the database counts now.
+
+        A guest that was started before the database was asked is in its answer or is nobody's.
+        """
+        with self._lock:
+            started = set(self._started)
+        records = read()
+        with self._lock:
+            self._records = records
+            for uuid in started:
+                self._started.pop(uuid, None)
+
+    def taken(self) -> frozenset[PciAddress]:
+        """What no claim may draw: named by a domain, held by a start, or just handed out."""
+        now = time.monotonic()
+        with self._lock:
+            named = frozenset[PciAddress]().union(*self._named.values())
+            waiting = {address for address, until in self._handed_out.items() if until > now}
+        return named | waiting | self._holds.held()
+
+    def hand_out(
+        self, addresses: Collection[PciAddress], back: Collection[PciAddress], timeout_s: float
+    ) -> None:
+        """*addresses* are taken for *timeout_s* or until they are held; *back* return."""
+        until = time.monotonic() + timeout_s
+        with self._lock:
+            for address in back:
+                self._handed_out.pop(address, None)
+            self._handed_out.update(dict.fromkeys(addresses, until))
+
+    @contextlib.contextmanager
+    def hold(
+        self,
+        instance_uuid: str,
+        addresses: frozenset[PciAddress],
+        look: Callable[[], holds.Named],
+    ) -> Iterator[None]:
+        """Holds *addresses* while a guest is started with them; then libvirt names them.
+
+        :raises DeviceUnavailable: when another start or domain has one of them
+        """
+        with self._holds.hold(instance_uuid, addresses, look):
+            with self._lock:
+                for address in addresses:
+                    self._handed_out.pop(address, None)
+                self._started[instance_uuid] = addresses
+            yield
+
+    def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, PciAddress]]:
+        """The cards of these providers that the database counts for an instance."""
+        with self._lock:
+            return {
+                (key_by_provider[provider_uuid], PciAddress.parse(identifier))
+                for recorded in self._records.values()
+                for provider_uuid, identifier in recorded
+                if provider_uuid in key_by_provider
+            }
+
+    def started(self) -> frozenset[PciAddress]:
+        """What guests were started with that the database has not been asked about since."""
+        with self._lock:
+            return frozenset[PciAddress]().union(*self._started.values())
+
+    def strangers(self) -> dict[PciAddress, str]:
+        """The cards named by a domain that Nova does not count for it, with the domain's uuid."""
+        with self._lock:
+            return {
+                address: uuid
+                for uuid, named in self._named.items()
+                if uuid not in self._started
+                for address in named - self._counted(uuid)
+            }
+
+    def _counted(self, instance_uuid: str) -> set[PciAddress]:
+        recorded = self._records.get(instance_uuid, frozenset())
+        return {PciAddress.parse(identifier) for _, identifier in recorded}

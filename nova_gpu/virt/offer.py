@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host offers, from what it found now and what it offered before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
+
+GONE = "it is no longer on the PCI bus"
+REPLACED = "another product is at its address now"
+NOT_FOUND = "it was assigned to an instance but is not found on this host"
+
+Offer = Mapping[GroupKey, GPUGroup]
+
+
+def offer(
+    found: Iterable[GPU],
+    before: Offer,
+    mode: DeliveryMode,
+    obstacle: Callable[[GPU], str | None],
+) -> Offer:
+    """The groups of this host.
+
+    A card that was offered stays in its group when it vanishes or can no longer be given, because
+    an instance may have it: it is ill then. A card that was never offered and cannot be given is
+    left out.
+
+    :param obstacle: why a card cannot be given to a guest, ``None`` where it can
+    """
+    by_address = {gpu.address: gpu for gpu in found}
+    groups: dict[GroupKey, GPUGroup] = {}
+    for gpu in by_address.values():
+        key = group_key(gpu, mode)
+        known = key in before and gpu.address in before[key].gpus
+        reason = obstacle(gpu)
+        if reason is None or known:
+            groups[key] = _with(groups.get(key), key, gpu, reason)
+    for key, group in before.items():
+        for address, gpu in group.gpus.items():
+            if key in groups and address in groups[key].gpus:
+                continue
+            reason = REPLACED if address in by_address else GONE
+            groups[key] = _with(groups.get(key), key, gpu, reason)
+    return groups
+
+
+def including(offered: Offer, key: GroupKey, address: PciAddress) -> Offer:
+    """*offered* with a card that an instance has but that the host does not find."""
+    if key in offered and address in offered[key].gpus:
+        return offered
+    group = offered.get(key)
+    product = group.product if group else Product(key.vendor_id, key.product_id)
+    missing = GPU(address, product, class_code=0)
+    return {**offered, key: _with(group, key, missing, NOT_FOUND)}
+
+
+def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
+    return GroupKey(gpu.product.vendor_id, gpu.product.product_id, mode)
+
+
+def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reason: str | None) -> GPUGroup:
+    group = group or GPUGroup(key, gpu.product, {}, {})
+    ill = {**group.ill, gpu.address: reason} if reason else group.ill
+    return dataclasses.replace(group, gpus={**group.gpus, gpu.address: gpu}, ill=ill)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Nova's resource tracker comes to hand out the best GPUs instead of any.
+
+``ResourceTracker._claim_resources`` (nova/compute/resource_tracker.py, the same in Nova 32 to 34)
+takes what a provider has in its tree, subtracts what is assigned, compares the amount asked for
+with what is left and calls ``pop()`` once per unit. So the set in the tree is a
+:class:`DeviceSet`, whose subtraction gives a :class:`Pool`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from nova import objects
+
+from nova_gpu.core import choose, names
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.topology import Place
+
+
+class Supply(Protocol):
+    """What is known now of the GPUs behind the sets in the provider tree."""
+
+    def usable(self, addresses: Collection[PciAddress]) -> frozenset[PciAddress]:
+        """Those of *addresses* that are well and that nobody names or starts with."""
+
+    def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, Place]:
+        """Where each of *addresses* is."""
+
+    def hand_out(self, addresses: Collection[PciAddress], back: Collection[PciAddress]) -> None:
+        """*addresses* leave the pool for a claim; *back*, handed out by the same claim, return."""
+
+
+# The sets in the tree carry no state: the tree keeps an old set when a new one has equal elements,
+# and deep-copies them, which a lock or a driver would not survive. So the way back to the facts is
+# here, by provider. A test may run several compute services in one process.
+_supply_by_provider: weakref.WeakValueDictionary[str, Supply] = weakref.WeakValueDictionary()
+
+
+def resource(provider_uuid: str, address: PciAddress) -> objects.Resource:
+    """One GPU as Nova tracks it. ``metadata`` stays unset: the conductor and the API would have to
+    know any class of ours that stood there."""
+    return objects.Resource(
+        provider_uuid=provider_uuid,
+        resource_class=names.RESOURCE_CLASS,
+        identifier=str(address),
+    )
+
+
+def publish(provider_uuid: str, addresses: Collection[PciAddress], supply: Supply) -> DeviceSet:
+    """The set that stands for *addresses* in the provider tree."""
+    _supply_by_provider[provider_uuid] = supply
+    return DeviceSet(resource(provider_uuid, address) for address in addresses)
+
+
+class DeviceSet(set[Any]):
+    """The GPUs of one provider, as ``objects.Resource``."""
+
+    def __sub__(self, assigned: Any) -> Pool:
+        left = set(self) - set(assigned)
+        addresses = frozenset(PciAddress.parse(each.identifier) for each in left)
+        provider_uuid = next((each.provider_uuid for each in self), "")
+        supply = _supply_by_provider.get(provider_uuid)
+        # Nobody to ask means that nothing is known of these GPUs: none is free.
+        usable = supply.usable(addresses) if supply else frozenset()
+        return Pool(provider_uuid, usable, supply)
+
+
+class Pool(set[Any]):
+    """What one claim can draw from.
+
+    Each ``pop()`` solves anew for one GPU more and rewrites the identifiers of the resources that
+    it has already handed out to this claim, so that after k of them the k GPUs are the best set of
+    k, not the best one k times. The resources are copies, and are hashed only after the last pop.
+    """
+
+    def __init__(
+        self, provider_uuid: str, free: frozenset[PciAddress], supply: Supply | None
+    ) -> None:
+        super().__init__(resource(provider_uuid, address) for address in free)
+        self._provider_uuid = provider_uuid
+        self._free = free
+        self._supply = supply
+        self._handed_out: list[objects.Resource] = []
+        self._chosen: tuple[PciAddress, ...] = ()
+
+    def pop(self) -> objects.Resource:
+        """:raises KeyError: when empty, as a set does"""
+        count = len(self._handed_out) + 1
+        if self._supply is None or count > len(self._free):
+            raise KeyError("pop from an empty pool of GPUs")
+        chosen = choose.choose(self._free, count, self._supply.places(self._free))
+        self._supply.hand_out(chosen, back=set(self._chosen) - set(chosen))
+        self._chosen = chosen
+        self._handed_out.append(resource(self._provider_uuid, chosen[-1]))
+        for handed_out, address in zip(self._handed_out, chosen, strict=True):
+            handed_out.identifier = str(address)
+        self.clear()
+        self.update(resource(self._provider_uuid, address) for address in self._free - set(chosen))
+        return self._handed_out[-1]

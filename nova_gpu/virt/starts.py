@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No guest starts without its GPUs, and none with somebody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import stat
+from collections.abc import Iterator
+
+from nova import exception as nova_exception
+from nova import objects
+from nova.virt.libvirt import config as vconfig
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception, inventory, names, request
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
+from nova_gpu.host import contents, nodes
+from nova_gpu.host.roots import Roots
+from nova_gpu.privsep import nodes as privileged
+from nova_gpu.virt import guest as guests
+from nova_gpu.virt.host_gpus import HostGPUs
+
+LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def starting(
+    gpus: HostGPUs, instance: objects.Instance, *, spawning: bool = False
+) -> Iterator[None]:
+    """Around everything that ends in a running guest: looks at what the instance holds, compares it
+    with its flavor and holds the GPUs until libvirt knows the guest.
+
+    :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
+    :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
+    :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
+    """
+    with _in_novas_words(instance, spawning):
+        held = _gpus_of(gpus, instance)
+        _compare(gpus, instance, held)
+        hold = gpus.held(instance.uuid, frozenset(gpu.address for _, gpu in held))
+    if not held:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with _in_novas_words(instance, spawning):
+            stack.enter_context(hold)
+            _open_nodes(gpus, instance, held)
+        LOG.info(
+            "Starting with GPUs %s",
+            ", ".join(str(gpu.address) for _, gpu in held),
+            instance=instance,
+        )
+        yield
+
+
+def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
+    """Renders the GPUs the instance holds into the guest's configuration.
+
+    :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
+    """
+    if gpus.mode is not DeliveryMode.LXC or not gpus.offer:
+        return
+    guests.isolate(guest)
+    with _in_novas_words(instance, spawning=False):
+        held = [gpu for _, gpu in _gpus_of(gpus, instance)]
+        if held:
+            library_root = pathlib.Path(CONF.state_path, "gpu-libraries")
+            addresses = tuple(gpu.address for gpu in held)
+            guests.add_gpus(guest, addresses, contents.contents(held, gpus.roots, library_root))
+
+
+def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup, GPU]]:
+    """What the instance holds of this host, by address.
+
+    After a move ``instance.resources`` may name another host's devices, whose addresses may be ones
+    of this host as well: only the provider tells.
+
+    :raises DeviceUnavailable: where one of them is not here, or cannot be given
+    """
+    held = []
+    for resource in instance.resources or ():
+        if resource.resource_class != names.RESOURCE_CLASS:
+            continue
+        group = gpus.group_of(resource.provider_uuid)
+        if group is None:
+            continue
+        address = PciAddress.parse(resource.identifier)
+        reason = group.ill.get(address) if address in group.gpus else "it is not on this host"
+        if reason:
+            raise exception.DeviceUnavailable(
+                str(address), reason, "mend or replace the card, or move the instance"
+            )
+        held.append((group, group.gpus[address]))
+    return sorted(held, key=lambda each: each[1].address)
+
+
+def _compare(gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGroup, GPU]]) -> None:
+    """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds"""
+    asked = request.parse(instance.flavor.extra_specs or {})
+    if asked is None and not held:
+        return
+    parts = [
+        request.Held(
+            count=1,
+            architecture=group.product.architecture,
+            traits=inventory.traits(group.product, gpus.hypervisor_type, ()),
+        )
+        for group, _ in held
+    ]
+    reason = request.mismatch(asked, parts, gpus.hypervisor_type)
+    if reason:
+        raise exception.RequestMismatch(
+            f"{reason}; is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and "
+            "was its flavor changed to one with GPUs by a resize?"
+        )
+
+
+def _open_nodes(
+    gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGroup, GPU]]
+) -> None:
+    """A guest with user ids of its own is "others" to the host's nodes."""
+    for _, gpu in held:
+        given = nodes.guest_nodes(gpu.address, gpus.roots)
+        if gpus.mode is DeliveryMode.LXC and any(_is_closed(node, gpus.roots) for node in given):
+            for path in privileged.open_to_guests(str(gpu.address)):
+                LOG.info("Everybody may open %s now, for the guest", path, instance=instance)
+
+
+def _is_closed(node: str, roots: Roots) -> bool:
+    """Asked first, because the privileged process need not be woken for NVIDIA's nodes."""
+    try:
+        mode = nodes.on_host(node, roots).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) and nodes.open_mode(node, mode) != mode
+
+
+@contextlib.contextmanager
+def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None]:
+    """The one place where this package's errors become Nova's."""
+    try:
+        yield
+    except (exception.DeviceUnavailable, exception.DeviceNodeMissing) as error:
+        raise nova_exception.ComputeResourcesUnavailable(reason=str(error)) from error
+    except exception.GPUError as error:
+        if spawning:
+            raise nova_exception.BuildAbortException(
+                instance_uuid=instance.uuid, reason=str(error)
+            ) from error
+        raise nova_exception.InstanceUnacceptable(
+            instance_id=instance.uuid, reason=str(error)
+        ) from error

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A look at the host's cards, as the options say, and what keeps a card from being given."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping
+
+from nova import exception as nova_exception
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import discovery, nodes, nvml, products, selection
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.offer import Offer
+
+LOG = logging.getLogger(__name__)
+
+_NVIDIA_DRIVER = "nvidia"
+
+
+def _roots() -> Roots:
+    return Roots(
+        sysfs=pathlib.Path(CONF.gpu.sysfs_root),
+        dev=pathlib.Path(CONF.gpu.dev_root),
+        proc=pathlib.Path(CONF.gpu.proc_root),
+        cdi_spec_dirs=tuple(pathlib.Path(each) for each in CONF.gpu.cdi_spec_dirs),
+    )
+
+
+class Survey:
+    """Reads the options once and the host each time it is asked to.
+
+    :raises nova.exception.InvalidConfiguration: where an option cannot be used
+    """
+
+    def __init__(self) -> None:
+        self.roots = _roots()
+        try:
+            self._selection = selection.Selection.parse(
+                CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
+            )
+            self._overrides = products.parse_overrides(CONF.gpu.product)
+        except exception.InvalidOption as error:
+            raise nova_exception.InvalidConfiguration(str(error)) from error
+        self._said: set[tuple[PciAddress, str | None]] = set()
+        self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] | None = None
+        self._nvml_asked_about: frozenset[PciAddress] = frozenset()
+
+    def find(self) -> tuple[GPU, ...]:
+        """The host's cards.
+
+        NVML is asked again only when other cards are with NVIDIA's driver than the last time: it
+        takes a second, and what it knows does not change under a card in use.
+
+        :raises DiscoveryFailed: where sysfs cannot be read
+        """
+        found = discovery.discover(self.roots, self._selection, self._overrides, self._ask_nvml)
+        held = frozenset(gpu.address for gpu in found if gpu.driver == _NVIDIA_DRIVER)
+        if held != self._nvml_asked_about:
+            self._nvml_facts, self._nvml_asked_about = None, held
+            found = discovery.discover(self.roots, self._selection, self._overrides, self._ask_nvml)
+        return found
+
+    def _ask_nvml(self) -> Mapping[PciAddress, nvml.NvmlFacts]:
+        if self._nvml_facts is None:
+            self._nvml_facts = nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}
+        return self._nvml_facts
+
+    def obstacle(self, gpu: GPU) -> str | None:
+        """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
+        if CONF.libvirt.virt_type != "lxc":
+            return f"[libvirt]virt_type = {CONF.libvirt.virt_type}: only LXC guests get GPUs as yet"
+        unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
+        if not unprivileged and not CONF.gpu.allow_privileged_containers:
+            return (
+                "root in a container without user id maps is root on the host; set "
+                "[libvirt]uid_maps and [libvirt]gid_maps (or, where every user is trusted with "
+                "the host, [gpu]allow_privileged_containers)"
+            )
+        if not nodes.own_nodes(gpu, self.roots):
+            driver = f"the driver {gpu.driver}" if gpu.driver else "no driver"
+            return f"{driver} holds it and gives it no device node; load the vendor's driver"
+        return None
+
+    def address_by_node(self, offered: Offer) -> dict[str, PciAddress]:
+        """The offered card behind each device node that is one card's alone."""
+        return {
+            node: address
+            for group in offered.values()
+            for address, gpu in group.gpus.items()
+            for node in nodes.own_nodes(gpu, self.roots)
+        }
+
+    def report(self, found: Iterable[GPU], offered: Offer) -> None:
+        """Says in the log what is offered and what is not, each card once until it changes."""
+        ill = {a: reason for group in offered.values() for a, reason in group.ill.items()}
+        fine = {a: gpu for group in offered.values() for a, gpu in group.gpus.items()}
+        cards = {gpu.address: gpu for gpu in found} | fine
+        now = {
+            (address, ill.get(address) if address in fine else self.obstacle(gpu))
+            for address, gpu in cards.items()
+        }
+        for address, reason in sorted(now - self._said, key=lambda each: each[0]):
+            name = cards[address].product.name or cards[address].product.key
+            if reason is None:
+                LOG.info("GPU %s (%s) is offered to instances", address, name)
+            elif address in fine:
+                LOG.error("GPU %s (%s) can be given to nobody now: %s", address, name, reason)
+            else:
+                LOG.warning("GPU %s (%s) is not offered: %s", address, name, reason)
+        self._said = now
