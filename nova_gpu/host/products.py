@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a card is, by its product id: the operator's word, and a table that is part of the package.
+
+Memory is not in the table: cards of one product id differ in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from collections.abc import Iterable, Mapping
+
+from nova_gpu.core import exception, model
+
+OPTION = "product"
+
+_REMEDY = (
+    "write vendor_id:product_id architecture=WORD memory_mib=MIB name=TEXT, with at least one of "
+    "the three and the name last, for example 10de:2335 architecture=hopper name=H200 SXM"
+)
+_KEY = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})", re.IGNORECASE)
+_ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporation)\b(\(r\))?\s*")
+
+
+def parse_key(text: str) -> tuple[str, str] | None:
+    """(vendor_id, product_id) of ``10de:2335``, or ``None`` for anything else"""
+    match = _KEY.fullmatch(text)
+    return (match[1].lower(), match[2].lower()) if match else None
+
+
+def short_name(name: str | None) -> str | None:
+    """A marketing name without its maker: ``NVIDIA H200`` is ``H200``"""
+    words = " ".join((name or "").split())
+    maker = _MAKERS.match(words.lower())
+    return (words[maker.end() :] if maker else words) or None
+
+
+@functools.cache
+def table() -> Mapping[str, model.Product]:
+    """The built-in products by key (``10de:2335``), read once."""
+    lines = importlib.resources.files("nova_gpu.data").joinpath("gpu-products.tsv").read_text()
+    products = {}
+    for line in lines.splitlines():
+        if line.startswith("#"):
+            continue
+        vendor_id, product_id, architecture, _chip, name = line.split("\t")
+        product = model.Product(vendor_id, product_id, short_name(name), architecture or None)
+        products[product.key] = product
+    return products
+
+
+def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
+    """The products that ``[gpu]product`` describes, by key.
+
+    :raises InvalidOption: where a line cannot be understood or a product has two
+    """
+    products: dict[str, model.Product] = {}
+    for line in lines:
+        product = _parse_override(line)
+        if product.key in products:
+            raise _invalid(line, f"{product.key} is described twice")
+        products[product.key] = product
+    return products
+
+
+def merge(best: model.Product, *others: model.Product) -> model.Product:
+    """*best*, and for each fact it does not know the first of *others* that does."""
+    for other in others:
+        best = model.Product(
+            best.vendor_id,
+            best.product_id,
+            name=best.name or other.name,
+            architecture=best.architecture or other.architecture,
+            memory_mib=best.memory_mib or other.memory_mib,
+            compute_capability=best.compute_capability or other.compute_capability,
+        )
+    return best
+
+
+def _parse_override(line: str) -> model.Product:
+    ids, _, rest = line.strip().partition(" ")
+    key = parse_key(ids)
+    if key is None:
+        raise _invalid(line, f"{ids!r} is not vendor_id:product_id of four hexadecimal digits each")
+    words, _, name = f" {rest}".partition(" name=")
+    architecture, memory_mib = None, None
+    seen = set()
+    for word in words.split():
+        fact, _, value = word.partition("=")
+        if fact in seen:
+            raise _invalid(line, f"{fact} is given twice")
+        seen.add(fact)
+        if fact == "architecture" and _ARCHITECTURE.fullmatch(value.lower()):
+            architecture = value.lower()
+        elif fact == "memory_mib" and value.isascii() and value.isdecimal() and int(value) > 0:
+            memory_mib = int(value)
+        elif fact in ("architecture", "memory_mib"):
+            wanted = "one word" if fact == "architecture" else "a number of MiB above 0"
+            raise _invalid(line, f"{fact} must be {wanted}, not {value!r}")
+        else:
+            raise _invalid(line, f"{word!r} is not a fact about a product")
+    product = model.Product(*key, name.strip() or None, architecture, memory_mib)
+    if product == model.Product(*key):
+        raise _invalid(line, "it says nothing about the product")
+    return product
+
+
+def _invalid(line: str, reason: str) -> exception.InvalidOption:
+    return exception.InvalidOption(OPTION, line, reason, _REMEDY)
