@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's management library knows of the cards that the nvidia driver holds.
+
+See :mod:`nova_gpu.host.nvml_probe` for the process that asks it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova_gpu.core import exception, model
+from nova_gpu.host import products
+
+LOG = logging.getLogger(__name__)
+
+_PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
+
+# A killed process that is inside the driver is not gone before the driver lets go of it; nobody
+# waits for that.
+_REAP_S = 1.0
+
+# nvml.h: NVML_DEVICE_ARCH_*, in the words of the product table
+_ARCHITECTURES = {
+    2: "kepler",
+    3: "maxwell",
+    4: "pascal",
+    5: "volta",
+    6: "turing",
+    7: "ampere",
+    8: "ada",
+    9: "hopper",
+    10: "blackwell",
+    13: "rubin",
+}
+# nvml.h: NVML_NVLINK_DEVICE_TYPE_*
+_PEER_IS_GPU = 0
+_PEER_IS_SWITCH = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NvmlFacts:
+    """One card; ``None`` is what the library would not tell. ``minor`` is the N of /dev/nvidiaN."""
+
+    name: str | None = None
+    architecture: str | None = None
+    memory_mib: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    uuid: str | None = None
+    links: tuple[model.Link, ...] = ()
+    minor: int | None = None
+
+
+def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
+    """Every card the library sees, or nothing: then one log line says why. Raises nothing."""
+    try:
+        return _parse(_run([sys.executable, "-P", str(_PROBE)], timeout_s))
+    except _NoAnswer as error:
+        _report(str(error))
+        return {}
+
+
+class _NoAnswer(Exception):
+    """Why the library's answer is missing."""
+
+
+@functools.cache
+def _report(reason: str) -> None:
+    """Once for each reason: the periodic task asks every minute."""
+    LOG.warning(
+        "NVML tells nothing about this host's NVIDIA GPUs: %s. Their memory, UUIDs and NVLinks are "
+        "unknown; set [gpu]nvml = false if that is meant to be.",
+        reason,
+    )
+
+
+def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
+    """The facts in what the probe printed.
+
+    :raises _NoAnswer: where it printed none
+    """
+    try:
+        answer = json.loads(output)
+        if "error" in answer:
+            raise _NoAnswer(answer["error"])
+        cards = {model.PciAddress.parse(card["address"]): card for card in answer["gpus"]}
+        bricks = {address: _bricks(card["nvlinks"]) for address, card in cards.items()}
+        return {address: _facts(address, card, bricks) for address, card in cards.items()}
+    except (ValueError, LookupError, TypeError, exception.InvalidPciAddress) as error:
+        raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
+
+
+# The NVLinks of a card, counted by the address and the kind of what is at their other end.
+_Bricks = collections.Counter[tuple[model.PciAddress, int]]
+
+
+def _bricks(nvlinks: Sequence[Sequence[Any]]) -> _Bricks:
+    return collections.Counter((model.PciAddress.parse(peer), kind) for peer, kind in nvlinks)
+
+
+def _facts(
+    address: model.PciAddress, card: Mapping[str, Any], bricks: Mapping[model.PciAddress, _Bricks]
+) -> NvmlFacts:
+    capability = card["compute_capability"]
+    memory = card["memory"]
+    return NvmlFacts(
+        name=products.short_name(card["name"]),
+        architecture=_ARCHITECTURES.get(card["architecture"]),
+        memory_mib=memory // 2**20 if memory else None,
+        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
+        uuid=card["uuid"],
+        links=_links(address, bricks),
+        minor=card["minor"],
+    )
+
+
+def _links(
+    address: model.PciAddress, bricks: Mapping[model.PciAddress, _Bricks]
+) -> tuple[model.Link, ...]:
+    """Peers at the other end of a link, and those that hang on the same switches."""
+    widths: collections.Counter[model.PciAddress] = collections.Counter()
+    mine = bricks[address]
+    for (peer, kind), width in mine.items():
+        if kind == _PEER_IS_GPU:
+            widths[peer] += width
+    for peer, theirs in bricks.items():
+        if peer != address:
+            common = (mine & theirs).items()
+            widths[peer] += sum(width for (_, kind), width in common if kind == _PEER_IS_SWITCH)
+    return tuple(
+        model.Link(peer, model.LinkType.NVLINK, width)
+        for peer, width in sorted(widths.items())
+        if width
+    )
+
+
+def _run(command: Sequence[str], timeout_s: float) -> bytes:
+    """What *command* printed.
+
+    :raises _NoAnswer: where it cannot be started, fails or takes too long
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _NoAnswer(f"{command[0]} cannot be started: {error}") from error
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise _NoAnswer(
+            f"it did not answer within {timeout_s:g} s ([gpu]nvml_timeout) and was ended"
+        ) from error
+    finally:
+        _end(process)
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise _NoAnswer(f"the probe ended with {process.returncode}: {last or 'no message'}")
+    return output
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kills the process with its whole session, and does not wait for what cannot be killed."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real probe in a real child process, over a stand-in for NVIDIA's binding."""
+
+from __future__ import annotations
+
+import pathlib
+import textwrap
+import time
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import model
+from nova_gpu.host import nvml
+
+# Four cards: two joined by two NVLinks, all but the last on a switch by one, the last one lost.
+HEALTHY = """
+    NVML_NVLINK_MAX_LINKS = 4
+    NVML_FEATURE_ENABLED = 1
+
+    class NVMLError(Exception):
+        pass
+
+    class Struct:
+        def __init__(self, **fields):
+            self.__dict__.update(fields)
+
+    CARDS = ["00000000:19:00.0", "00000000:3B:00.0", "00010000:4C:00.0", None]
+    SWITCH = ("00000000:05:00.0", 2)
+    LINKS = {
+        0: [(CARDS[1], 0), (CARDS[1], 0), SWITCH],
+        1: [(CARDS[0], 0), (CARDS[0], 0), SWITCH],
+        2: [None, SWITCH],
+    }
+
+    def nvmlInit():
+        pass
+
+    def nvmlShutdown():
+        pass
+
+    def nvmlDeviceGetCount():
+        return len(CARDS)
+
+    def nvmlDeviceGetHandleByIndex(index):
+        if CARDS[index] is None:
+            raise NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetPciInfo(handle):
+        return Struct(busId=CARDS[handle].encode())
+
+    def nvmlDeviceGetName(handle):
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetArchitecture(handle):
+        return [9, 99, 9][handle]
+
+    def nvmlDeviceGetMemoryInfo(handle):
+        if handle == 1:
+            raise NVMLError("Not Supported")
+        return Struct(total=143771 * 2**20 + 5)
+
+    def nvmlDeviceGetCudaComputeCapability(handle):
+        return 9, 0
+
+    def nvmlDeviceGetUUID(handle):
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetMinorNumber(handle):
+        return 7 - handle
+
+    def nvmlDeviceGetNvLinkState(handle, link):
+        if link >= len(LINKS[handle]):
+            raise NVMLError("Invalid Argument")
+        return int(LINKS[handle][link] is not None)
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(handle, link):
+        return Struct(busId=LINKS[handle][link][0])
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(handle, link):
+        return LINKS[handle][link][1]
+"""
+
+FIRST, SECOND, THIRD = map(
+    model.PciAddress.parse, ("0000:19:00.0", "0000:3b:00.0", "10000:4c:00.0")
+)
+
+
+class TestQuery(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        nvml._report.cache_clear()
+
+    def library(self, source: str) -> None:
+        (self.folder / "pynvml.py").write_text(textwrap.dedent(source))
+
+    def assertNothing(self, *why: str, timeout_s: float = 60) -> None:
+        self.assertEqual({}, nvml.query(timeout_s))
+        for words in why:
+            self.assertIn(words, self.log.output)
+        self.assertEqual(1, self.log.output.count("NVML tells nothing"))
+
+    def test_facts(self) -> None:
+        self.library(HEALTHY)
+        facts = nvml.query(60)
+        self.assertEqual([FIRST, SECOND, THIRD], sorted(facts))
+        first = facts[FIRST]
+        self.assertEqual(("H200", "hopper"), (first.name, first.architecture))
+        self.assertEqual((143771, (9, 0)), (first.memory_mib, first.compute_capability))
+        self.assertEqual(("GPU-0", 7), (first.uuid, first.minor))
+        self.assertEqual("", self.log.output)
+
+    def test_what_the_library_refuses_or_is_too_new_is_none(self) -> None:
+        self.library(HEALTHY)
+        second = nvml.query(60)[SECOND]
+        self.assertIsNone(second.memory_mib)
+        self.assertIsNone(second.architecture)
+        self.assertEqual("H200", second.name)
+
+    def test_links_are_direct_ones_and_those_through_a_common_switch(self) -> None:
+        self.library(HEALTHY)
+        links = {
+            address: {link.peer: link.width for link in card.links}
+            for address, card in nvml.query(60).items()
+        }
+        self.assertEqual({SECOND: 3, THIRD: 1}, links[FIRST])
+        self.assertEqual({FIRST: 3, THIRD: 1}, links[SECOND])
+        self.assertEqual({FIRST: 1, SECOND: 1}, links[THIRD])
+
+    def test_no_binding(self) -> None:
+        self.library("raise ImportError('No module named pynvml')")
+        self.assertNothing("nvidia-ml-py cannot be imported", "install nova-gpu[nvml]")
+
+    def test_no_driver(self) -> None:
+        self.library(
+            HEALTHY + "\n    def nvmlInit():\n        raise NVMLError('Driver Not Loaded')\n"
+        )
+        self.assertNothing("nvmlInit: Driver Not Loaded")
+
+    def test_library_that_breaks(self) -> None:
+        self.library("import os\nos.abort()")
+        self.assertNothing("the probe ended with -6: no message")
+
+    def test_binding_that_breaks(self) -> None:
+        self.library("raise RuntimeError('half installed')")
+        self.assertNothing("the probe ended with 1: RuntimeError: half installed")
+
+    def test_answer_that_is_none(self) -> None:
+        for source in (
+            "import os; print('[]', flush=True); os._exit(0)",
+            "import os; print('driver says hello', flush=True); os._exit(0)",
+            'import os; print(\'{"gpus": [{"address": "here"}]}\', flush=True); os._exit(0)',
+        ):
+            self.library(source)
+            self.assertEqual({}, nvml.query(60))
+        self.assertEqual(3, self.log.output.count("cannot be understood"))
+
+    def test_no_interpreter(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("sys.executable", str(self.folder / "python")))
+        self.assertNothing("cannot be started", "No such file")
+
+    def test_one_line_for_one_reason(self) -> None:
+        self.library("raise ImportError('No module named pynvml')")
+        nvml.query(60)
+        self.assertNothing("cannot be imported")
+
+    def test_overrun_ends_the_process_and_what_it_started(self) -> None:
+        pids = self.folder / "pids"
+        self.library(f"""
+            import os, subprocess, time
+            child = subprocess.Popen(["sleep", "300"])
+            with open({str(pids)!r}, "w") as file:
+                file.write(f"{{os.getpid()}} {{child.pid}}")
+            time.sleep(300)
+        """)
+        started = time.monotonic()
+        self.assertNothing("did not answer within 3 s ([gpu]nvml_timeout)", timeout_s=3)
+        self.assertLess(time.monotonic() - started, 30)
+        for pid in map(int, pids.read_text().split()):
+            self.assertTrue(self._is_over(pid), pid)
+
+    def test_a_process_of_its_own_session_without_our_input(self) -> None:
+        self.library("""
+            import os, json
+            error = f"{os.getsid(0) == os.getpid()} {os.read(0, 1)}"
+            print(json.dumps({"error": error}), flush=True)
+            os._exit(0)
+        """)
+        self.assertNothing("True b''")
+
+    def _is_over(self, pid: int) -> bool:
+        """Gone, or a zombie that its new parent has not waited for yet"""
+        for _ in range(50):
+            try:
+                state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            except FileNotFoundError:
+                return True
+            if state == "Z":
+                return True
+            time.sleep(0.1)
+        return False
