@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading sysfs with as few system calls as it takes: a scan meets hundreds of functions.
+
+A device folder is a ``str``: building pathlib objects costs more than the kernel does.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Any attribute that is read here is a line; sysfs never gives more than a page.
+_PAGE = 4096
+
+
+def attribute(device: str, name: str) -> str:
+    """The attribute's text without its line end.
+
+    :raises OSError: where it is not there (any longer) or the kernel refuses to read it
+    """
+    path = f"{device}/{name}"
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _PAGE).decode("ascii", "replace").strip()
+    except OSError as error:
+        error.filename = path  # read() does not know it
+        raise
+    finally:
+        os.close(fd)
+
+
+def hexadecimal(device: str, name: str) -> int:
+    """An attribute such as ``0x10de``.
+
+    :raises OSError: as :func:`attribute`
+    :raises ValueError: where it is something else
+    """
+    text = attribute(device, name)
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise ValueError(f"{device}/{name} has {text!r} for a hexadecimal number") from None
+
+
+def decimal(device: str, name: str) -> int | None:
+    """An attribute such as ``-1``, or ``None`` where it cannot be read or is something else"""
+    try:
+        return int(attribute(device, name))
+    except (OSError, ValueError):
+        return None
+
+
+def link(device: str, name: str) -> str | None:
+    """The last part of where a link such as ``driver`` points, or ``None`` without one"""
+    try:
+        return os.path.basename(os.readlink(f"{device}/{name}"))
+    except OSError:
+        return None
