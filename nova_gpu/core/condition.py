@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flavor says of a name: ``s== fermi``, ``<or> LXC <or> QEMU``.
+
+The spelling is that of Nova's ComputeCapabilitiesFilter (``extra_specs_ops``), of which only those
+operators remain that mean something for a name. Where that filter reads what it can and goes
+on, this reads all of it or refuses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping, Sequence
+
+from nova_gpu.core import exception, names
+
+
+class Operator(enum.StrEnum):
+    EQUAL = "s=="
+    NOT_EQUAL = "s!="
+    IN = "<in>"
+    OR = "<or>"
+
+
+ALLOWED = "NAME, 's== NAME', 's!= NAME', '<in> PART' or '<or> NAME <or> NAME'"
+
+_NUMERIC = frozenset({"=", "==", "!=", ">=", "<="})
+_ORDERINGS = frozenset({"s<", "s<=", "s>", "s>="})
+_ALL_IN = "<all-in>"
+_OPERATORS = _NUMERIC | _ORDERINGS | {_ALL_IN} | set(Operator)
+
+_NAME = re.compile(r"[A-Za-z0-9]+(?:[._+-]+[A-Za-z0-9]+)*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Condition:
+    """What a name has to be. ``values`` are in the form of :func:`names.word`.
+
+    Two spellings of one condition are equal: a bare name is ``s==``, and so is ``<or>`` with one.
+    """
+
+    operator: Operator
+    values: frozenset[str]
+
+    def matches(self, value: str | None) -> bool:
+        """Whether *value* satisfies this. What is not known satisfies nothing, not even ``s!=``."""
+        word = names.word(value)
+        if word is None:
+            return False
+        match self.operator:
+            case Operator.EQUAL | Operator.OR:
+                return word in self.values
+            case Operator.NOT_EQUAL:
+                return word not in self.values
+            case Operator.IN:
+                return all(part in word for part in self.values)
+
+    @property
+    def equal_to(self) -> str | None:
+        """The one name that satisfies this, where that can be said without knowing which exist."""
+        return next(iter(self.values)) if self.operator is Operator.EQUAL else None
+
+    def __str__(self) -> str:
+        if self.operator is Operator.EQUAL:
+            return next(iter(self.values))
+        return " ".join(f"{self.operator} {value}" for value in sorted(self.values))
+
+
+def parse(key: str, text: str, synonyms: Mapping[str, str] | None = None) -> Condition:
+    """The condition that the extra spec *key* states as *text*.
+
+    :param synonyms: names that mean another one, both in the form of :func:`names.word`
+    :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED`
+    """
+    try:
+        operator, stated = _split(text.split())
+        values = frozenset(_value(name) for name in stated)
+    except ValueError as e:
+        raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED) from None
+    if synonyms:
+        values = frozenset(synonyms.get(value, value) for value in values)
+    if operator is Operator.OR and len(values) == 1:
+        operator = Operator.EQUAL
+    return Condition(operator, values)
+
+
+def check_syntax(key: str, text: str) -> None:
+    """Refuse what the stock filter cannot evaluate, and nothing else, for a key others use too.
+
+    :raises InvalidExtraSpec: for an operator without its operand, and for numeric operators, with
+        which the stock filter fails on every host as soon as it compares a name
+    """
+    try:
+        _check(text.split())
+    except ValueError as e:
+        raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED) from None
+
+
+def _check(words: Sequence[str]) -> None:
+    """:raises ValueError: with the reason, for what no reader can make sense of"""
+    if not words:
+        raise ValueError("it is empty")
+    if words[0] in _NUMERIC:
+        raise ValueError(f"{words[0]!r} compares numbers, and this is a name")
+    if words[0] in _OPERATORS and len(words) == 1:
+        raise ValueError(f"{words[0]!r} needs a name after it")
+    if words[0] == Operator.OR and (
+        len(words) % 2 or any(word != Operator.OR for word in words[::2])
+    ):
+        raise ValueError("every name needs an '<or>' of its own before it")
+
+
+def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
+    """:raises ValueError: with the reason"""
+    _check(words)
+    first = words[0]
+    if first in _ORDERINGS:
+        raise ValueError(f"{first!r} asks for an order, and names have none")
+    if first == _ALL_IN:
+        raise ValueError(f"{first!r} asks for a list, and this is one name")
+    if first == Operator.OR:
+        return Operator.OR, words[1::2]
+    operator, stated = (
+        (Operator(first), words[1:]) if first in _OPERATORS else (Operator.EQUAL, words)
+    )
+    if len(stated) != 1:
+        raise ValueError("there must be one name")
+    return operator, stated
+
+
+def _value(name: str) -> str:
+    """:raises ValueError: with the reason"""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name: letters, digits and . _ + - between them")
+    value = names.word(name)
+    if value is None:
+        raise ValueError(f"{name!r} cannot be asked for: what is not known satisfies nothing")
+    return value

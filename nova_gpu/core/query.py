@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request for GPUs as the extra specs of which Nova makes its Placement query."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.condition import Condition
+from nova_gpu.core.request import GPURequest
+
+# Where the flavor asks for a second kind of device in the unsuffixed group, the GPUs go here.
+SUFFIX = "_nova_gpu"
+
+# Classes that the compute node's own provider has. Traits of the unsuffixed group are collective:
+# any provider that gives something may have them. That of a second device could be the wrong one.
+_HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT"})
+
+
+def needs_known(request: GPURequest) -> bool:
+    """Whether some condition can only be put to Placement by naming what there is."""
+    conditions = (request.architecture, request.hypervisor)
+    return any(condition and condition.equal_to is None for condition in conditions)
+
+
+def extra_specs(
+    flavor: Mapping[str, str], request: GPURequest, known: Collection[str]
+) -> dict[str, str] | None:
+    """The extra specs *flavor* with the words of *request* spelled out for Placement.
+
+    The result asks for the same and can be put in again.
+
+    :param known: the traits that some provider has; only looked at where :func:`needs_known`
+    :returns: ``None`` where nothing that is known satisfies a condition
+    :raises InvalidExtraSpec: where a ``trait:`` of the flavor contradicts its words
+    """
+    verdicts = {names.TRAIT_GPU: "required"}
+    for condition, prefix in (
+        (request.architecture, names.TRAIT_ARCHITECTURE),
+        (request.hypervisor, names.TRAIT_HYPERVISOR),
+    ):
+        if condition is None:
+            continue
+        traits = _traits(condition, prefix, known)
+        if traits is None:
+            return None
+        verdicts.update(traits)
+
+    specs = dict(flavor)
+    for group in request.groups:
+        suffix = group.suffix
+        if not suffix and _second_device(flavor):
+            suffix = SUFFIX
+            specs.pop(f"resources:{names.RESOURCE_CLASS}", None)
+            specs.setdefault("group_policy", "none")
+            for trait in group.required_traits | group.forbidden_traits:
+                specs[f"trait{suffix}:{trait}"] = specs.pop(f"trait:{trait}")
+        specs[f"resources{suffix}:{names.RESOURCE_CLASS}"] = str(group.count)
+        for trait, verdict in verdicts.items():
+            key = f"trait{suffix}:{trait}"
+            if specs.setdefault(key, verdict) != verdict:
+                raise exception.InvalidExtraSpec(
+                    key, specs[key], "the flavor's other properties say the opposite", verdict
+                )
+    return specs
+
+
+def _second_device(flavor: Mapping[str, str]) -> bool:
+    asked = {
+        key.removeprefix("resources:")
+        for key, amount in flavor.items()
+        if key.startswith("resources:") and amount.strip() != "0"
+    }
+    return bool(asked - _HOST_CLASSES - {names.RESOURCE_CLASS})
+
+
+def _traits(condition: Condition, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:
+    """*condition* as traits with the verdicts ``required`` or ``forbidden``.
+
+    Placement can require one trait and forbid many. Only known ones may be named: for any other
+    it refuses the whole query.
+    """
+    if condition.equal_to is not None:
+        return {prefix + condition.equal_to.upper(): "required"}
+    values = names.known_values(prefix, known)
+    fitting = {value for value in values if condition.matches(value)}
+    if len(fitting) == 1:
+        return {prefix + fitting.pop().upper(): "required"}
+    if not fitting:
+        return None
+    others = {prefix + value.upper() for value in values - fitting}
+    return dict.fromkeys(others | ({prefix + names.UNKNOWN} & set(known)), "forbidden")
