@@ -8,13 +8,6 @@ from collections.abc import Iterable, Mapping
 from nova_gpu.core import names
 from nova_gpu.core.model import Product
 
-_OURS = (
-    names.TRAIT_ARCHITECTURE,
-    names.TRAIT_HYPERVISOR,
-    names.TRAIT_MODEL,
-    names.TRAIT_CUDA,
-)
-
 
 def inventory(total: int, reserved: int) -> Mapping[str, Mapping[str, int | float]]:
     """The inventory of a group of *total* GPUs of which *reserved* cannot be had.
@@ -38,7 +31,7 @@ def traits(product: Product, hypervisor_type: str, present: Iterable[str]) -> fr
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """
-    kept = {trait for trait in present if trait != names.TRAIT_GPU and not trait.startswith(_OURS)}
+    kept = {trait for trait in present if not names.is_own_trait(trait)}
     own = {
         names.TRAIT_GPU,
         names.architecture_trait(product.architecture),

@@ -36,6 +36,12 @@ _PROVIDER_NAME_LENGTH = 200
 _TRAIT_LENGTH = 255
 
 
+def is_own_trait(trait: str) -> bool:
+    """Whether the driver sets and removes *trait* on groups, so that it can say who has it."""
+    prefixes = (TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_CUDA)
+    return trait == TRAIT_GPU or trait.startswith(prefixes)
+
+
 def word(value: str | None) -> str | None:
     """``XE-HPC`` as ``xe_hpc``, or ``None`` for what is not known: the form names are compared in.
 

@@ -147,8 +147,9 @@ def mismatch(
 ) -> str | None:
     """Why what an instance holds is not what its flavor asks for, or ``None`` where it is.
 
-    With more than one request group each of them must find enough among what is held; that the
-    same GPU does not serve two of them is Placement's to see to.
+    Of the flavor's traits only those count that the driver itself sets: the others Placement has
+    judged, whatever scheduler there is. With more than one request group each of them must find
+    enough among what is held.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
     """
@@ -168,17 +169,14 @@ def mismatch(
                     f"its flavor asks for {request.architecture}"
                 )
     for group in request.groups:
-        fitting = [
-            part.count
-            for part in held
-            if group.required_traits <= part.traits and not group.forbidden_traits & part.traits
-        ]
-        if sum(fitting) < group.count:
-            wanted = [*group.required_traits, *(f"!{trait}" for trait in group.forbidden_traits)]
-            return (
-                f"{sum(fitting)} of its GPUs have the traits its flavor asks for "
-                f"({', '.join(sorted(wanted))}), and it asks for {group.count}"
-            )
+        required = set(filter(names.is_own_trait, group.required_traits))
+        forbidden = set(filter(names.is_own_trait, group.forbidden_traits))
+        fitting = sum(
+            part.count for part in held if required <= part.traits and not forbidden & part.traits
+        )
+        if fitting < group.count:
+            wanted = ", ".join(sorted(required) + [f"!{trait}" for trait in sorted(forbidden)])
+            return f"its flavor asks for {group.count} GPUs with {wanted}, and it holds {fitting}"
     return None
 
 

@@ -205,6 +205,8 @@ class MismatchTest(unittest.TestCase):
             (two | {f"trait:{FERMI}": "required"}, [fermi], None),
             (two | {f"trait:{FERMI}": "required"}, [kepler], FERMI),
             (two | {f"trait:{KEPLER}": "forbidden"}, [kepler], f"!{KEPLER}"),
+            (two | {"trait:CUSTOM_GPU_OF_AN_OPERATOR": "required"}, [fermi], None),
+            (two | {"trait:HW_GPU_API_VULKAN": "required"}, [fermi], None),
             (two | {"hypervisor": "s== LXC"}, [fermi], None),
             (two | {"hypervisor": "s== KVM"}, [fermi], "hypervisor is LXC"),
         ):
