@@ -81,8 +81,12 @@ class Survey:
                 "the host, [gpu]allow_privileged_containers)"
             )
         if not nodes.own_nodes(gpu, self.roots):
-            driver = f"the driver {gpu.driver}" if gpu.driver else "no driver"
-            return f"{driver} holds it and gives it no device node; load the vendor's driver"
+            if gpu.driver is None:
+                return "no driver has it; load the vendor's driver"
+            return (
+                f"it is with the driver {gpu.driver}, which gives it no device node; bind it to "
+                "the vendor's driver"
+            )
         return None
 
     def address_by_node(self, offered: Offer) -> dict[str, PciAddress]:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu``: what a host has, asked on the host.
+
+It reads nova-compute's configuration and the host, and changes neither.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import prettytable
+from nova import config as nova_config
+from nova import exception as nova_exception
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU
+from nova_gpu.virt import survey
+
+_UNKNOWN = "unknown"
+_COLUMNS = (
+    ("Address", "address"),
+    ("Product", "product_id"),
+    ("Name", "name"),
+    ("Architecture", "architecture"),
+    ("Memory MiB", "memory_mib"),
+    ("NUMA", "numa_node"),
+    ("IOMMU group", "iommu_group"),
+    ("Driver", "driver"),
+    ("Offered", "offered"),
+)
+
+
+def _commands(subparsers: Any) -> None:
+    listing = subparsers.add_parser(
+        "list", help="list this host's GPUs, whether each is offered to instances, and why not"
+    )
+    listing.add_argument(
+        "--json", action="store_true", help="print one JSON array instead of a table"
+    )
+
+
+_COMMAND = cfg.SubCommandOpt("command", title="Commands", help="What to do", handler=_commands)
+
+
+def describe(gpu: GPU, obstacle: str | None) -> dict[str, Any]:
+    """One card as plain values; what is not known is ``None``."""
+    return {
+        "address": str(gpu.address),
+        "product_id": gpu.product.key,
+        "name": gpu.product.name,
+        "architecture": gpu.product.architecture,
+        "memory_mib": gpu.product.memory_mib,
+        "numa_node": gpu.numa_node,
+        "iommu_group": gpu.iommu_group,
+        "driver": gpu.driver,
+        "companions": [str(address) for address in gpu.companions],
+        "links": [
+            {"peer": str(link.peer), "type": str(link.type), "width": link.width}
+            for link in gpu.links
+        ],
+        "offered": obstacle is None,
+        "reason": obstacle,
+    }
+
+
+def table(cards: Sequence[dict[str, Any]]) -> str:
+    """The cards for people: what is not known is said so, and why a card is not offered, below."""
+    shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
+    for card in cards:
+        shown.add_row([_cell(key, card[key]) for _, key in _COLUMNS])
+    lines = [shown.get_string()]
+    lines += [f"{card['address']}: {card['reason']}" for card in cards if card["reason"]]
+    if any(card["architecture"] is None for card in cards):
+        lines.append(
+            "A GPU of unknown architecture satisfies no gpu_arch; [gpu]product says what it is."
+        )
+    return "\n".join(lines)
+
+
+def _cell(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key in ("driver", "numa_node", "iommu_group") and value is None:
+        return "-"
+    return _UNKNOWN if value is None else str(value)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """:returns: the exit status: 0, or 1 where the host or the options cannot be read"""
+    CONF.register_cli_opt(_COMMAND)
+    arguments = list(sys.argv if argv is None else argv)
+    nova_config.parse_args(arguments, prog="nova-gpu", configure_db=False, init_rpc=False)
+    CONF.set_default("use_stderr", True)
+    logging.setup(CONF, "nova-gpu")
+    if CONF.command.name != "list":
+        CONF.print_help()
+        return 2
+    try:
+        looked = survey.Survey()
+        cards = [describe(gpu, looked.obstacle(gpu)) for gpu in looked.find()]
+    except (exception.GPUError, nova_exception.NovaException) as error:
+        print(f"nova-gpu: {error}", file=sys.stderr)
+        return 1
+    if CONF.command.json:
+        print(json.dumps(cards, indent=2))
+    elif cards:
+        print(table(cards))
+    else:
+        print("No GPU was found on this host, or [gpu] options leave all of them out.")
+    return 0

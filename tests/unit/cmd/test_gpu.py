@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+import subprocess
+import sys
+
+import fixtures
+import testtools
+
+from nova_gpu.cmd import gpu
+from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
+from tests.fixtures import hosts
+
+_CONF = """
+[libvirt]
+virt_type = lxc
+uid_maps = 0:100000:65536
+gid_maps = 0:100000:65536
+[gpu]
+sysfs_root = {root}/sys
+proc_root = {root}/proc
+dev_root = {root}/dev
+nvml = false
+"""
+
+
+class TableTest(testtools.TestCase):
+    def test_unknown_is_said(self):
+        card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "ffff"), 0x030200)
+        shown = gpu.table([gpu.describe(card, "it is with nobody")])
+        self.assertIn("| unknown      | unknown    |", shown)
+        self.assertIn("0000:01:00.0: it is with nobody", shown)
+        self.assertIn("[gpu]product says what it is", shown)
+
+    def test_a_known_one_needs_no_remark(self):
+        card = GPU(
+            PciAddress.parse("0000:01:00.0"),
+            Product("10de", "2335", "H200", "hopper", 143771),
+            0x030200,
+            links=(Link(PciAddress.parse("0000:02:00.0"), LinkType.NVLINK, 18),),
+        )
+        described = gpu.describe(card, None)
+        self.assertNotIn("unknown", gpu.table([described]))
+        self.assertEqual(
+            [{"peer": "0000:02:00.0", "type": "nvlink", "width": 18}], described["links"]
+        )
+
+
+class ListTest(testtools.TestCase):
+    """The command as an operator calls it, in a process of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.conf = self.root / "nova.conf"
+        self.conf.write_text(_CONF.format(root=self.root))
+
+    def run_list(self, *arguments):
+        code = "import sys; from nova_gpu.cmd import gpu; sys.exit(gpu.main())"
+        return subprocess.run(
+            [sys.executable, "-c", code, "--config-file", self.conf, "list", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def test_json(self):
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+        host.add_gpu("0000:05:00.0", "10de", "1091", driver="vfio-pci")
+        done = self.run_list("--json")
+        self.assertEqual(0, done.returncode, done.stderr)
+        cards = json.loads(done.stdout)
+        self.assertEqual(
+            [("0000:04:00.0", True), ("0000:05:00.0", False)],
+            [(card["address"], card["offered"]) for card in cards],
+        )
+        self.assertEqual("fermi", cards[0]["architecture"])
+        self.assertIn("vfio-pci", cards[1]["reason"])
+
+    def test_a_host_that_cannot_be_read_is_named(self):
+        done = self.run_list()
+        self.assertEqual(1, done.returncode)
+        self.assertIn(f"{self.root}/sys", done.stderr)
+        self.assertIn("[gpu]sysfs_root", done.stderr)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+import subprocess
+import sys
+
+import fixtures
+import testtools
+
+_MAPS = "[libvirt]\nvirt_type = lxc\nuid_maps = 0:100000:65536\ngid_maps = 0:100000:65536\n"
+
+
+class UpgradeCheckTest(testtools.TestCase):
+    def check(self, conf: str):
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nova.conf"
+        path.write_text(conf)
+        code = "import sys; from nova_gpu.cmd import status; sys.exit(status.main())"
+        return subprocess.run(
+            [sys.executable, "-c", code, "--config-file", path, "upgrade", "check"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def test_ready(self):
+        done = self.check(_MAPS)
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+
+    def test_privileged_containers(self):
+        done = self.check("[libvirt]\nvirt_type = lxc\n")
+        self.assertEqual(2, done.returncode, done.stdout + done.stderr)
+        self.assertIn("[libvirt]uid_maps", done.stdout)
+
+    def test_privileged_containers_on_purpose(self):
+        done = self.check("[libvirt]\nvirt_type = lxc\n[gpu]\nallow_privileged_containers = true\n")
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIn("root on this host", done.stdout)
