@@ -13,9 +13,11 @@
     ├── DiscoveryFailed         the host could not be read
     ├── PlacementFailed         Placement did not answer: url, reason
     ├── RequestMismatch         an instance does not hold what its flavor asks for
-    ├── DeviceUnavailable       a device is missing, or named by another guest
-    ├── DeviceNodeMissing       a node a guest needs is not there
-    └── GuestFilesUnavailable   the files a guest needs cannot be gathered
+    └── GuestCannotStart        not on this host now; on another it may
+        ├── DeviceUnavailable       a device is missing, ill, or another guest's
+        ├── DomainsUnreadable       libvirt does not say which guests there are
+        ├── DeviceNodeMissing       a node the guest needs is not there
+        └── GuestFilesUnavailable   the driver's files cannot be gathered
 
 They know nothing of Nova; the Nova side translates each of them once, at its border.
 """
@@ -85,19 +87,32 @@ class RequestMismatch(GPUError):
     """What an instance holds is not what its flavor asks for."""
 
 
-class DeviceUnavailable(GPUError):
+class GuestCannotStart(GPUError):
+    """Not on this host as it is now; on another one it may."""
+
+
+class DeviceUnavailable(GuestCannotStart):
     def __init__(self, address: str, reason: str, remedy: str) -> None:
         super().__init__(f"GPU {address} cannot be given: {reason}; {remedy}")
         self.address, self.reason, self.remedy = address, reason, remedy
 
 
-class DeviceNodeMissing(GPUError):
+class DomainsUnreadable(GuestCannotStart):
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Who has which GPU cannot be said, so none is given: libvirt does not list its "
+            f"domains: {reason}; check libvirtd on the host"
+        )
+        self.reason = reason
+
+
+class DeviceNodeMissing(GuestCannotStart):
     def __init__(self, address: str, path: str, remedy: str) -> None:
         super().__init__(f"GPU {address} has no device node {path}; {remedy}")
         self.address, self.path, self.remedy = address, path, remedy
 
 
-class GuestFilesUnavailable(GPUError):
+class GuestFilesUnavailable(GuestCannotStart):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
             f"The driver's files for guests cannot be gathered below {path}: {reason}; that folder "

@@ -104,6 +104,14 @@ def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
     )
 
 
+def asks_for_gpus(extra_specs: Mapping[str, str]) -> bool:
+    """Whether the flavor asks for GPUs at all, however badly."""
+    return names.GPUS in extra_specs or any(
+        (match := _KEY.fullmatch(key)) and match.group(1, 3) == ("resources", names.RESOURCE_CLASS)
+        for key in extra_specs
+    )
+
+
 def parse_count(text: str) -> int:
     """:raises InvalidExtraSpec: where the value of ``gpus`` is not one of ALLOWED_COUNTS"""
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import libvirt
 from nova import context as nova_context
+from nova import exception as nova_exception
 from nova.compute import provider_tree as nova_provider_tree
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
@@ -88,21 +89,19 @@ class HostGPUs:
     def look_at_domains(self) -> holds.Named:
         """Which GPUs the domains name, now.
 
-        :raises DeviceUnavailable: where libvirt does not say; what it said before is kept
+        :raises DomainsUnreadable: what libvirt said before is kept
         """
         try:
             named = domains.gpus_by_domain(self._host, self._survey.address_by_node(self._offer))
         except libvirt.libvirtError as error:
-            raise exception.DeviceUnavailable(
-                "*", f"libvirt does not list its domains: {error}", "check libvirtd on the host"
-            ) from error
+            raise exception.DomainsUnreadable(str(error)) from error
         self._occupancy.saw_domains(named)
         return named
 
     def _look_again(self) -> None:
         try:
             self.look_at_domains()
-        except exception.DeviceUnavailable as error:
+        except exception.DomainsUnreadable as error:
             LOG.error("%s. What was known before is kept.", error)
 
     def _read_records(self) -> None:
@@ -192,6 +191,7 @@ class HostGPUs:
         """Holds *addresses* while a guest is started with them.
 
         :raises DeviceUnavailable: when another start or domain has one of them
+        :raises DomainsUnreadable: when nobody can say so
         """
         with self._occupancy.hold(instance_uuid, addresses, self.look_at_domains):
             try:
@@ -208,10 +208,12 @@ class HostGPUs:
         if not self._provider_uuids:
             context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
             for key in self._offer:
-                provider = self._virtapi.reportclient.get_provider_by_name(
-                    context, names.provider_name(nodename, key)
-                )
-                self._provider_uuids[key] = provider["uuid"]
+                # A group that is new since the last run is not there yet, and nobody's.
+                with contextlib.suppress(nova_exception.ResourceProviderNotFound):
+                    provider = self._virtapi.reportclient.get_provider_by_name(
+                        context, names.provider_name(nodename, key)
+                    )
+                    self._provider_uuids[key] = provider["uuid"]
         keys = {uuid: key for key, uuid in self._provider_uuids.items()}
         return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
 

@@ -98,9 +98,10 @@ def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup,
 
 def _compare(gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGroup, GPU]]) -> None:
     """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds"""
-    asked = request.parse(instance.flavor.extra_specs or {})
-    if asked is None and not held:
+    extra_specs = instance.flavor.extra_specs or {}
+    if not held and not request.asks_for_gpus(extra_specs):
         return
+    asked = request.parse(extra_specs)
     parts = [
         request.Held(
             count=1,
@@ -142,7 +143,7 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
     """The one place where this package's errors become Nova's."""
     try:
         yield
-    except (exception.DeviceUnavailable, exception.DeviceNodeMissing) as error:
+    except exception.GuestCannotStart as error:
         raise nova_exception.ComputeResourcesUnavailable(reason=str(error)) from error
     except exception.GPUError as error:
         if spawning:
