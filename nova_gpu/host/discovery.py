@@ -81,9 +81,12 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
     for name in sorted(names):  # function 0 of a slot first
         device = f"{devices}/{name}"
         try:
+            # One call tells that a function is virtual, three tell its class: in this order
+            # hundreds of virtual functions cost little.
+            if _is_virtual_function(device):
+                continue
             class_code = sysfs.hexadecimal(device, "class")
-            # The class comes first: it is all that is read of most functions.
-            if class_code >> 8 not in _CLASSES or _is_virtual_function(device):
+            if class_code >> 8 not in _CLASSES:
                 continue
             slot = name.rpartition(".")[0]
             # Several displays in one slot are one card: nobody else can be given the second.
@@ -105,7 +108,7 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
 
 
 def _read(device: str, name: str, class_code: int) -> model.GPU:
-    """:raises OSError, ValueError: where the vendor's or product's id cannot be read"""
+    """:raises OSError, ValueError: where what makes it a card cannot be read"""
     vendor_id = f"{sysfs.hexadecimal(device, 'vendor'):04x}"
     product_id = f"{sysfs.hexadecimal(device, 'device'):04x}"
     numa_node = sysfs.decimal(device, "numa_node")
@@ -136,6 +139,7 @@ def _companions(
 
 
 def _is_virtual_function(device: str) -> bool:
+    """:raises OSError: where that cannot be told"""
     return sysfs.link(device, "physfn") is not None
 
 

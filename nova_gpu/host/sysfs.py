@@ -50,8 +50,11 @@ def decimal(device: str, name: str) -> int | None:
 
 
 def link(device: str, name: str) -> str | None:
-    """The last part of where a link such as ``driver`` points, or ``None`` without one"""
+    """The last part of where a link such as ``driver`` points, or ``None`` without one.
+
+    :raises OSError: where the kernel does not tell
+    """
     try:
-        return os.path.basename(os.readlink(f"{device}/{name}"))
-    except OSError:
+        return os.readlink(f"{device}/{name}").rpartition("/")[2]
+    except FileNotFoundError:
         return None

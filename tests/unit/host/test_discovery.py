@@ -268,6 +268,11 @@ class TestUnreadable(DiscoveryTestCase):
         self.assertIn("0000:82:00.0 is left out", self.log.output)
         self.assertIn("0000:82:00.0/device'", self.log.output)
 
+    def test_function_that_may_be_virtual_is_left_out_and_named(self) -> None:
+        self.attribute("0000:82:00.0", "physfn").touch()  # readlink() answers with EINVAL
+        self.assertEqual(["0000:83:00.0"], self.addresses())
+        self.assertIn("0000:82:00.0 is left out", self.log.output)
+
     def test_device_that_vanished_after_the_listing_is_no_news(self) -> None:
         # Its folder is gone, the link that was listed is still there.
         device = self.host.path("0000:82:00.0")
