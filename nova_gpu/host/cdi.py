@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Container Device Interface specifications: what a vendor says a container needs for its card.
+
+Read anew at every start of a guest: the vendor's tools rewrite the files when the driver changes.
+Hooks are never executed. What create-symlinks is told becomes ``Edits.links``, which with
+update-ldcache is done on the host (:mod:`nova_gpu.host.libraries`); what the others do, a guest
+with user namespaces does not need, or is for the guest's own root to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from oslo_log import log as logging
+
+from nova_gpu.core import contents, exception
+from nova_gpu.host import cdi_schema, trust
+
+LOG = logging.getLogger(__name__)
+
+_SUFFIXES = (".json", ".yaml")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A device node the guest sees at ``path``; ``type`` is one of b, c, u, p or empty."""
+
+    path: str
+    host_path: str
+    type: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Edits:
+    """``links`` are (what a symbolic link holds, path of the link in the guest)."""
+
+    nodes: tuple[Node, ...] = ()
+    mounts: tuple[contents.Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+
+    def __add__(self, other: Edits) -> Edits:
+        return Edits(
+            nodes=self.nodes + other.nodes,
+            mounts=self.mounts + other.mounts,
+            env=self.env + other.env,
+            links=self.links + other.links,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """A device of the specification ``file``; ``name`` is qualified, ``nvidia.com/gpu=0``.
+
+    ``edits`` are the device's own after those its file makes for every device of it.
+    """
+
+    name: str
+    file: pathlib.Path
+    edits: Edits
+
+
+def devices(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> dict[str, Device]:
+    """The devices described in *folders*, by qualified name, later folders over earlier ones.
+
+    A file that is not valid, or that anybody but *owner_uid* could have written, is logged and
+    ignored alone. Two files of one folder that describe one device are a conflict: neither counts.
+    """
+    found: dict[str, Device] = {}
+    for folder in folders:
+        here: dict[str, Device] = {}
+        conflicts: set[str] = set()
+        for device in _folder(folder, owner_uid):
+            other = here.setdefault(device.name, device)
+            if other is not device:
+                conflicts.add(device.name)
+                LOG.warning(
+                    "CDI device %(name)s is ignored: %(one)s and %(other)s both describe it; "
+                    "remove one of them",
+                    {"name": device.name, "one": other.file, "other": device.file},
+                )
+        found |= here
+        for name in conflicts:
+            del found[name]
+    return found
+
+
+def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device | None:
+    """The device with the fewest nodes that has one of *nodes*: the card, not all cards at once."""
+    wanted = frozenset(nodes)
+    matches = (
+        device
+        for device in described.values()
+        if any(wanted & {node.path, node.host_path} for node in device.edits.nodes)
+    )
+    return min(matches, key=lambda device: (len(device.edits.nodes), device.name), default=None)
+
+
+def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
+    """The devices of one specification.
+
+    :raises InvalidCDISpec: where it cannot be read, believed or understood
+    """
+    document = _document(path, _read(path, owner_uid))
+    reason = cdi_schema.fault(document)
+    if reason is not None:
+        raise exception.InvalidCDISpec(str(path), reason)
+    common = _edits(document.get("containerEdits", {}))
+    return tuple(
+        Device(
+            name=f"{document['kind']}={device['name']}",
+            file=path,
+            edits=common + _edits(device["containerEdits"]),
+        )
+        for device in document["devices"]
+    )
+
+
+def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device]:
+    try:
+        names = sorted(os.listdir(folder))
+        reason = trust.distrust(os.stat(folder), owner_uid)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        reason = str(error)
+    if reason is not None:
+        LOG.warning("CDI folder %(path)s is ignored: %(why)s", {"path": folder, "why": reason})
+        return
+    for name in names:
+        if name.endswith(_SUFFIXES):
+            try:
+                yield from load(folder / name, owner_uid)
+            except exception.InvalidCDISpec as error:
+                LOG.warning("%s", error)
+
+
+def _read(path: pathlib.Path, owner_uid: int) -> str:
+    """What is believed is what is read: both are asked of the open file."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            reason = trust.distrust(status, owner_uid)
+            if reason is None and not stat.S_ISREG(status.st_mode):
+                reason = "it is not a regular file"
+            if reason is None:
+                return file.read().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = str(error)
+    raise exception.InvalidCDISpec(str(path), reason)
+
+
+def _document(path: pathlib.Path, text: str) -> Any:
+    try:
+        if path.suffix == ".json":
+            return json.loads(text, object_pairs_hook=_without_repetition)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _check_keys(node, set())
+        return None if node is None else loader.construct_document(node)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise exception.InvalidCDISpec(str(path), f"it cannot be parsed: {error}") from error
+
+
+def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+    return result
+
+
+def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
+    """YAML would keep the last of two equal keys; *seen* are nodes an alias may lead to again."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        _without_repetition([(str(key.value), None) for key, _ in node.value])
+        for _, value in node.value:
+            _check_keys(value, seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _check_keys(value, seen)
+
+
+def _edits(document: Mapping[str, Any]) -> Edits:
+    """``containerEdits`` as far as libvirt can express them"""
+    env = (text.partition("=") for text in document.get("env", ()))
+    links = (_links(hook.get("args", ())) for hook in document.get("hooks", ()))
+    return Edits(
+        nodes=tuple(
+            Node(
+                path=_plain(node["path"]),
+                host_path=_plain(node.get("hostPath") or node["path"]),
+                type=node.get("type", ""),
+            )
+            for node in document.get("deviceNodes", ())
+        ),
+        mounts=tuple(
+            contents.Mount(mount["hostPath"], _plain(mount["containerPath"]))
+            for mount in document.get("mounts", ())
+        ),
+        env=tuple((key, value) for key, _, value in env),
+        links=functools.reduce(lambda some, more: some + more, links, ()),
+    )
+
+
+def _plain(path: str) -> str:
+    """*path* spelled in the one way that others compare with; POSIX has two leading slashes be."""
+    return os.path.normpath("/" + path.lstrip("/"))
+
+
+def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """From ``nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib/libcuda.so``"""
+    if "create-symlinks" not in arguments:
+        return ()
+    values = [
+        argument.removeprefix("--link=") if argument.startswith("--link=") else following
+        for argument, following in zip(arguments, (*arguments[1:], ""), strict=True)
+        if argument == "--link" or argument.startswith("--link=")
+    ]
+    parts = (value.partition("::") for value in values)
+    return tuple((content, link) for content, separator, link in parts if separator)

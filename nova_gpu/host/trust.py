@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose files are believed."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def distrust(status: os.stat_result, owner_uid: int) -> str | None:
+    """Why a file or folder with *status* is refused, or ``None``.
+
+    Nobody but *owner_uid* may be able to change it.
+    """
+    if status.st_uid != owner_uid:
+        return f"its owner is uid {status.st_uid} and must be uid {owner_uid}"
+    if status.st_mode & stat.S_IWOTH:
+        return f"everybody can write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
