@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+
+import fixtures
+import nova.privsep
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.host import roots as host_roots
+from nova_gpu.privsep import nodes
+from tests.fixtures import hosts
+from tests.fixtures.nodes import Nodes
+
+ONE, TWO = "0000:18:00.0", "0000:88:00.0"
+
+
+class TestOpenToGuests(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        kind = Nodes.FILES if os.getuid() else Nodes.DEVICES
+        self.host = hosts.Host(self.root, nodes=kind)
+        self.host.add_gpu(ONE, "1002", "74a1")
+        self.host.add_gpu(TWO, "1002", "74a1")
+        config = self.useFixture(config_fixture.Config(CONF))
+        for name in ("sysfs", "dev", "proc"):
+            root = str(getattr(self.host.roots, name))
+            config.config(group="gpu", **{f"{name}_root": root})
+
+    def modes(self) -> dict[str, int]:
+        dev = self.host.roots.dev
+        return {
+            str(path.relative_to(dev)): stat.S_IMODE(path.stat().st_mode)
+            for path in dev.rglob("*")
+            if not path.is_dir()
+        }
+
+    def test_the_cards_nodes_and_no_others(self) -> None:
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        self.assertEqual(
+            ["/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"], nodes.open_to_guests(ONE)
+        )
+        self.assertEqual(
+            {
+                "dri/card1": 0o666,
+                "dri/renderD129": 0o666,
+                "kfd": 0o666,
+                "dri/card2": 0o660,
+                "dri/renderD130": 0o660,
+            },
+            self.modes(),
+        )
+        self.assertEqual([], nodes.open_to_guests(ONE))
+
+    def test_what_is_no_device_stays_as_it_is(self) -> None:
+        dri = self.host.roots.dev / "dri"
+        for name in ("card1", "renderD129"):
+            (dri / name).unlink()
+            (dri / name).touch(0o600)
+        (self.host.roots.dev / "kfd").unlink()
+        before = self.modes()
+        self.assertEqual([], nodes.open_to_guests(ONE))
+        self.assertEqual(before, self.modes())
+
+    def test_a_link_is_not_followed(self) -> None:
+        outside = self.device(self.root / "outside")
+        (self.host.roots.dev / "kfd").unlink()
+        (self.host.roots.dev / "kfd").symlink_to(outside)
+        self.assertNotIn("/dev/kfd", nodes.open_to_guests(ONE))
+        self.assertEqual(0o600, stat.S_IMODE(outside.stat().st_mode))
+
+    def test_nothing_outside_of_dev(self) -> None:
+        dri = self.host.roots.dev / "dri"
+        dri.rename(self.root / "dri")
+        dri.symlink_to(self.root / "dri")
+        self.assertNotIn("/dev/dri/card1", nodes.open_to_guests(ONE))
+        self.assertEqual(0o660, stat.S_IMODE((self.root / "dri/card1").stat().st_mode))
+
+    def test_a_card_that_is_prepared_for_a_guest_of_another_kind(self) -> None:
+        self.host.bind(ONE, "vfio-pci")
+        self.assertEqual([], nodes.open_to_guests(ONE))
+
+    def test_an_address_is_an_address(self) -> None:
+        for value in ("../../../dev/sda", "/dev/dri/card1", "0000:18:00.0/../.."):
+            self.assertRaises(exception.InvalidPciAddress, nodes.open_to_guests, value)
+
+    def test_a_character_device_of_ones_own(self) -> None:
+        """The part that needs a device, with one that any user can have."""
+        master, slave = os.openpty()
+        self.addCleanup(os.close, master)
+        self.addCleanup(os.close, slave)
+        path = pathlib.Path(os.ttyname(slave))
+        os.fchmod(slave, 0o620)
+        roots = host_roots.Roots(dev=path.parent)
+        self.assertTrue(nodes._open(f"/dev/{path.name}", roots))
+        self.assertEqual(0o626, stat.S_IMODE(os.fstat(slave).st_mode))
+        self.assertFalse(nodes._open(f"/dev/{path.name}", roots))
+
+    def device(self, path: pathlib.Path) -> pathlib.Path:
+        if os.getuid():
+            path.touch(0o600)
+        else:
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        return path
