@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A virtual environment per Nova release, made once and reused while its inputs are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STATE = ROOT / ".tools"
+# What the suites install beside Nova; the constraints file says which versions.
+REQUIREMENTS = ("requirements.txt", "test-requirements.txt")
+LINTERS = ("lint-requirements.txt", "doc/requirements.txt")
+# What the installed project consists of besides its modules, which are used in place.
+PROJECT = ("pyproject.toml", "setup.cfg", "setup.py")
+RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2"}
+NEWEST = max(RELEASES)
+
+
+class InstallFailed(Exception):
+    """pip or venv failed; the text names the command and its log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """The virtual environment for one Nova release."""
+
+    nova: int
+
+    @property
+    def release(self) -> str:
+        return RELEASES[self.nova]
+
+    @property
+    def path(self) -> Path:
+        return STATE / f"venv-{self.release}"
+
+    @property
+    def python(self) -> str:
+        return str(self.path / "bin" / "python")
+
+    @property
+    def log(self) -> Path:
+        return STATE / "log" / f"install-{self.release}.log"
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        return REQUIREMENTS + LINTERS if self.nova == NEWEST else REQUIREMENTS
+
+    def variables(self) -> dict[str, str]:
+        """The process environment in which the suites run."""
+        return {
+            **os.environ,
+            "PATH": os.pathsep.join([str(self.path / "bin"), os.environ.get("PATH", os.defpath)]),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "VIRTUAL_ENV": str(self.path),
+        }
+
+
+def prepare(environment: Environment) -> bool:
+    """Make or bring up to date the environment; False when nothing was to do.
+
+    Raises InstallFailed.
+    """
+    constraints = f"tools/constraints/{environment.release}.txt"
+    wanted = _digest([constraints, *environment.requirements])
+    project = _digest(PROJECT)
+    worked = False
+    if _stamp(environment, "requirements") != wanted:
+        worked = True
+        _run(environment, [sys.executable, "-m", "venv", "--clear", str(environment.path)])
+        arguments = [part for name in environment.requirements for part in ("-r", name)]
+        _pip(environment, "-c", constraints, *arguments)
+        _link_etc(environment)
+        _write_stamp(environment, "requirements", wanted)
+    if worked or _stamp(environment, "project") != project:
+        worked = True
+        # Editable: the suites test the tree as it is. pip still writes the entry points and the
+        # finder that maps nova.virt.gpu onto nova_gpu/virt_ext.
+        _pip(environment, "--no-deps", "--no-build-isolation", "--editable", ".")
+        _write_stamp(environment, "project", project)
+    return worked
+
+
+def _digest(names: Sequence[str]) -> str:
+    digest = hashlib.sha256(sys.version.encode())
+    for name in names:
+        digest.update(name.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _stamp(environment: Environment, name: str) -> str | None:
+    try:
+        return (environment.path / f".{name}").read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _write_stamp(environment: Environment, name: str, digest: str) -> None:
+    (environment.path / f".{name}").write_text(digest)
+
+
+def _link_etc(environment: Environment) -> None:
+    """Nova's fixtures look for api-paste.ini in etc/ beside the nova package."""
+    (site,) = (environment.path / "lib").glob("python3*/site-packages")
+    link = site / "etc"
+    if not link.is_symlink():
+        link.symlink_to(environment.path / "etc")
+
+
+def _pip(environment: Environment, *arguments: str) -> None:
+    _run(
+        environment, [environment.python, "-m", "pip", "install", "--progress-bar=off", *arguments]
+    )
+
+
+def _run(environment: Environment, command: Sequence[str]) -> None:
+    environment.log.parent.mkdir(parents=True, exist_ok=True)
+    # pbr asks git for the version: a checkout without tags or without git has one all the same.
+    variables = {**os.environ, "PBR_VERSION": "0.0.0"}
+    with environment.log.open("ab") as log:
+        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, env=variables).returncode
+    if code:
+        raise InstallFailed(f"{' '.join(command)} ended with {code}; see {environment.log}")

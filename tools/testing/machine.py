@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian packages the suites need on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+# libvirt-python has no wheel: it is compiled against the distribution's libvirt.
+BUILD = ("gcc", "libc6-dev", "libvirt-dev", "pkg-config")
+# A real libvirtd with its LXC driver, and what a guest's root file system is made with.
+LXC = (
+    "busybox-static",
+    "e2fsprogs",
+    "libvirt-clients",
+    "libvirt-daemon-driver-lxc",
+    "libvirt-daemon-system",
+    "mount",
+    "qemu-utils",
+    "util-linux",
+)
+
+
+class MachineNotReady(Exception):
+    """Something is missing that only the machine's administrator can add."""
+
+
+def python_packages() -> tuple[str, ...]:
+    """What this Python lacks to make virtual environments and to build extensions."""
+    headers = Path(sysconfig.get_paths()["include"], "Python.h")
+    missing = [] if headers.exists() else ["python3-dev"]
+    try:
+        import ensurepip  # noqa: F401  (Debian splits it off into python3-venv)
+    except ImportError:
+        missing.append("python3-venv")
+    return tuple(missing)
+
+
+def missing_packages(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of ``names`` that dpkg does not report as installed.
+
+    Raises MachineNotReady where there is no dpkg to ask.
+    """
+    if not shutil.which("dpkg-query"):
+        raise MachineNotReady(
+            "this is no Debian: no dpkg-query on PATH. Install by hand what corresponds to "
+            + " ".join(names)
+        )
+    answer = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names],
+        capture_output=True,
+        text=True,
+        check=False,  # it fails when it knows nothing of one name
+    )
+    installed = {
+        package
+        for package, _, status in (line.partition(" ") for line in answer.stdout.splitlines())
+        if status == "installed"
+    }
+    return tuple(name for name in names if name not in installed)
+
+
+def install(names: Sequence[str], log: Path) -> tuple[str, ...]:
+    """Install the missing ones of ``names`` and return them; nothing is run when none is.
+
+    Raises MachineNotReady, which names the packages and the log.
+    """
+    missing = missing_packages(names)
+    if not missing:
+        return ()
+    if os.geteuid() != 0:
+        raise MachineNotReady(
+            f"packages are missing: run as root, or apt-get install {' '.join(missing)}"
+        )
+    # Another apt may be at work (a provisioning script, the lab): wait for it.
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "-y"]
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        for command in (
+            [*apt, "update"],
+            [*apt, "install", "--no-install-recommends", *missing],
+        ):
+            code = subprocess.run(command, stdout=output, stderr=output, env=environ).returncode
+            if code:
+                raise MachineNotReady(f"{' '.join(command)} ended with {code}; see {log}")
+    return missing

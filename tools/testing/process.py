@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One child process with a log, a deadline and its lines as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+_POLL_S = 0.1
+_GRACE_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """How a process ended: its exit status, its lines, whether the deadline ended it."""
+
+    returncode: int
+    lines: tuple[str, ...]
+    timed_out: bool
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    environ: Mapping[str, str],
+    limit_s: float,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> Finished:
+    """Run ``argv`` in a session of its own, call ``on_line`` with each line of its output.
+
+    The output goes to a file and is read from there, not through a pipe: a daemon that a test
+    left behind would keep a pipe open for ever.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    lines: list[str] = []
+    pending = ""
+
+    def read_on(source: TextIO) -> None:
+        nonlocal pending
+        *complete, pending = (pending + source.read()).split("\n")
+        for line in complete:
+            lines.append(line)
+            on_line(line)
+
+    with log.open("wb") as sink, log.open(encoding="utf-8", errors="replace", newline="\n") as out:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + limit_s
+        timed_out = False
+        try:
+            while child.poll() is None:
+                read_on(out)
+                if time.monotonic() > deadline:
+                    timed_out = True
+                    break
+                time.sleep(_POLL_S)
+        finally:
+            _end(child)
+        read_on(out)
+    if pending:
+        lines.append(pending)
+        on_line(pending)
+    return Finished(child.returncode, tuple(lines), timed_out)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End what still runs of the child's process group: asked first, then killed."""
+    if child.poll() is not None:
+        return
+    os.killpg(child.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

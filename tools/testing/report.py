@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tools/test prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tools.testing.outcome import Outcome, Skip
+
+if TYPE_CHECKING:
+    from tools.testing.session import Result
+
+_EXCERPT = 60
+
+
+def heading(name: str, summary: str) -> None:
+    print(f"== {name}: {summary}", flush=True)
+
+
+def say(text: str) -> None:
+    print(f"   {text}", flush=True)
+
+
+def excerpt(lines: Sequence[str], log: Path) -> None:
+    """The end of a failed command's output."""
+    for line in lines[-_EXCERPT:]:
+        print(f"   | {line}")
+    say(f"all of it: {log}")
+
+
+def summary(setup_s: float, results: Sequence[Result], refused: Sequence[Skip]) -> None:
+    """A line per suite, what was skipped, and the closing line, which .ci/run reads."""
+    total = sum((result.outcome for result in results), Outcome())
+    print(f"\n{'':<14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
+    print(f"{'(install)':<14}{'':>24}{setup_s:>9.1f}")
+    for result in results:
+        did = result.outcome
+        print(
+            f"{result.suite.name:<14}{did.passed:>8}{did.failed:>8}{len(did.skips):>8}"
+            f"{result.seconds:>9.1f}"
+        )
+    for skip in total.skips:
+        print(f"SKIP {skip.test}: {skip.reason}")
+    for failure in total.failures:
+        print(f"FAIL {failure}")
+    for skip in refused:
+        print(f"NOT ALLOWED to skip {skip.test}: {skip.reason} (tests/allowed-skips.txt)")
+    print(total, flush=True)

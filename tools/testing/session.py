@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One suite run: its commands one after another, with progress on the terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+
+from tools.testing import machine, outcome, process, report, suites
+from tools.testing.environment import STATE, Environment
+from tools.testing.outcome import Outcome, Skip
+
+_HEARTBEAT_S = 15.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A suite's outcome and its wall-clock time."""
+
+    suite: suites.Suite
+    outcome: Outcome
+    seconds: float
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Do ``work`` and return the seconds it took."""
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start
+
+
+def run(suite: suites.Suite, environment: Environment, pattern: str | None) -> Result:
+    """Run one suite within its time limit."""
+    report.heading(suite.name, suite.summary)
+    start = time.monotonic()
+    total = _prerequisites(suite)
+    if total is None:
+        total = Outcome()
+        for check in suites.checks(suite, environment, pattern):
+            left_s = suite.limit_s - (time.monotonic() - start)
+            total += _run_check(suite, check, environment, max(left_s, 1.0))
+    for failure in total.failures:
+        report.say(f"FAILED {failure}")
+    return Result(suite, total, time.monotonic() - start)
+
+
+def _prerequisites(suite: suites.Suite) -> Outcome | None:
+    """None when the suite can run, else the outcome that says why it was skipped."""
+    if suite.name != "lxc":
+        return None
+    if os.geteuid() != 0:
+        return Outcome(skips=(Skip(suite.name, "needs root: it runs a libvirtd of its own"),))
+    try:
+        if added := machine.install(machine.LXC, STATE / "log" / "apt-lxc.log"):
+            report.say(f"installed {' '.join(added)}")
+    except machine.MachineNotReady as error:
+        return Outcome(skips=(Skip(suite.name, str(error)),))
+    return None
+
+
+def _run_check(
+    suite: suites.Suite, check: suites.Check, environment: Environment, limit_s: float
+) -> Outcome:
+    log = STATE / "log" / f"{suite.name}-{check.name.replace(' ', '-')}-{environment.release}.log"
+    progress = _Progress(suite.echo)
+    start = time.monotonic()
+    finished = process.run(
+        check.argv,
+        log=log,
+        environ=environment.variables(),
+        limit_s=limit_s,
+        on_line=progress.line,
+    )
+    seconds = time.monotonic() - start
+    if finished.timed_out:
+        report.say(f"{check.name}: over its limit of {suite.limit_s:.0f} s; see {log}")
+    if check.reader is None:
+        verdict = outcome.single(f"{suite.name}: {check.name}", finished.returncode)
+    elif finished.returncode == suites.SKIPPED:
+        verdict = Outcome(skips=(Skip(check.name, _skip_reason(finished.lines)),))
+    else:
+        verdict = check.reader(finished.lines, finished.returncode)
+    if finished.timed_out and not verdict.failed:
+        verdict += Outcome(failures=(f"{suite.name}: {check.name} ran out of time",))
+    if verdict.failed:
+        report.excerpt(finished.lines, log)
+    report.say(f"{check.name}: {verdict} ({seconds:.1f} s)")
+    return verdict
+
+
+def _skip_reason(lines: tuple[str, ...]) -> str:
+    reasons = [line.removeprefix("SKIP: ") for line in lines if line.startswith("SKIP: ")]
+    return reasons[-1] if reasons else "no reason given"
+
+
+class _Progress:
+    """Shows finished tests, or a count of them now and then."""
+
+    def __init__(self, echo: bool) -> None:
+        self._echo = echo
+        self._done = 0
+        self._shown = time.monotonic()
+
+    def line(self, line: str) -> None:
+        if not outcome.is_test_line(line):
+            return
+        self._done += 1
+        now = time.monotonic()
+        if self._echo or outcome.is_failure_line(line):
+            report.say(line)
+        elif now - self._shown > _HEARTBEAT_S:
+            report.say(f"{self._done} tests done")
+            self._shown = now

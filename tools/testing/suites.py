@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suites: for each its commands, how their output is read, and how long they may take."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from tools.testing import outcome
+from tools.testing.environment import STATE, Environment
+
+# tests.lxc ends with this (automake's word for "skipped") after a line "SKIP: reason" when the
+# machine cannot run it at all.
+SKIPPED = 77
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One command of a suite. ``reader`` None: the command is a single test named ``name``."""
+
+    name: str
+    argv: tuple[str, ...]
+    reader: outcome.Reader | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """A named part of the tests. ``echo``: every finished test is shown, not only failures."""
+
+    name: str
+    summary: str
+    limit_s: float
+    echo: bool = False
+    every_release: bool = False
+
+
+SUITES = (
+    Suite("style", "ruff, Nova's hacking checks, release notes, documentation", 240),
+    Suite("types", "mypy --strict", 300),
+    Suite("unit", "tests/unit", 300),
+    Suite(
+        "functional",
+        "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
+        840,
+        echo=True,
+        every_release=True,
+    ),
+    Suite("lxc", "tests/lxc: the same against a real libvirtd and its LXC driver", 600, echo=True),
+)
+BY_NAME = {suite.name: suite for suite in SUITES}
+
+
+def checks(suite: Suite, environment: Environment, pattern: str | None) -> Sequence[Check]:
+    """The commands of ``suite``, in their order."""
+    if suite.name == "style":
+        return _style()
+    if suite.name == "types":
+        return (Check("mypy", ("mypy", "--cache-dir", str(STATE / "mypy"))),)
+    if suite.name == "lxc":
+        selection = ("-k", pattern) if pattern else ()
+        argv = (environment.python, "-m", "tests.lxc", *selection)
+        return (Check("tests.lxc", argv, outcome.from_unittest),)
+    return (_stestr(suite, environment, pattern),)
+
+
+def _style() -> Sequence[Check]:
+    documentation = ("sphinx-build", "-W", "-q", "--keep-going", "-b", "html")
+    return (
+        Check("ruff check", ("ruff", "check", ".")),
+        Check("ruff format", ("ruff", "format", "--check", ".")),
+        Check("flake8", ("flake8", "nova_gpu", "tests", "tools", "benchmarks")),
+        Check("reno lint", ("reno", "lint")),
+        Check("documentation", (*documentation, "doc/source", str(STATE / "doc"))),
+    )
+
+
+def _stestr(suite: Suite, environment: Environment, pattern: str | None) -> Check:
+    # A repository of its own per suite and release: two runs side by side do not lock each other.
+    repository = STATE / "stestr" / f"{suite.name}-{environment.release}"
+    repository.mkdir(parents=True, exist_ok=True)
+    argv = (
+        *("stestr", "--test-path", f"tests/{suite.name}", "--top-dir", "."),
+        *("--repo-url", str(repository)),
+        *("run", "--concurrency", str(os.cpu_count() or 1)),
+        *((pattern,) if pattern else ()),
+    )
+    return Check(suite.name, argv, outcome.from_stestr)
