@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why no host can give the GPUs asked for, in one sentence for the user.
+
+The sentence ends in the instance's fault, which holds 255 characters in all. It speaks of numbers
+and of names an operator chose to publish as traits; never of hosts or of other instances.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from nova_gpu.core import names
+from nova_gpu.core.condition import Condition
+from nova_gpu.core.request import GPURequest, GroupRequest
+
+_NAMES_SHOWN = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """What one group of GPUs has in Placement."""
+
+    total: int
+    reserved: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        return max(self.total - self.reserved - self.used, 0)
+
+
+def unknown_name(request: GPURequest, traits: Collection[str]) -> str | None:
+    """The condition that no GPU there is can satisfy, or ``None``.
+
+    :param traits: those that some provider has
+    """
+    if names.TRAIT_GPU not in traits:
+        return "no host offers GPUs"
+    for key, condition, prefix in (
+        (names.GPU_ARCH, request.architecture, names.TRAIT_ARCHITECTURE),
+        (names.HYPERVISOR, request.hypervisor, names.TRAIT_HYPERVISOR),
+    ):
+        values = names.known_values(prefix, traits)
+        if condition and not any(condition.matches(value) for value in values):
+            return f"no host has GPUs with {key} {condition}; there are: {_listed(values)}"
+    return None
+
+
+def shortage(request: GPURequest, group: GroupRequest, offers: Sequence[Offer]) -> str | None:
+    """Why no provider of *offers* has what *group* asks for, or ``None`` where one has.
+
+    :param offers: of the providers that have the group's traits
+    """
+    wanted = _wanted(request, group)
+    if not offers:
+        return f"no host has {wanted}: each exists, but not in one GPU"
+    total = sum(offer.total for offer in offers)
+    free = sum(offer.free for offer in offers)
+    largest = max(offer.total for offer in offers)
+    if largest < group.count:
+        return f"no host has {group.count} {wanted}: the most in one host is {largest}"
+    most = max(offer.free for offer in offers)
+    if most >= group.count:
+        return None
+    used = sum(offer.used for offer in offers)
+    text = f"{group.count} {wanted} asked for, {free} of {total} free"
+    if free:
+        text += f", at most {most} in one host"
+    text += f" ({used} in use"
+    # What is reserved may be in use as well: a card that went bad while an instance has it.
+    if out_of_service := max(total - free - used, 0):
+        text += f", {out_of_service} out of service"
+    return f"{text})"
+
+
+def too_many_to_count(request: GPURequest, group: GroupRequest, providers: int) -> str:
+    wanted = _wanted(request, group)
+    return f"none of the {providers} groups of {wanted} has {group.count} free"
+
+
+def elsewhere(request: GPURequest, resources: Mapping[str, int]) -> str:
+    """The GPUs are there, but something else is missing beside them.
+
+    :param resources: what the instance asks for beside them, by resource class
+    """
+    rest = [
+        f"{amount} {resource_class}"
+        for resource_class, amount in sorted(resources.items())
+        if resource_class != names.RESOURCE_CLASS
+    ]
+    return (
+        f"{request.count} fitting GPUs are free, but no host has with them {', '.join(rest)} "
+        "and all else that flavor, image and zone ask for"
+    )
+
+
+def _wanted(request: GPURequest, group: GroupRequest) -> str:
+    parts: list[str] = []
+    _describe(parts, "architecture", request.architecture)
+    _describe(parts, "hypervisor", request.hypervisor)
+    implied = (names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR)
+    parts += sorted(
+        trait
+        for trait in group.required_traits
+        if trait != names.TRAIT_GPU and not trait.startswith(implied)
+    )
+    return f"GPUs ({', '.join(parts)})" if parts else "GPUs"
+
+
+def _describe(parts: list[str], noun: str, condition: Condition | None) -> None:
+    if condition:
+        parts.append(f"{noun} {condition}")
+
+
+def _listed(values: Iterable[str]) -> str:
+    shown = sorted(values)
+    more = ["..."] if len(shown) > _NAMES_SHOWN else []
+    return ", ".join(shown[:_NAMES_SHOWN] + more) or "none whose name is known"

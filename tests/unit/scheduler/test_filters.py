@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+from nova import objects, test
+from nova.scheduler import filters as nova_filters
+from nova.scheduler import host_manager
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from nova_gpu.core import query, request, stats
+from nova_gpu.core.stats import GroupStats
+from nova_gpu.scheduler.filters import GPUFilter
+from tests.fixtures.cloud_gpus import request_spec
+
+FERMI = GroupStats("host1_gpu_10de_1091_lxc", "10de:1091", "fermi", "lxc", 4)
+KEPLER = GroupStats("host1_gpu_10de_1023_lxc", "10de:1023", "kepler", "lxc", 8)
+NAMELESS = GroupStats("host1_gpu_10de_ffff_lxc", "10de:ffff", None, "lxc", 8)
+
+
+def host_state(
+    *groups: GroupStats, hypervisor: str = "LXC", raw: str | None = None, gpus: int = 16
+) -> host_manager.HostState:
+    state = host_manager.HostState("host1", "host1", uuids.cell)
+    state.hypervisor_type = hypervisor
+    state.stats = {"num_instances": "0"}
+    if groups or raw is not None:
+        text = stats.dumps(stats.HostStats(hypervisor, groups)) if raw is None else raw
+        state.stats["nova_gpu"] = text
+    state.allocation_candidates = [candidate(gpus)]
+    return state
+
+
+def candidate(gpus: int) -> dict[str, Any]:
+    return {
+        "allocations": {
+            uuids.host: {"resources": {"VCPU": 1}},
+            uuids.group: {"resources": {"PGPU": gpus}},
+        },
+        "mappings": {"": [uuids.host, uuids.group]},
+    }
+
+
+class GPUFilterTest(test.NoDBTestCase):
+    def passes(self, state: host_manager.HostState, specs: dict[str, str]) -> bool:
+        return bool(GPUFilter()._filter_one(state, request_spec(specs)))
+
+    def test_shape(self) -> None:
+        host = [FERMI, KEPLER, NAMELESS]
+        for specs, groups, expected in (
+            ({}, [], True),
+            ({"gpus": "2"}, host, True),
+            ({"gpus": "8"}, host, True),
+            ({"gpus": "9"}, host, False),
+            ({"gpus": "4", "gpu_arch": "fermi"}, host, True),
+            ({"gpus": "5", "gpu_arch": "fermi"}, host, False),
+            ({"gpus": "8", "gpu_arch": "s!= fermi"}, host, True),
+            ({"gpus": "8", "gpu_arch": "s!= fermi"}, [FERMI, NAMELESS], False),
+            ({"gpus": "1", "gpu_arch": "hopper"}, host, False),
+            ({"gpus": "1", "gpu_arch": "<or> ada <or> kepler"}, host, True),
+            ({"resources:PGPU": "2"}, host, True),
+            ({"resources:PGPU": "2"}, [], False),
+            ({"resources1:PGPU": "8", "resources2:PGPU": "4"}, host, True),
+            ({"gpus": "1"}, [], False),
+        ):
+            with self.subTest(specs=specs, groups=groups):
+                self.assertEqual(expected, self.passes(host_state(*groups), specs))
+
+    def test_hypervisor_for_every_flavor_that_names_it(self) -> None:
+        for text, lxc, qemu in (
+            ("s== LXC", True, False),
+            ("lxc", True, False),
+            ("KVM", False, True),
+            ("s== QEMU", False, True),
+            ("s!= KVM", True, False),
+            ("<or> LXC <or> KVM", True, True),
+        ):
+            for specs in ({"hypervisor": text}, {"hypervisor": text, "gpus": "1"}):
+                with self.subTest(specs=specs):
+                    found = tuple(
+                        self.passes(host_state(FERMI, hypervisor=name), specs)
+                        for name in ("LXC", "QEMU")
+                    )
+                    self.assertEqual((lxc, qemu), found)
+
+    def test_the_older_spelling_counts_beside_gpus_only(self) -> None:
+        specs = {"hypervisor_type": "s== QEMU"}
+        self.assertTrue(self.passes(host_state(FERMI), specs))
+        self.assertFalse(self.passes(host_state(FERMI), specs | {"gpus": "1"}))
+
+    def test_stats_that_cannot_be_read_never_match(self) -> None:
+        for raw in ("", "{", "[]", '{"v": 2}', '{"v": 1, "hypervisor": "LXC", "groups": [{}]}'):
+            with self.subTest(raw=raw):
+                self.assertFalse(self.passes(host_state(raw=raw), {"gpus": "1"}))
+                self.assertTrue(self.passes(host_state(raw=raw), {}))
+
+    def test_refused_words_pass_no_host(self) -> None:
+        for specs in ({"gpus": "many"}, {"hypervisor": ">= LXC"}):
+            with self.subTest(specs=specs):
+                self.assertFalse(self.passes(host_state(FERMI), specs))
+
+    def test_a_candidate_without_the_gpus_is_dropped(self) -> None:
+        state = host_state(KEPLER, gpus=2)
+        state.allocation_candidates.append(candidate(4))
+        self.assertTrue(self.passes(state, {"gpus": "4"}))
+        self.assertEqual([candidate(4)], state.allocation_candidates)
+        self.assertFalse(self.passes(state, {"gpus": "5"}))
+
+    def test_what_the_request_filter_made_of_the_flavor(self) -> None:
+        flavor = {"gpus": "= 4", "gpu_arch": "s== fermi", "resources:VGPU": "1"}
+        asked = request.parse(flavor)
+        assert asked is not None
+        self.assertTrue(self.passes(host_state(FERMI), query.extra_specs(flavor, asked, ()) or {}))
+
+    def test_a_rebuild_is_not_judged(self) -> None:
+        spec = request_spec({"gpus": "9"})
+        spec.scheduler_hints = {"_nova_check_type": ["rebuild"]}
+        self.assertTrue(GPUFilter()._filter_one(host_state(), spec))
+
+    def test_nova_loads_it_by_its_name(self) -> None:
+        handler = nova_filters.HostFilterHandler()
+        classes = handler.get_matching_classes(
+            ["nova.scheduler.filters.all_filters", "nova_gpu.scheduler.filters.GPUFilter"]
+        )
+        self.assertIn(GPUFilter, classes)
+
+    def test_a_spec_without_extra_specs_passes(self) -> None:
+        spec = objects.RequestSpec(flavor=objects.Flavor(name="plain"))
+        self.assertTrue(GPUFilter().host_passes(host_state(), spec))

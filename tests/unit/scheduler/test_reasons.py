@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova import exception as nova_exception
+
+from nova_gpu.core import request
+from nova_gpu.core.request import GPURequest
+from nova_gpu.scheduler import reasons
+from nova_gpu.scheduler.reasons import Offer
+
+
+def asked_for(**words: str) -> GPURequest:
+    asked = request.parse(words)
+    assert asked is not None
+    return asked
+
+
+class ShortageTest(unittest.TestCase):
+    def test_table(self) -> None:
+        for count, offers, expected in (
+            ("2", [], "no host has GPUs: each exists, but not in one GPU"),
+            ("2", [Offer(8, 0, 6)], None),
+            ("2", [Offer(8, 0, 8), Offer(2, 0, 0)], None),
+            ("2", [Offer(8, 0, 7)], "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7"),
+            ("2", [Offer(8, 0, 8)], "2 GPUs asked for, 0 of 8 free (8 in use)"),
+            ("2", [Offer(8, 0, 7), Offer(8, 0, 7)], "2 of 16 free, at most 1 in one host (14 in"),
+            ("2", [Offer(8, 8, 0)], "0 of 8 free (0 in use, 8 out of service)"),
+            # in use and ill at once
+            ("2", [Offer(8, 8, 8)], "0 of 8 free (8 in use)"),
+            ("2", [Offer(8, 2, 7)], "0 of 8 free (7 in use, 1 out of service)"),
+            ("9", [Offer(8, 0, 0), Offer(4, 0, 0)], "no host has 9 GPUs: the most in one host"),
+        ):
+            asked = asked_for(gpus=count)
+            with self.subTest(count=count, offers=offers):
+                reason = reasons.shortage(asked, asked.groups[0], offers)
+                if expected is None:
+                    self.assertIsNone(reason)
+                else:
+                    self.assertIn(expected, reason or "no reason")
+
+    def test_what_was_wanted_is_said(self) -> None:
+        asked = request.parse(
+            {
+                "gpus": "2",
+                "gpu_arch": "s!= fermi",
+                "hypervisor": "KVM",
+                "trait:CUSTOM_GPU_MODEL_A": "required",
+            }
+        )
+        assert asked is not None
+        self.assertIn(
+            "GPUs (architecture s!= fermi, hypervisor qemu, CUSTOM_GPU_MODEL_A)",
+            reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]) or "",
+        )
+
+
+class LengthTest(unittest.TestCase):
+    def test_every_reason_fits_into_a_fault(self) -> None:
+        asked = asked_for(
+            gpus="1000", gpu_arch="<or> blackwell <or> xe-hpc <or> maxwell", hypervisor="s== LXC"
+        )
+        group = asked.groups[0]
+        many = {f"CUSTOM_GPU_ARCH_SOMETHING_{number}" for number in range(30)} | {"CUSTOM_GPU"}
+        offers = [Offer(total=1024, reserved=100, used=900)] * 50
+        resources = {"VCPU": 128, "MEMORY_MB": 1048576, "DISK_GB": 10000, "PGPU": 1000}
+        for reason in (
+            reasons.unknown_name(asked, many),
+            reasons.shortage(asked, group, []),
+            reasons.shortage(asked, group, offers),
+            reasons.too_many_to_count(asked, group, 1000),
+            reasons.elsewhere(asked, resources),
+        ):
+            with self.subTest(reason=reason):
+                refused = nova_exception.RequestFilterFailed(reason=reason)
+                fault = str(nova_exception.NoValidHost(reason=refused.message))
+                self.assertIn(reason or "no reason", fault)
+                self.assertLessEqual(len(fault), 255)

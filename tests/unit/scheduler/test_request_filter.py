@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib import parse
+
+import fixtures
+from keystoneauth1 import exceptions as ks_exc
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects, test
+from nova.objects import base as objects_base
+from nova.scheduler import request_filter, utils
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from nova_gpu.scheduler.request_filter import gpu_request_filter
+from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
+
+FERMI = "CUSTOM_GPU_ARCH_FERMI"
+
+
+class RequestFilterTest(test.NoDBTestCase):
+    USES_DB_SELF = True  # Placement's
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.context = nova_context.RequestContext("user", "project")
+        self.placement = self.useFixture(PlacementWithGPUs())
+
+    def run_filter(self, extra_specs: dict[str, str], **kwargs: Any) -> objects.RequestSpec:
+        spec = request_spec(extra_specs, **kwargs)
+        gpu_request_filter(self.context, spec)
+        return spec
+
+    def refusal(self, extra_specs: dict[str, str], **kwargs: Any) -> str:
+        try:
+            spec = self.run_filter(extra_specs, **kwargs)
+        except nova_exception.RequestFilterFailed as e:
+            fault = str(nova_exception.NoValidHost(reason=e.message))
+            self.assertLessEqual(len(fault), 255, fault)
+            # What is refused, Nova's own query would not have found either.
+            return fault
+        raise AssertionError(f"{extra_specs} is not refused: {self.candidates(spec)}")
+
+    def candidates(self, spec: objects.RequestSpec) -> Sequence[dict[str, Any]]:
+        """Placement's answer to Nova's own query, a moment after the filter."""
+        query = utils.ResourceRequest.from_request_spec(spec).to_querystring()
+        answer = self.placement.api.get(f"/allocation_candidates?{query}", version="1.36")
+        requests: list[dict[str, Any]] = answer.body.get("allocation_requests", [])
+        return requests
+
+    def taken(self, spec: objects.RequestSpec) -> set[str]:
+        """The providers that the candidates for *spec* take GPUs from."""
+        return {
+            uuid
+            for candidate in self.candidates(spec)
+            for uuid, allocation in candidate["allocations"].items()
+            if "PGPU" in allocation["resources"]
+        }
+
+
+class QueryTest(RequestFilterTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.placement.add_host("host1")
+        self.fermi = self.placement.add_group(self.host, 4, "fermi")
+        self.kepler = self.placement.add_group(self.host, 8, "kepler", product_id="1023")
+        self.unknown = self.placement.add_group(self.host, 8, None, product_id="ffff")
+        self.other = self.placement.add_host("host2")
+        self.qemu = self.placement.add_group(self.other, 8, "ada", hypervisor="QEMU")
+
+    def test_which_groups_a_flavor_may_take(self) -> None:
+        everything = {self.fermi, self.kepler, self.unknown, self.qemu}
+        for specs, expected in (
+            ({"gpus": "= 2"}, everything),
+            ({"gpus": "= 8"}, everything - {self.fermi}),
+            ({"gpus": "2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}, {self.fermi}),
+            ({"gpus": "2", "gpu_arch": "s!= fermi"}, {self.kepler, self.qemu}),
+            ({"gpus": "2", "gpu_arch": "s!= fermi", "hypervisor": "LXC"}, {self.kepler}),
+            ({"gpus": "2", "gpu_arch": "<or> fermi <or> ada"}, {self.fermi, self.qemu}),
+            ({"gpus": "2", "gpu_arch": "<or> fermi <or> hopper"}, {self.fermi}),
+            ({"gpus": "2", "gpu_arch": "<in> er"}, {self.fermi, self.kepler}),
+            ({"gpus": "2", "hypervisor": "s== KVM"}, {self.qemu}),
+            ({"gpus": "2", "hypervisor": "s!= KVM"}, everything - {self.qemu}),
+            ({"gpus": "2", "hypervisor_type": "QEMU"}, {self.qemu}),
+            ({"resources:PGPU": "2"}, everything),
+            ({"resources:PGPU": "2", f"trait:{FERMI}": "required"}, {self.fermi}),
+            ({"resources:PGPU": "2", "gpus": "= 2", "gpu_arch": "kepler"}, {self.kepler}),
+            ({"resources_a:PGPU": "2", f"trait_a:{FERMI}": "required"}, {self.fermi}),
+        ):
+            with self.subTest(specs=specs):
+                self.assertEqual(expected, self.taken(self.run_filter(specs)))
+
+    def test_the_query_of_the_blueprints_flavor(self) -> None:
+        spec = self.run_filter({"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"})
+        query = utils.ResourceRequest.from_request_spec(spec).to_querystring()
+        self.assertEqual(
+            {
+                "limit": "1000",
+                "resources": "DISK_GB:10,MEMORY_MB:512,PGPU:2,VCPU:1",
+                "required": f"CUSTOM_GPU,{FERMI},CUSTOM_GPU_HYPERVISOR_LXC",
+            },
+            dict(parse.parse_qsl(query)),
+        )
+
+    def test_an_image_that_requires_a_gpu(self) -> None:
+        flavor = {"gpus": "= 2"}
+        for traits, expected in (
+            (["CUSTOM_GPU"], {self.fermi, self.kepler, self.unknown, self.qemu}),
+            ([FERMI], {self.fermi}),
+        ):
+            with self.subTest(traits=traits):
+                spec = self.run_filter(flavor, image_traits=traits)
+                self.assertEqual(expected, self.taken(spec))
+                plain = self.run_filter({}, image_traits=traits)
+                self.assertEqual([], self.candidates(plain))
+
+    def test_two_device_kinds_do_not_lend_each_other_traits(self) -> None:
+        self.placement._put(
+            f"/resource_providers/{self.kepler}/inventories",
+            {"resource_provider_generation": 2, "inventories": {"VGPU": {"total": 8}}},
+        )
+        both = {"gpus": "= 2", "resources:VGPU": "1", "gpu_arch": "kepler"}
+        self.assertIn("Scheduling failed", self.refusal(both))
+        spec = self.run_filter(both | {"gpu_arch": "fermi"})
+        self.assertEqual({self.fermi}, self.taken(spec))
+
+    def test_a_second_time_changes_nothing(self) -> None:
+        spec = self.run_filter({"gpus": "= 2", "gpu_arch": "s!= fermi"})
+        once = dict(spec.flavor.extra_specs)
+        self.assertTrue(gpu_request_filter(self.context, spec))
+        self.assertEqual(once, spec.flavor.extra_specs)
+
+    def test_the_flavor_others_hold_is_left_as_it_is(self) -> None:
+        spec = request_spec({"gpus": "= 2"})
+        shared = spec.flavor
+        gpu_request_filter(self.context, spec)
+        self.assertEqual({"gpus": "= 2"}, shared.extra_specs)
+        self.assertEqual("2", spec.flavor.extra_specs["resources:PGPU"])
+
+    def test_the_spec_still_travels(self) -> None:
+        spec = self.run_filter({"gpus": "= 2"})
+        primitive = spec.obj_to_primitive()
+        again = objects_base.NovaObject.obj_from_primitive(primitive)
+        self.assertEqual(spec.flavor.extra_specs, again.flavor.extra_specs)
+
+    def test_a_flavor_without_gpus_is_left_alone(self) -> None:
+        for specs in ({}, {"hypervisor": "s== LXC"}, {"resources:VGPU": "1"}):
+            spec = request_spec(specs)
+            with self.subTest(specs=specs):
+                self.assertFalse(gpu_request_filter(self.context, spec))
+                self.assertEqual(specs, spec.flavor.extra_specs)
+
+    def test_it_runs_last_and_once(self) -> None:
+        import nova_gpu.scheduler.filters  # noqa: F401
+
+        self.assertEqual(1, request_filter.ALL_REQUEST_FILTERS.count(gpu_request_filter))
+        self.assertIs(gpu_request_filter, request_filter.ALL_REQUEST_FILTERS[-1])
+
+
+class ReasonTest(RequestFilterTest):
+    def test_no_gpus_at_all(self) -> None:
+        self.assertIn("no host offers GPUs", self.refusal({"gpus": "1"}))
+        self.placement.add_host("host1")
+        self.assertIn("no host offers GPUs", self.refusal({"gpus": "1", "gpu_arch": "s!= x"}))
+
+    def test_names_nobody_has(self) -> None:
+        host = self.placement.add_host("host1")
+        self.placement.add_group(host, 4, "fermi")
+        self.placement.add_group(host, 8, "kepler", product_id="1023")
+        self.placement.add_group(host, 8, None, product_id="ffff")
+        for specs, part in (
+            ({"gpu_arch": "s== hopper"}, "gpu_arch hopper; there are: fermi, kepler"),
+            ({"gpu_arch": "<or> ada <or> hopper"}, "<or> ada <or> hopper; there are: fermi, k"),
+            ({"gpu_arch": "<in> dna"}, "gpu_arch <in> dna; there are: fermi, kepler"),
+            ({"hypervisor": "s== KVM"}, "hypervisor qemu; there are: lxc"),
+            ({"hypervisor": "s!= LXC"}, "hypervisor s!= lxc; there are: lxc"),
+        ):
+            with self.subTest(specs=specs):
+                self.assertIn(part, self.refusal({"gpus": "= 2"} | specs))
+
+    def test_each_exists_but_not_together(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 4, "fermi", hypervisor="LXC")
+        self.placement.add_group(self.placement.add_host("host2"), 4, "ada", hypervisor="QEMU")
+        text = self.refusal({"gpus": "2", "gpu_arch": "ada", "hypervisor": "LXC"})
+        self.assertIn("no host has GPUs (architecture ada, hypervisor lxc)", text)
+        text = self.refusal({"gpus": "2", "trait:CUSTOM_GPU_MODEL_NONE": "required"})
+        self.assertIn("no host has GPUs (CUSTOM_GPU_MODEL_NONE)", text)
+
+    def test_all_in_use(self) -> None:
+        host = self.placement.add_host("host1")
+        self.placement.add_group(host, 8, "fermi", used=8)
+        text = self.refusal({"gpus": "= 2", "gpu_arch": "s== fermi"})
+        self.assertEqual(
+            "No valid host was found. Scheduling failed: 2 GPUs (architecture fermi) asked for, "
+            "0 of 8 free (8 in use)",
+            text,
+        )
+
+    def test_the_largest_free_set(self) -> None:
+        for name, used in (("host1", 5), ("host2", 7)):
+            self.placement.add_group(self.placement.add_host(name), 8, "fermi", used=used)
+        text = self.refusal({"gpus": "= 4"})
+        self.assertIn("4 of 16 free, at most 3 in one host (12 in use)", text)
+
+    def test_out_of_service(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 8, reserved=5, used=2)
+        text = self.refusal({"gpus": "= 2"})
+        self.assertIn("1 of 8 free, at most 1 in one host (2 in use, 5 out of service)", text)
+
+    def test_more_than_any_host_has(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 8)
+        self.placement.add_group(self.placement.add_host("host2"), 4)
+        self.assertIn(
+            "no host has 16 GPUs: the most in one host is 8", self.refusal({"gpus": "16"})
+        )
+
+    def test_gpus_are_free_but_not_the_rest(self) -> None:
+        host = self.placement.add_host("host1", vcpus=8)
+        self.placement.add_group(host, 8, used=4)
+        self.placement.add_host("host2", vcpus=64)
+        text = self.refusal({"gpus": "= 2"}, vcpus=200)
+        self.assertIn("no host has with them 10 DISK_GB, 512 MEMORY_MB, 200 VCPU", text)
+
+    def test_gpus_are_free_but_in_another_zone(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1", aggregates=[uuids.one]), 8)
+        self.run_filter({"gpus": "= 2"}, aggregates=[uuids.one])
+        text = self.refusal({"gpus": "= 2"}, aggregates=[uuids.two])
+        self.assertIn("2 fitting GPUs are free, but", text)
+
+    def test_so_many_groups_are_not_counted(self) -> None:
+        from nova_gpu.scheduler import request_filter as ours
+
+        self.useFixture(fixtures.MonkeyPatch(f"{ours.__name__}._MOST_COUNTED", 1))
+        for name in ("host1", "host2"):
+            self.placement.add_group(self.placement.add_host(name), 8, used=8)
+        self.assertIn("none of the 2 groups of GPUs has 2 free", self.refusal({"gpus": "2"}))
+
+    def test_no_word_of_hosts_or_other_instances(self) -> None:
+        host = self.placement.add_host("secret-host")
+        group = self.placement.add_group(host, 8, used=8)
+        text = self.refusal({"gpus": "2"})
+        for part in ("secret-host", host, group, "other"):
+            self.assertNotIn(part, text)
+
+    def test_refused_words(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 8)
+        for specs, part in (
+            ({"gpus": "many"}, "gpus='many': 'many' is not a whole number; allowed: '= N'"),
+            ({"gpus": "1", "gpu_arch": ">= fermi"}, "gpu_arch='>= fermi': '>=' compares numbers"),
+            ({"hypervisor": "s<= LXC"}, "hypervisor='s<= LXC': 's<=' asks for an order"),
+            ({"gpus": "2", "resources:PGPU": "1"}, "resources:PGPU says 1"),
+        ):
+            with self.subTest(specs=specs):
+                self.assertIn(part, self.refusal(specs))
+
+    def test_counted_flavors_can_be_insisted_on(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 8)
+        self.flags(require_counted_flavors=True, group="gpu")
+        self.assertIn("resources:PGPU=2 beside it", self.refusal({"gpus": "= 2"}))
+        self.run_filter({"gpus": "= 2", "resources:PGPU": "2"})
+        self.run_filter({"resources:PGPU": "2"})
+
+
+class NeverTooStrictTest(RequestFilterTest):
+    """What Nova's own query finds a candidate for is not refused."""
+
+    def test_traits_of_the_host_beside_those_of_gpus(self) -> None:
+        host = self.placement.add_host("host1")
+        self.placement.add_group(host, 8)
+        self.placement._put("/traits/CUSTOM_GPU_RACK", None)
+        self.placement._put(
+            f"/resource_providers/{host}/traits",
+            {
+                "resource_provider_generation": 2,
+                "traits": ["HW_CPU_X86_AVX2", "CUSTOM_GPU_RACK", "HW_GPU_API_VULKAN"],
+            },
+        )
+        for trait in ("HW_CPU_X86_AVX2", "CUSTOM_GPU_RACK", "HW_GPU_API_VULKAN"):
+            with self.subTest(trait=trait):
+                spec = self.run_filter({"gpus": "= 2", f"trait:{trait}": "required"})
+                self.assertEqual(1, len(self.candidates(spec)))
+
+    def test_pinned_cpus_on_hosts_that_report_none(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 8)
+        pinned = {"gpus": "= 2", "hw:cpu_policy": "dedicated"}
+        self.flags(disable_fallback_pcpu_query=False, group="workarounds")
+        self.run_filter(pinned)
+        self.flags(disable_fallback_pcpu_query=True, group="workarounds")
+        self.assertIn("fitting GPUs are free", self.refusal(pinned))
+
+    def test_groups_of_other_devices_are_left_to_nova(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 8)
+        spec = request_spec({"gpus": "= 2", "resources_net:CUSTOM_NIC": "1"})
+        spec.requested_resources = [
+            objects.RequestGroup(requester_id=uuids.port, resources={"CUSTOM_NIC": 1})
+        ]
+        self.assertTrue(gpu_request_filter(self.context, spec))
+
+    def test_without_an_answer_the_boot_goes_on(self) -> None:
+        def fail(*args: object, **kwargs: object) -> None:
+            raise ks_exc.ConnectFailure("nobody there")
+
+        client = "nova.scheduler.client.report.SchedulerReportClient.get"
+        self.useFixture(fixtures.MonkeyPatch(client, fail))
+        spec = self.run_filter({"gpus": "= 2", "gpu_arch": "s== fermi"})
+        self.assertEqual("required", spec.flavor.extra_specs[f"trait:{FERMI}"])
+        # A condition that cannot be put to Placement is not dropped.
+        text = self.refusal({"gpus": "= 2", "gpu_arch": "s!= fermi"})
+        self.assertIn("Placement does not say which GPUs there are", text)
