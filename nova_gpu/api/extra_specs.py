@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flavor's words as the API checks them, from microversion 2.86 on.
+
+Nova loads this module in nova-api through the entry point group ``nova.api.extra_spec_validators``
+and calls :func:`register`. Every value is judged by the reader the scheduler uses, so that what is
+accepted here is understood there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from nova import exception as nova_exception
+from nova.api.validation.extra_specs import base
+
+from nova_gpu.core import condition, exception, names, request
+
+
+@dataclasses.dataclass
+class WordValidator(base.ExtraSpecValidator):  # type: ignore[misc]
+    """A validator that asks ``judge``, which raises InvalidExtraSpec for (name, value)."""
+
+    judge: Callable[[str, str], object] = lambda name, value: None
+
+    def validate(self, name: str, value: str) -> None:
+        try:
+            self.judge(name, value)
+        except exception.InvalidExtraSpec as e:
+            raise nova_exception.ValidationError(f"Validation failed; {e}") from e
+
+
+def register() -> Sequence[base.ExtraSpecValidator]:
+    return [
+        _validator(
+            names.GPUS,
+            "The number of GPUs an instance gets, all of one kind and on one host.",
+            request.ALLOWED_COUNTS,
+            lambda name, value: request.parse_count(value),
+        ),
+        _validator(
+            names.GPU_ARCH,
+            "The architecture of the GPUs. Only in a flavor that asks for GPUs.",
+            condition.ALLOWED,
+            lambda name, value: request.parse_architecture({name: value}),
+        ),
+        _validator(
+            names.HYPERVISOR,
+            "The hypervisor of the host. KVM means what Nova reports as QEMU.",
+            condition.ALLOWED,
+            lambda name, value: request.parse_hypervisor({name: value}),
+        ),
+        # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
+        _validator(
+            names.HYPERVISOR_TYPE,
+            "The older spelling of hypervisor.",
+            condition.ALLOWED,
+            condition.check_syntax,
+        ),
+    ]
+
+
+def _validator(
+    name: str, description: str, allowed: str, judge: Callable[[str, str], object]
+) -> WordValidator:
+    return WordValidator(
+        name=name,
+        description=description,
+        value={"type": str, "description": f"One of: {allowed}."},
+        judge=judge,
+    )

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+from unittest import mock
+
+from nova import exception as nova_exception
+from nova.api.validation.extra_specs import base, validators
+
+from nova_gpu.api import extra_specs
+from nova_gpu.core import condition, request
+
+
+class ValidatorTest(unittest.TestCase):
+    def setUp(self) -> None:
+        registry = {validator.name: validator for validator in extra_specs.register()}
+        patch = mock.patch.dict(validators.VALIDATORS, registry)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_accepted(self) -> None:
+        for name, value in (
+            ("gpus", "= 2"),
+            ("gpus", "2"),
+            ("gpus", ">= 8"),
+            ("gpu_arch", "s== fermi"),
+            ("gpu_arch", "<or> fermi <or> kepler"),
+            ("hypervisor", "s== LXC"),
+            ("hypervisor", "KVM"),
+            ("hypervisor_type", "s== ironic"),
+            ("hypervisor_type", "VMware vCenter Server"),
+            ("hypervisor_type", "s>= a"),
+        ):
+            with self.subTest(name=name, value=value):
+                validators.validate(name, value)
+
+    def test_refused_with_key_value_and_what_is_allowed(self) -> None:
+        for name, value, allowed in (
+            ("gpus", "rubbish", request.ALLOWED_COUNTS),
+            ("gpus", "0", request.ALLOWED_COUNTS),
+            ("gpus", "<= 2", request.ALLOWED_COUNTS),
+            ("gpu_arch", ">= fermi", condition.ALLOWED),
+            ("gpu_arch", "s== unknown", condition.ALLOWED),
+            ("hypervisor", "<all-in> LXC QEMU", condition.ALLOWED),
+            ("hypervisor_type", "s==", condition.ALLOWED),
+            ("hypervisor_type", "= QEMU", condition.ALLOWED),
+        ):
+            with (
+                self.subTest(name=name, value=value),
+                self.assertRaises(nova_exception.ValidationError) as caught,
+            ):
+                validators.validate(name, value)
+            text = caught.exception.format_message()
+            for part in (name, repr(value), allowed):
+                self.assertIn(part, text)
+
+    def test_every_word_is_described_for_whoever_lists_them(self) -> None:
+        for validator in extra_specs.register():
+            self.assertIsInstance(validator, base.ExtraSpecValidator)
+            self.assertTrue(validator.description)
+            self.assertTrue(validator.value["description"])
+
+    def test_no_namespace_is_closed(self) -> None:
+        for validator in extra_specs.register():
+            self.assertNotIn(":", validator.name_regex)
+        validators.validate("gpu:anything", "goes")
