@@ -154,6 +154,11 @@ class TestFunctions(DiscoveryTestCase):
         )
         self.assertEqual(["0000:82:00.0"], self.addresses())
 
+    def test_sorted_by_number(self) -> None:
+        for domain in ("10000", "ffff", "0000"):
+            self.host.add_gpu(f"{domain}:01:00.0", "10de", "1023")
+        self.assertEqual(["0000:01:00.0", "ffff:01:00.0", "10000:01:00.0"], self.addresses())
+
     def test_what_the_kernel_does_not_say_is_none(self) -> None:
         self.host = hosts.Host(self.root / "bare", iommu=False)
         self.host.add_gpu("0000:82:00.0", "10de", "1023", driver=None, numa_node=None)

@@ -13,9 +13,10 @@ from oslotest import base
 from nova_gpu.core import model
 from nova_gpu.host import nvml
 
-# Four cards: two joined by two NVLinks, all but the last on a switch by one, the last one lost.
+# Four cards, the last of them lost. The first two are joined by two NVLinks, each to the third by
+# one; on one switch are the first by two, the others by one.
 HEALTHY = """
-    NVML_NVLINK_MAX_LINKS = 4
+    NVML_NVLINK_MAX_LINKS = 6
     NVML_FEATURE_ENABLED = 1
 
     class NVMLError(Exception):
@@ -28,9 +29,9 @@ HEALTHY = """
     CARDS = ["00000000:19:00.0", "00000000:3B:00.0", "00010000:4C:00.0", None]
     SWITCH = ("00000000:05:00.0", 2)
     LINKS = {
-        0: [(CARDS[1], 0), (CARDS[1], 0), SWITCH],
-        1: [(CARDS[0], 0), (CARDS[0], 0), SWITCH],
-        2: [None, SWITCH],
+        0: [(CARDS[1], 0), (CARDS[1], 0), SWITCH, SWITCH, (CARDS[2], 0)],
+        1: [(CARDS[0], 0), (CARDS[0], 0), SWITCH, (CARDS[2], 0)],
+        2: [None, SWITCH, (CARDS[0], 0), (CARDS[1], 0)],
     }
 
     def nvmlInit():
@@ -127,9 +128,9 @@ class TestQuery(base.BaseTestCase):
             address: {link.peer: link.width for link in card.links}
             for address, card in nvml.query(60).items()
         }
-        self.assertEqual({SECOND: 3, THIRD: 1}, links[FIRST])
-        self.assertEqual({FIRST: 3, THIRD: 1}, links[SECOND])
-        self.assertEqual({FIRST: 1, SECOND: 1}, links[THIRD])
+        self.assertEqual({SECOND: 3, THIRD: 2}, links[FIRST])
+        self.assertEqual({FIRST: 3, THIRD: 2}, links[SECOND])
+        self.assertEqual({FIRST: 2, SECOND: 2}, links[THIRD])
 
     def test_no_binding(self) -> None:
         self.library("raise ImportError('No module named pynvml')")
