@@ -46,28 +46,27 @@ class Survey:
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self._said: set[tuple[PciAddress, str | None]] = set()
-        self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] | None = None
-        self._nvml_asked_about: frozenset[PciAddress] = frozenset()
+        self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
         """The host's cards.
 
-        NVML is asked again only when other cards are with NVIDIA's driver than the last time: it
-        takes a second, and what it knows does not change under a card in use.
+        NVML is asked until it has answered for every card that NVIDIA's driver has. What it said is
+        kept: it does not change, and a group's traits must not come and go with the library.
 
         :raises DiscoveryFailed: where sysfs cannot be read
         """
-        found = discovery.discover(self.roots, self._selection, self._overrides, self._ask_nvml)
-        held = frozenset(gpu.address for gpu in found if gpu.driver == _NVIDIA_DRIVER)
-        if held != self._nvml_asked_about:
-            self._nvml_facts, self._nvml_asked_about = None, held
-            found = discovery.discover(self.roots, self._selection, self._overrides, self._ask_nvml)
+        found = self._discover()
+        held = {gpu.address for gpu in found if gpu.driver == _NVIDIA_DRIVER}
+        if CONF.gpu.nvml and held - self._nvml_facts.keys():
+            self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
+            found = self._discover()
         return found
 
-    def _ask_nvml(self) -> Mapping[PciAddress, nvml.NvmlFacts]:
-        if self._nvml_facts is None:
-            self._nvml_facts = nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}
-        return self._nvml_facts
+    def _discover(self) -> tuple[GPU, ...]:
+        return discovery.discover(
+            self.roots, self._selection, self._overrides, lambda: self._nvml_facts
+        )
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
