@@ -12,6 +12,7 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
+from nova_gpu.virt import container_root
 from nova_gpu.virt import guest as guests
 from nova_gpu.virt import starts
 from nova_gpu.virt.host_gpus import HostGPUs
@@ -77,7 +78,15 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         with starts.starting(self._gpus, instance):
             return super().finish_revert_migration(context, instance, *args, **kwargs)
 
+    def _create_domain_cleanup_lxc(self, instance: Any, *args: Any, **kwargs: Any) -> None:
+        if not container_root.is_in_use(self, instance):
+            super()._create_domain_cleanup_lxc(instance, *args, **kwargs)
+
     # And from it
+
+    def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:
+        container_root.unmount(instance)
+        super()._teardown_container(instance, *args, **kwargs)
 
     def _undefine_domain(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         super()._undefine_domain(instance, *args, **kwargs)
