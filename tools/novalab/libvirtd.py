@@ -43,7 +43,7 @@ class LibvirtdFailed(Exception):
 
 @dataclasses.dataclass
 class PrivateLibvirtd:
-    """``folder`` holds all its state; ``nodes`` are the device nodes of its /dev; members of
+    """``folder`` holds all its state, in ``libvirt`` there; ``nodes`` are the device nodes of its /dev; members of
     ``socket_group`` may use its socket (root always may).
     """
 
@@ -53,11 +53,12 @@ class PrivateLibvirtd:
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()
+        self._state = self.folder / "libvirt"
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def log(self) -> pathlib.Path:
-        return self.folder / "libvirtd.log"
+        return self._state / "libvirtd.log"
 
     @property
     def tag(self) -> str:
@@ -70,7 +71,7 @@ class PrivateLibvirtd:
         :raises LibvirtdFailed: where there is none
         """
         with contextlib.suppress(OSError, ValueError):
-            pid = int((self.folder / "run/libvirtd.pid").read_text())
+            pid = int((self._state / "run/libvirtd.pid").read_text())
             if leftovers.is_alive(pid) and leftovers.belongs(pid, self.tag):
                 return pid
         raise LibvirtdFailed(f"no libvirtd runs in {self.folder}: start it first")
@@ -97,8 +98,8 @@ class PrivateLibvirtd:
         layout = cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
         leftovers.clear(self.folder)
         for name, path in _COVERED.items():
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-            for folder in (self.folder / name, pathlib.Path(path)):
+            shutil.rmtree(self._state / name, ignore_errors=True)
+            for folder in (self._state / name, pathlib.Path(path)):
                 folder.mkdir(parents=True, exist_ok=True)
         self._configure()
         environment = {**os.environ, leftovers.ENVIRONMENT: self.tag}
@@ -161,9 +162,9 @@ class PrivateLibvirtd:
             f'host_uuid = "{uuid.uuid5(uuid.NAMESPACE_URL, self.tag)}"',
             'log_outputs = "2:stderr"',
         ]
-        (self.folder / "libvirtd.conf").write_text("\n".join(lines) + "\n")
+        (self._state / "libvirtd.conf").write_text("\n".join(lines) + "\n")
         # With "none" as the security driver AppArmor's profiles need not know this folder.
-        (self.folder / "etc/lxc.conf").write_text('security_driver = "none"\n')
+        (self._state / "etc/lxc.conf").write_text('security_driver = "none"\n')
 
     def _script(self, layout: cgroups.Layout) -> Iterable[str]:
         """The shell commands that furnish the namespace and become libvirtd."""
@@ -173,7 +174,7 @@ class PrivateLibvirtd:
             for mount in cgroups.mounts(pathlib.Path("/proc/self/mountinfo").read_text()):
                 if mount.type == "cgroup2":
                     yield f"umount {quoted(str(mount.target))}"
-        dev = self.folder / "dev"
+        dev = self._state / "dev"
         yield f"mkdir -p {quoted(str(dev))} && cd {quoted(str(dev))}"
         yield f"mount -t tmpfs -o mode=0755,size=1m {self.tag} . && cd {quoted(str(dev))}"
         yield "mkdir pts shm mqueue"
@@ -186,8 +187,11 @@ class PrivateLibvirtd:
             yield f"mknod -m {node.mode:04o} {name} {node.kind} {node.major} {node.minor}"
         yield "cd / && " + " ".join(["mount", "--move", quoted(str(dev)), "/dev"])
         for name, path in _COVERED.items():
-            yield f"mount --bind {quoted(str(self.folder / name))} {path}"
-        conf, pid_file = self.folder / "libvirtd.conf", self.folder / "run/libvirtd.pid"
+            yield f"mount --bind {quoted(str(self._state / name))} {path}"
+        # Shared among what is started in here, as systemd has it on a host: else every guest's
+        # controller keeps the disks mounted of all that were there when it started.
+        yield "mount --make-rshared /"
+        conf, pid_file = self._state / "libvirtd.conf", self._state / "run/libvirtd.pid"
         yield f"exec libvirtd --config {quoted(str(conf))} --pid-file {quoted(str(pid_file))}"
 
     def _wait(self) -> None:
