@@ -193,7 +193,11 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
 
 
 def _edits(document: Mapping[str, Any]) -> Edits:
-    """``containerEdits`` as far as libvirt can express them"""
+    """``containerEdits`` as far as libvirt can express them.
+
+    It has no words for additionalGids (:func:`nova_gpu.host.nodes.open_mode` is for those),
+    intelRdt and netDevices, nor for options of a mount: every mount is a read-only bind.
+    """
     env = (text.partition("=") for text in document.get("env", ()))
     links = (_links(hook.get("args", ())) for hook in document.get("hooks", ()))
     return Edits(

@@ -118,7 +118,6 @@ def _folder(
             unfinished = pathlib.Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=library_root))
             try:
                 _fill(unfinished, files, links)
-                unfinished.chmod(0o755)
                 _rename(unfinished, folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -130,7 +129,10 @@ def _folder(
 
 def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, str]] | None) -> None:
     for name, source in files.items():
-        (folder / name).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for parent in reversed(pathlib.PurePath(name).parents):
+            # Modes are set apart from making, because a umask may not take them from guests.
+            (folder / parent).mkdir(exist_ok=True)
+            (folder / parent).chmod(0o755)
         _copy(source, folder / name)
     if links is None:
         return

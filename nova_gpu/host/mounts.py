@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a guest has the driver's files, and where it must not have any."""
+"""Where a guest has the driver's files, and where it must not have any.
+
+That they are mounted read-only prevents accidents. Root in a guest can mount them anew, as tried
+with libvirt 9.0; what it cannot is write to files of a user that it has no id for, which is why
+:mod:`nova_gpu.host.trust` looks at their owner and mode.
+"""
 
 from __future__ import annotations
 

@@ -64,17 +64,23 @@ class TestGather(LibrariesTestCase):
         )
 
     def test_everybody_can_read_it(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("os.umask", os.umask))
         self.addCleanup(os.umask, os.umask(0o077))
-        pathlib.Path(self.cuda.source).chmod(0o755)
-        folder = self.gather(self.cuda)
-        self.assertEqual(0o755, stat.S_IMODE(folder.stat().st_mode))
-        self.assertEqual(0o005, (folder / "libcuda.so.570").stat().st_mode & 0o005)
+        mount = contents.Mount("/proc/version", "/usr/share/nvidia/a/b/version")
+        for gathered in (
+            libraries.gather([self.cuda], (), self.library_root),
+            libraries.gather_folder([mount], "/usr/share/nvidia", self.library_root),
+        ):
+            folder = pathlib.Path(gathered.source)
+            for path in (folder, *folder.rglob("*")):
+                others = 0o005 if path.is_dir() else 0o004
+                self.assertEqual(others, path.stat().st_mode & others, str(path))
 
     def test_links_that_are_asked_for(self) -> None:
         links = [
             ("libcuda.so.1", f"{LIBDIR}/libcuda.so"),
             ("/usr/lib/libcuda.so.570", f"{LIBDIR}/libcuda_indirect.so.0"),
+            # ldconfig makes this one as well.
+            ("libcuda.so.570", f"{LIBDIR}/libcuda.so.1"),
             # None of these leads from one library in the folder to another.
             ("libabsent.so.1", f"{LIBDIR}/libabsent.so"),
             ("libabsent.so", f"{LIBDIR}/libabsent_indirect.so"),
@@ -174,6 +180,14 @@ class TestFolder(LibrariesTestCase):
         folder = pathlib.Path(mount.source)
         self.assertEqual({"nvoptix.bin", "570"}, set(os.listdir(folder)))
         self.assertEqual("570/profiles", (folder / "570/profiles").read_text())
+
+    def test_a_copy_where_no_hard_link_can_be(self) -> None:
+        mount = contents.Mount("/proc/version", "/usr/share/nvidia/version")
+        gathered = libraries.gather_folder([mount], "/usr/share/nvidia", self.library_root)
+        copy = pathlib.Path(gathered.source, "version")
+        self.assertFalse(copy.is_symlink())
+        self.assertEqual(pathlib.Path("/proc/version").read_bytes(), copy.read_bytes())
+        self.assertEqual(0o644, stat.S_IMODE(copy.stat().st_mode))
 
 
 class TestPrune(LibrariesTestCase):
