@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's methods that we override or count on, parameter by parameter, for every release.
+
+None of them is an interface that Nova promises. Where this fails with a new Nova, read what changed
+there before the table is changed here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import unittest
+from typing import Any
+
+from nova.compute import provider_tree, resource_tracker
+from nova.virt.libvirt import driver as libvirt_driver
+
+from nova_gpu.virt import driver
+
+NOVA = int(importlib.metadata.version("nova").partition(".")[0])
+
+DRIVER_34 = {
+    "__init__": "self, virtapi, read_only=False",
+    "_create_domain_cleanup_lxc": "self, instance",
+    "_create_idmaps": "klass, map_strings",
+    "_get_guest_config": (
+        "self, instance, network_info, image_meta, disk_info, rescue=None,"
+        " block_device_info=None, context=None, mdevs=None, accel_info=None, share_info=None,"
+        " old_guest=None"
+    ),
+    "_hard_reboot": (
+        "self, context, instance, network_info, share_info, block_device_info=None, accel_info=None"
+    ),
+    "_teardown_container": "self, instance",
+    "_undefine_domain": "self, instance, keep_vtpm=False, keep_nvram=False",
+    "finish_migration": (
+        "self, context, migration, instance, disk_info, network_info, image_meta,"
+        " resize_instance, allocations, block_device_info=None, power_on=True, share_info=None"
+    ),
+    "finish_revert_migration": (
+        "self, context, instance, network_info, migration, block_device_info=None,"
+        " power_on=True, share_info=None"
+    ),
+    "get_available_resource": "self, nodename",
+    "init_host": "self, host",
+    "rescue": (
+        "self, context, instance, network_info, image_meta, rescue_password,"
+        " block_device_info, share_info"
+    ),
+    "spawn": (
+        "self, context, instance, image_meta, injected_files, admin_password, allocations,"
+        " network_info=None, block_device_info=None, power_on=True, accel_info=None"
+    ),
+    "update_provider_tree": "self, provider_tree, nodename, allocations=None",
+}
+DRIVER_33 = {
+    **DRIVER_34,
+    "finish_migration": DRIVER_34["finish_migration"].removesuffix(", share_info=None"),
+    "finish_revert_migration": DRIVER_34["finish_revert_migration"].removesuffix(
+        ", share_info=None"
+    ),
+}
+DRIVER_32 = {
+    **DRIVER_33,
+    "_get_guest_config": DRIVER_34["_get_guest_config"].removesuffix(", old_guest=None"),
+}
+DRIVER = {34: DRIVER_34, 33: DRIVER_33, 32: DRIVER_32}
+
+# What hands out the devices of the pool and takes them back, and what publishes them. The pool's
+# own contract test says what these do.
+TRACKER = {
+    "_add_assigned_resources": "self, resources",
+    "_check_resources": "self, context",
+    "_claim_resources": "self, allocations",
+    "_populate_assigned_resources": "self, context, instance_by_uuid",
+    "_release_assigned_resources": "self, resources",
+}
+TREE = {
+    "new_child": "self, name, parent, uuid=None, generation=None",
+    "update_inventory": "self, name_or_uuid, inventory, generation=None",
+    "update_resources": "self, name_or_uuid, resources",
+    "update_traits": "self, name_or_uuid, traits, generation=None",
+}
+
+
+def parameters(function: Any) -> str:
+    """The parameters of ``function`` with their defaults, without annotations."""
+    signature = inspect.signature(function)
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return str(inspect.Signature(bare))[1:-1]
+
+
+class TestSignatures(unittest.TestCase):
+    maxDiff = None
+
+    def test_of_what_the_driver_overrides(self):
+        stock = libvirt_driver.LibvirtDriver
+        overridden = {
+            name
+            for name, value in vars(driver.GPULibvirtDriver).items()
+            if hasattr(stock, name)
+            and (inspect.isfunction(value) or isinstance(value, (staticmethod, classmethod)))
+        }
+        found = {name: parameters(inspect.getattr_static(stock, name)) for name in overridden}
+        self.assertEqual(DRIVER[NOVA], found)
+
+    def test_of_what_the_pool_counts_on(self):
+        for owner, pinned in (
+            (resource_tracker.ResourceTracker, TRACKER),
+            (provider_tree.ProviderTree, TREE),
+        ):
+            found = {name: parameters(getattr(owner, name)) for name in pinned}
+            self.assertEqual(pinned, found)

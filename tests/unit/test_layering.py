@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part may import which, how long a module is, and what none is called."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import sys
+import unittest
+from collections.abc import Iterator
+
+import nova_gpu
+
+PACKAGE = pathlib.Path(nova_gpu.__file__).parent
+LONGEST = 250
+# A module of such a name is missing a noun.
+NOT_A_NAME = {"utils", "util", "common", "helper", "helpers", "manager"}
+
+# What a part imports of this project, besides itself. What is not here is refused.
+OWN = {
+    "core": set(),
+    "data": set(),
+    "conf": set(),
+    "host": {"core", "data"},
+    "privsep": {"core", "host", "conf"},
+    "api": {"core"},
+    "scheduler": {"core", "conf"},
+    "virt": {"core", "host", "conf", "privsep"},
+    "virt_ext": {"virt"},
+    "cmd": {"core", "host", "conf", "virt"},
+}
+# What it must not import of others. core is not here: it has the standard library only.
+NOT_OTHERS = {
+    "data": {"nova", "oslo_config"},
+    "host": {"nova", "oslo_config"},
+}
+
+
+def imports(module: pathlib.Path) -> Iterator[str]:
+    """The full names a module imports, wherever in it the statement stands."""
+    for node in ast.walk(ast.parse(module.read_text(), str(module))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # "from nova_gpu import host" imports nova_gpu.host.
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def faults(part: str, name: str) -> str | None:
+    """Why a module of ``part`` may not import ``name``; None when it may."""
+    top, _, rest = name.partition(".")
+    if top == "eventlet":
+        return "runs on native threads too: no eventlet"
+    if top == "nova_gpu":
+        other = rest.partition(".")[0]
+        return None if other in OWN[part] | {part} else f"{part} may not import {other}"
+    if part == "core" and top not in sys.stdlib_module_names:
+        return "core has the standard library only"
+    if top in NOT_OTHERS.get(part, ()):
+        return f"{part} may not import {top}"
+    return None
+
+
+class TestLayers(unittest.TestCase):
+    def test_imports_point_downwards(self):
+        modules = sorted(PACKAGE.rglob("*.py"))
+        self.assertGreater(len(modules), 20)
+        found = []
+        for module in modules:
+            path = module.relative_to(PACKAGE)
+            part = path.parts[0] if len(path.parts) > 1 else "core"
+            found += [
+                f"{path}: {name}: {fault}"
+                for name in imports(module)
+                if (fault := faults(part, name)) is not None
+            ]
+        self.assertEqual([], found)
+
+    def test_every_part_has_a_place(self):
+        parts = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+        self.assertEqual(parts, OWN.keys())
+
+    def test_what_the_rules_refuse(self):
+        for part, name in (
+            ("core", "os_traits"),
+            ("core", "nova_gpu.host.sysfs"),
+            ("host", "nova.exception"),
+            ("host", "oslo_config.cfg"),
+            ("host", "nova_gpu.virt.pool"),
+            ("scheduler", "nova_gpu.host.discovery"),
+            ("api", "nova_gpu.host.discovery"),
+            ("virt", "eventlet.semaphore"),
+        ):
+            with self.subTest(f"{part} imports {name}"):
+                self.assertIsNotNone(faults(part, name))
+
+
+class TestModules(unittest.TestCase):
+    def test_length(self):
+        lengths = {
+            str(module.relative_to(PACKAGE)): len(module.read_text().splitlines())
+            for module in PACKAGE.rglob("*.py")
+        }
+        self.assertEqual({}, {name: n for name, n in lengths.items() if n > LONGEST})
+
+    def test_names(self):
+        names = {module.stem for module in PACKAGE.rglob("*")}
+        self.assertEqual(set(), names & NOT_A_NAME)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import importlib
+import pathlib
+import re
+import tomllib
+import unittest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+
+
+class TestPackages(unittest.TestCase):
+    def test_the_list_is_the_tree(self):
+        folders = {init.parent for init in (ROOT / "nova_gpu").rglob("__init__.py")}
+        shim = {name: ROOT / path for name, path in SETUPTOOLS["package-dir"].items()}
+        named = {
+            ".".join(folder.relative_to(ROOT).parts) for folder in folders - set(shim.values())
+        }
+        self.assertEqual(named | set(shim), set(SETUPTOOLS["packages"]))
+        self.assertLessEqual(set(shim.values()), folders)
+
+    def test_no_folder_hides_nova(self):
+        self.assertFalse((ROOT / "nova").exists())
+
+    def test_data_files_are_packaged(self):
+        for package, patterns in SETUPTOOLS["package-data"].items():
+            folder = ROOT.joinpath(*package.split("."))
+            for pattern in patterns:
+                self.assertTrue(list(folder.glob(pattern)), f"{package}: {pattern}")
+
+
+class TestEntryPoints(unittest.TestCase):
+    def test_they_can_be_loaded(self):
+        groups = {**PROJECT["project"]["entry-points"], "scripts": PROJECT["project"]["scripts"]}
+        for group, points in groups.items():
+            for name, target in points.items():
+                module, _, attribute = target.partition(":")
+                with self.subTest(f"{group}: {name}"):
+                    loaded = importlib.import_module(module)
+                    self.assertTrue(not attribute or callable(getattr(loaded, attribute)))
+
+
+class TestConstraints(unittest.TestCase):
+    def test_every_requirement_is_pinned_for_every_release(self):
+        files = ["requirements.txt", "test-requirements.txt"]
+        newest = [*files, "lint-requirements.txt", "doc/requirements.txt"]
+        for release, names in (("2025.2", files), ("2026.1", files), ("2026.2", newest)):
+            pinned = _names(f"tools/constraints/{release}.txt", exactly=True)
+            for name in names:
+                with self.subTest(f"{release}: {name}"):
+                    self.assertEqual(set(), _names(name) - pinned)
+
+
+def _names(path: str, exactly: bool = False) -> set[str]:
+    """The normalised distribution names in a requirements file; ``exactly``: all have ``==``."""
+    lines = [line.partition("#")[0].strip() for line in (ROOT / path).read_text().splitlines()]
+    names = set()
+    for line in filter(None, lines):
+        name, operator = re.findall(r"^([\w.-]+)([<>=]*)", line)[0]
+        assert not exactly or operator == "==", f"{path}: {line}"
+        names.add(re.sub(r"[-_.]+", "-", name).lower())
+    return names
