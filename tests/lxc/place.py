@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run of the suite is: its folder, its guests' image, its host's GPUs."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from tests.fixtures import hosts
+from tools.novalab import image, libvirtd, nodes
+
+FOLDER = "NOVA_GPU_LXC_FOLDER"
+SOAK = "NOVA_GPU_LXC_SOAK"
+BURSTS = "NOVA_GPU_LXC_BURSTS"
+
+# The host of machines/fermi-8.yaml, its cards by address. Their minors are not in that order: the
+# driver found the second socket first.
+GPUS = tuple(f"0000:{bus}:00.0" for bus in ("04", "05", "08", "09", "84", "85", "88", "89"))
+MINORS = (4, 5, 6, 7, 0, 1, 2, 3)
+SHARED = ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
+
+
+def node(gpu: int) -> nodes.Node:
+    """The device node of the card with that index in :data:`GPUS`."""
+    return nodes.pretend_nvidia([MINORS[gpu]])[0]
+
+
+def folder() -> pathlib.Path:
+    """:raises KeyError: outside of ``python -m tests.lxc``"""
+    return pathlib.Path(os.environ[FOLDER])
+
+
+def furnish(folder: pathlib.Path) -> None:
+    """What all tests share, made once."""
+    image.build(folder / "image.raw")
+    hosts.build("fermi-8", folder / "host")
+
+
+def private_libvirtd() -> libvirtd.PrivateLibvirtd:
+    """The one that runs already, in whose mount namespace the tests are."""
+    return libvirtd.PrivateLibvirtd(folder(), ())

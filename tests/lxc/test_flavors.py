@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a flavor to a guest that has its GPUs and no other's."""
+
+from __future__ import annotations
+
+from tests.lxc import base, place
+from tools.novalab import guest, image
+
+
+class FlavorTest(base.LXCTestCase):
+    def test_blueprint(self) -> None:
+        """The flavor of the blueprint, letter for letter."""
+        server = self.boot(self.flavor(**base.BLUEPRINT))
+
+        self.assertGPUs(server, {0, 1})
+        self.assertEqual(2, self.usage())
+        for name in ("nvidiactl", "nvidia-uvm"):
+            said = self.run_inside(
+                server, "/bin/sh", "-c", f": </dev/{name}", uid=image.USER_ID
+            ).stderr
+            self.assertIn(base.NO_DRIVER, said, name)
+
+        self.delete(server)
+        self.assertEqual(0, self.usage())
+
+    def test_root_in_the_guest_gets_no_other_card(self) -> None:
+        server = self.boot_with(1)
+        domain = self.domain(server)
+
+        for gpu in range(1, len(place.GPUS)):
+            # Seen from the way there and not from its outcome alone: the cgroup's word.
+            self.assertIn(
+                base.REFUSED, self._mknod_and_open(server, gpu), f"card {place.GPUS[gpu]}"
+            )
+        attempts = guest.escapes(self._lv, domain, place.node(1), place.GPUS[1])
+        self.assertGreater(len(attempts), 8)
+        self.assertEqual([], [each for each in attempts if not each.refused])
+
+    def _mknod_and_open(self, server: dict[str, object], gpu: int) -> str:
+        node = place.node(gpu)
+        script = f"mknod /tmp/n c {node.major} {node.minor} && : </tmp/n"
+        return self.run_inside(server, "/bin/sh", "-c", script).stderr
+
+    def test_root_in_the_guest_is_nobody_on_the_host(self) -> None:
+        server = self.boot_with(1)
+
+        maps = self.run_inside(server, "/bin/cat", "/proc/self/uid_map", "/proc/self/gid_map")
+        expected = [["0", "100000", "65536"]] * 2
+        self.assertEqual(expected, [line.split() for line in maps.stdout.splitlines()])
+
+    def test_network_of_its_own(self) -> None:
+        for flavor in (self.flavor(gpus="1"), self.flavor()):
+            server = self.boot(flavor)
+
+            of_guest, of_host = guest.network_namespaces(self._lv, self.domain(server))
+            self.assertNotEqual(of_host, of_guest)
+            interfaces = self.run_inside(server, "/bin/ls", "/proc/sys/net/ipv4/conf")
+            self.assertEqual({"all", "default", "lo"}, set(interfaces.stdout.split()))
+
+    def test_nothing_for_who_asks_for_nothing(self) -> None:
+        server = self.boot(self.flavor())
+
+        self.assertGPUs(server, ())
+        self.assertEqual(0, self.usage())
+
+    def test_no_gpu_spans_sockets_without_need(self) -> None:
+        self.assertGPUs(self.boot_with(1), {0})
+        self.assertGPUs(self.boot_with(4), {4, 5, 6, 7})
+        self.assertGPUs(self.boot_with(2), {1, 2})
+
+    def test_full_host(self) -> None:
+        self.boot_with(5)
+
+        refused = self.boot(self.flavor(gpus="= 4"), expected_state="ERROR")
+
+        self.assertRegex(self.fault(refused), r"\b3\b.*\bfree\b|\bfree\b.*\b3\b")
+        self.assertEqual(5, self.usage())
+
+    def test_what_the_host_never_has(self) -> None:
+        refused = self.boot(self.flavor(gpus="1", gpu_arch="hopper"), expected_state="ERROR")
+        self.assertIn("hopper", self.fault(refused).lower())
+
+        refused = self.boot(self.flavor(gpus="1", hypervisor="KVM"), expected_state="ERROR")
+        self.assertRegex(self.fault(refused), "hypervisor.*(?i:qemu|kvm)")
+
+    def test_counted_words(self) -> None:
+        """The flavor in Placement's own words, which quota counts."""
+        words = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
+        self.assertGPUs(self.boot(self.flavor(**words)), {0, 1})

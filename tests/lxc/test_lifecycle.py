@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest keeps its GPUs through everything that may happen to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from tests.lxc import base
+from tools.novalab import guest
+
+GPUS = {1, 2}
+
+
+class LifecycleTest(base.LXCTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        # Another instance before it, so that its cards are not the ones that anybody gets first.
+        self.boot_with(1)
+        self._server = self.boot_with(2)
+        self.assertGPUs(self._server, GPUS)
+
+    def _new_init(self, happens: Callable[[], Any], timeout_s: float = 30) -> None:
+        """Does what makes the guest start again, and waits until it has."""
+        domain = self.domain(self._server)
+        before = guest.init_pid(self._lv, domain)
+        happens()
+        self.wait_for("another init", lambda: self._init() not in (None, before), timeout_s)
+
+    def _init(self) -> int | None:
+        domain = self.domain(self._server)
+        if domain not in self._lv.virsh("list", "--name").split():
+            return None
+        try:
+            return guest.init_pid(self._lv, domain)
+        except (OSError, IndexError):  # it is just starting
+            return None
+
+    def test_hard_reboot(self) -> None:
+        self._new_init(lambda: self._reboot_server(self._server, hard=True))
+
+        self.assertGPUs(self._server, GPUS)
+
+    def test_soft_reboot(self) -> None:
+        self._new_init(self._soft_reboot)
+
+        self.assertGPUs(self._server, GPUS)
+        self.assertNotIn("Failed to soft reboot", self.stdlog.logger.output)
+
+    def test_soft_reboot_that_the_guest_ignores(self) -> None:
+        init = guest.init_pid(self._lv, self.domain(self._server))
+        os.kill(init, signal.SIGSTOP)
+
+        self._new_init(self._soft_reboot)
+
+        self.assertGPUs(self._server, GPUS)
+
+    def _soft_reboot(self) -> None:
+        self.api.post_server_action(self._server["id"], {"reboot": {"type": "SOFT"}})
+        self._wait_until("ACTIVE")
+
+    def _wait_until(self, status: str) -> None:
+        """Longer than Nova's own tests wait: real guests and real delays."""
+
+        def reached() -> bool:
+            server = self.api.get_server(self._server["id"])
+            return (server["status"], server["OS-EXT-STS:task_state"]) == (status, None)
+
+        self.wait_for(f"status {status}", reached)
+
+    def test_reboot_from_inside(self) -> None:
+        self._new_init(lambda: self.run_inside(self._server, "/bin/reboot", "-f"))
+
+        self.assertGPUs(self._server, GPUS)
+        self._wait_until("ACTIVE")
+
+    def test_stop_and_start(self) -> None:
+        self._stop_server(self._server)
+        self.assertEqual(3, self.usage())
+        other = self.boot_with(1)
+
+        self._start_server(self._server)
+
+        self.assertGPUs(self._server, GPUS)
+        self.assertGPUs(other, {3})
+
+    def test_poweroff_from_inside(self) -> None:
+        """Nova hears of it some seconds later, and the guest can be started again."""
+        self.run_inside(self._server, "/bin/poweroff", "-f")
+        self._wait_until("SHUTOFF")
+
+        self._start_server(self._server)
+
+        self.assertGPUs(self._server, GPUS)
+
+    def test_service_restart(self) -> None:
+        init = guest.init_pid(self._lv, self.domain(self._server))
+
+        self.restart_compute()
+
+        self.assertEqual(init, guest.init_pid(self._lv, self.domain(self._server)))
+        self.assertGPUs(self._server, GPUS)
+        self.assertEqual((3, 0), (self.usage(), self.reserved()))
+        self.assertGPUs(self.boot_with(1), {3})
+        self._new_init(lambda: self._reboot_server(self._server, hard=True))
+        self.assertGPUs(self._server, GPUS)
+
+    def test_delete_gives_back(self) -> None:
+        self.delete(self._server)
+
+        self.assertEqual(1, self.usage())
+        self.assertGPUs(self.boot_with(7), range(1, 8))
