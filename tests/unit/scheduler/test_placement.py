@@ -126,9 +126,10 @@ class AnswerTest(test.NoDBTestCase):
 
     def test_a_query_placement_refuses_is_no_answer(self) -> None:
         query = "resources=CUSTOM_NO_SUCH_CLASS:1,PGPU:1"
-        with self.assertRaises(exception.PlacementFailed) as caught:
-            placement.has_candidate(self.context, query)
-        self.assertIn("400", str(caught.exception))
+        failed = self.assertRaises(
+            exception.PlacementFailed, placement.has_candidate, self.context, query
+        )
+        self.assertIn("400", str(failed))
         # but a trait nobody knows is one
         query = "resources=PGPU:1&required=CUSTOM_NO_SUCH_TRAIT"
         self.assertFalse(placement.has_candidate(self.context, query))
