@@ -13,7 +13,7 @@ USER, USER_ID = "user", 1000
 SIZE_MIB = 32
 _BUSYBOX = pathlib.Path("/bin/busybox")
 _INIT = pathlib.Path(__file__).with_name("init.sh")
-_FOLDERS = "bin dev etc home/user mnt proc root run sbin sys tmp usr/lib var".split()
+_FOLDERS = ("bin", "dev", "etc", "home/user", "mnt", "proc", "root", "run", "sbin", "sys", "tmp")
 
 
 def tree(root: pathlib.Path) -> None:

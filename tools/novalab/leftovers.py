@@ -86,6 +86,17 @@ def processes(lab: str) -> list[Process]:
     )
 
 
+def named(name: str) -> list[Process]:
+    """The processes whose program is called *name*, anybody's."""
+    pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if (_PROC / str(pid) / "comm").read_text().strip() == name:
+                found.append(Process(pid, command(pid)))
+    return found
+
+
 def end(lab: str, patience_s: float = 5.0) -> list[Process]:
     """Ends all the lab's processes; returns them. Those that ignore SIGTERM are killed."""
     ended = processes(lab)
@@ -139,14 +150,22 @@ def found(folder: pathlib.Path) -> list[str]:
     ]
 
 
+def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
+    """Waits as well: the kernel takes a mount namespace apart some time after its last process."""
+    deadline = time.monotonic() + patience_s
+    while (devices := loop_devices(folder)) and time.monotonic() < deadline:
+        for device in devices:
+            subprocess.run(["losetup", "--detach", device.split()[0]], check=False)
+        time.sleep(0.05)
+
+
 def clear(folder: pathlib.Path) -> list[str]:
     """Removes what :func:`found` lists, and returns that."""
     cleared = found(folder)
     end(tag(folder))
     for path in mounts(folder):
         subprocess.run(["umount", "--lazy", str(path)], check=False)
-    for device in loop_devices(folder):
-        subprocess.run(["losetup", "--detach", device.split()[0]], check=False)
+    _detach_loops(folder)
     for group in guest_groups():
         with contextlib.suppress(OSError):
             cgroups.remove(group)

@@ -43,8 +43,8 @@ class LibvirtdFailed(Exception):
 
 @dataclasses.dataclass
 class PrivateLibvirtd:
-    """``folder`` holds all its state, in ``libvirt`` there; ``nodes`` are the device nodes of its /dev; members of
-    ``socket_group`` may use its socket (root always may).
+    """``folder`` is whose it is, and has its state in ``libvirt``; ``nodes`` are the device nodes
+    of its /dev; members of ``socket_group`` may use its socket (root always may).
     """
 
     folder: pathlib.Path

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import configparser
+import pathlib
+
+import fixtures
+import testtools
+from oslo_config import cfg
+
+from nova_gpu.conf import gpu
+from tools.novalab import config, settings
+
+
+class SettingsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+
+    def test_none_yet(self) -> None:
+        self.assertIsNone(settings.load(self.folder))
+
+    def test_password_and_ports_stay(self) -> None:
+        first = settings.save(self.folder, port_base=20000)
+        self.assertEqual(first, settings.load(self.folder))
+        self.assertEqual(first, settings.save(self.folder))
+        self.assertEqual(0o600, (self.folder / "lab.json").stat().st_mode & 0o777)
+
+    def test_port_base(self) -> None:
+        by_service = settings.Ports.from_base(20000).by_service()
+        self.assertEqual(list(range(20000, 20009)), sorted(by_service.values()))
+        self.assertIn("nova-api", by_service)
+        for wrong in (80, 65530):
+            self.assertRaises(ValueError, settings.Ports.from_base, wrong)
+
+
+class RenderTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.lab = settings.Lab(pathlib.Path("/srv/lab"), settings.Ports(), "secret")
+
+    def _parsed(self, template: str, lab: settings.Lab | None = None) -> configparser.ConfigParser:
+        parser = configparser.ConfigParser(strict=False, interpolation=None, default_section="")
+        parser.read_string(config.render(template, config.values(lab or self.lab)))
+        return parser
+
+    def test_compute_has_no_database(self) -> None:
+        for template in ("nova.conf", "nova-compute.conf"):
+            self.assertNotIn("mysql", config.render(template, config.values(self.lab)))
+        self.assertIn("database", self._parsed("nova-controller.conf"))
+
+    def test_containers_are_unprivileged(self) -> None:
+        libvirt = self._parsed("nova-compute.conf")["libvirt"]
+        self.assertEqual(libvirt["uid_maps"], libvirt["gid_maps"])
+        self.assertGreater(int(libvirt["uid_maps"].split(":")[1]), 0)
+
+    def test_credentials_of_every_section_that_has_them(self) -> None:
+        nova = self._parsed("nova.conf")
+        for section in ("keystone_authtoken", "placement", "glance", "neutron"):
+            self.assertEqual("secret", nova[section]["password"])
+            self.assertEqual("http://127.0.0.1:5000", nova[section]["auth_url"])
+
+    def test_gpu_options_exist(self) -> None:
+        """What the lab sets is what the package reads, and the pretended host is where it is."""
+        path = self.useFixture(fixtures.TempDir()).join("nova-compute.conf")
+        pathlib.Path(path).write_text(config.render("nova-compute.conf", config.values(self.lab)))
+        conf = cfg.ConfigOpts()
+        gpu.register_opts(conf)
+        conf(["--config-file", path])
+        set_here = self._parsed("nova-compute.conf")["gpu"]
+        for name, value in set_here.items():
+            option = conf.gpu[name]
+            self.assertEqual(value, option[0] if isinstance(option, list) else option)
+            self.assertThat(value, testtools.matchers.StartsWith("/srv/lab/host/"))
+
+    def test_real_gpus_are_read_where_they_are(self) -> None:
+        lab = settings.Lab(self.lab.folder, self.lab.ports, "secret", real=True)
+        self.assertNotIn("gpu", self._parsed("nova-compute.conf", lab))
+
+    def test_unknown_name_in_a_template(self) -> None:
+        self.assertRaises(KeyError, config.render, "nova.conf", {})

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/lab: a whole OpenStack with GPUs on one machine."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+
+from tools.novalab import cloud, ports, process, services, settings, steps
+
+_DESCRIPTION = """\
+A whole OpenStack on this machine, with this project's compute driver in it: Keystone, Glance,
+Placement, Nova (API, scheduler, conductor, compute) as separate processes from PyPI, MariaDB,
+RabbitMQ and libvirt's LXC driver from Debian, and GPUs that are only pretended unless --real is
+given. Needs Debian 12 (or newer) and root; neither systemd nor sudo.
+"""
+_EPILOG = """\
+All state is in one folder, by default /var/lib/nova-gpu-lab (--dir, or NOVA_GPU_LAB_DIR); downloads
+in it are used again. Outside of it: Debian's packages, which stay; user nova and a file in
+/etc/sudoers.d while the lab is up. Nothing listens but on 127.0.0.1.
+
+    tools/lab demo                     all there is to see, and everything taken down again
+    tools/lab up                       a cloud to play with
+    eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
+    tools/lab down                     nothing is left but the folder
+"""
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    lab = _lab(arguments)
+    if cloud.is_up(lab):
+        steps.say(f"The lab in {lab.folder} is up.")
+        return 0
+    cloud.up(lab)
+    steps.say(f'\nThe cloud is up: eval "$({sys.argv[0]} openrc)"')
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        steps.say("There is no lab here.")
+        return 0
+    left = cloud.down(lab)
+    steps.say("Looked for processes, mounts, device nodes, domains, control groups, loop devices,")
+    steps.say("the user and the sudoers file: " + ("nothing is left." if not left else "LEFT:"))
+    for each in left:
+        steps.say(f"  {each}")
+    return 1 if left else 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        steps.say("There is no lab here.")
+        return 1
+    by_service = lab.ports.by_service()
+    listening = ports.listeners(by_service.values())
+    for name in services.NAMES:
+        pid = process.pid(lab, name)
+        port = by_service.get(name)
+        state = f"up, process {pid}" if pid else "down"
+        if port:
+            state += f", port {port}" + ("" if port in listening or not pid else " (not listening)")
+        steps.say(f"  {name:15} {state}")
+    for each in cloud.found(lab):
+        steps.say(f"  {each}")
+    return 0 if cloud.is_up(lab) else 1
+
+
+def _openrc(arguments: argparse.Namespace) -> int:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        raise steps.Failed("there is no lab here: bring one up first")
+    for name, value in lab.credentials().items():
+        steps.say(f"export {name}={shlex.quote(value)}")
+    steps.say(f"export PATH={shlex.quote(str(lab.venv / 'bin'))}:$PATH")
+    return 0
+
+
+def _lab(arguments: argparse.Namespace) -> settings.Lab:
+    try:
+        return settings.save(settings.folder(arguments.dir), arguments.port_base, arguments.real)
+    except ValueError as error:
+        raise steps.Failed(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/lab",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--dir", help="the lab's folder; user nova must be able to reach it")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(
+        name: str, run: Callable[[argparse.Namespace], int], text: str
+    ) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    for name, run, text in (("up", _up, "bring the cloud up"),):
+        starts = verb(name, run, text)
+        starts.add_argument(
+            "--port-base", type=int, metavar="N", help="use the ports from N on, not the usual ones"
+        )
+        starts.add_argument(
+            "--real", action="store_true", help="offer this machine's own GPUs, not pretended ones"
+        )
+    verb("down", _down, "take the cloud away and look for anything left behind")
+    verb("status", _status, "what runs, and what is on the machine because of the lab")
+    verb("openrc", _openrc, "print the environment for openstack and nova")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except steps.Failed as error:
+        steps.fail(error)
+    except KeyboardInterrupt:
+        steps.say("\ninterrupted: `tools/lab down` takes away what was started")
+    return 1

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services' configuration, from the files in templates/."""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import pathlib
+import shutil
+import string
+
+from tools.novalab import settings
+
+_TEMPLATES = pathlib.Path(__file__).with_name("templates")
+_NOVA = ("nova.conf", "nova-controller.conf", "nova-compute.conf", "rootwrap.conf")
+# Where each goes below etc/. They hold the password, hence are readable to group nova alone.
+_FILES = {
+    "keystone.conf": "keystone",
+    "glance-api.conf": "glance",
+    "placement.conf": "placement",
+    "rabbitmq.conf": "rabbitmq",
+    "mariadb.sql": "mariadb",
+    **dict.fromkeys(_NOVA, "nova"),
+}
+
+
+def values(lab: settings.Lab) -> dict[str, str]:
+    """What the templates name with a dollar."""
+    ports = lab.ports
+    plain = {
+        "database": f"mysql+pymysql://lab:{lab.password}@127.0.0.1:{ports.mariadb}",
+        "etc": str(lab.etc),
+        "glance": lab.url("glance"),
+        "host": str(lab.host),
+        "instances": str(lab.instances),
+        "keystone": lab.url("keystone"),
+        "nova_api": lab.url("nova-api"),
+        "password": lab.password,
+        "rabbitmq_port": str(ports.rabbitmq),
+        "region": settings.REGION,
+        "state": str(lab.state),
+        "transport": transport_url(lab),
+        "venv": str(lab.venv),
+    }
+    gpu = "" if lab.real else render("nova-gpu.conf", plain)
+    return {**plain, "auth": render("auth.conf", plain), "gpu": gpu}
+
+
+def transport_url(lab: settings.Lab) -> str:
+    return f"rabbit://nova:{lab.password}@127.0.0.1:{lab.ports.rabbitmq}/"
+
+
+def database_url(lab: settings.Lab, name: str) -> str:
+    return f"{values(lab)['database']}/{name}?charset=utf8"
+
+
+def render(template: str, names: dict[str, str]) -> str:
+    """:raises KeyError: where the template names what *names* lacks"""
+    return string.Template((_TEMPLATES / template).read_text()).substitute(names)
+
+
+def write(lab: settings.Lab) -> None:
+    """Writes all of etc/, and what the services read that may not be where the user nova can."""
+    shutil.rmtree(lab.etc, ignore_errors=True)
+    names = values(lab)
+    group = grp.getgrnam(settings.USER).gr_gid
+    for template, folder in _FILES.items():
+        path = lab.etc / folder / template
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o640)
+        shutil.chown(path, group=group)
+        path.write_text(render(template, names))
+    stock = lab.venv / "etc"
+    shutil.copy(stock / "nova/api-paste.ini", lab.etc / "nova")
+    shutil.copytree(stock / "nova/rootwrap.d", lab.etc / "nova/rootwrap.d")
+    for module in ("nonet.py", "gunicorn_settings.py"):
+        shutil.copy(pathlib.Path(__file__).with_name(module), lab.etc)
+
+
+def digest(lab: settings.Lab) -> str:
+    """Of all that decides what the databases hold before the first request."""
+    rendered = [render(template, values(lab)) for template in sorted(_FILES)]
+    installed = (lab.venv / ".installed").read_text()
+    return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

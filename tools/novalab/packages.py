@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lab runs: Debian's packages, and a virtual environment from PyPI.
+
+Both are left as they are where nothing changed, so that only the first run waits for downloads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+from tools.novalab import settings, steps
+
+# The interpreter that user "nova" can reach; root's own may be somewhere in /root.
+_PYTHON = "/usr/bin/python3"
+_FIRST = ("python3-venv",)
+_DEBIAN = (
+    "busybox-static",
+    "e2fsprogs",
+    "gcc",
+    "libc6-dev",
+    "libvirt-clients",
+    "libvirt-daemon",
+    "libvirt-daemon-driver-lxc",
+    "libvirt-dev",
+    "mariadb-client-core",
+    "mariadb-server-core",
+    "mount",
+    "pkg-config",
+    "python3-dev",
+    "qemu-utils",
+    "rabbitmq-server",
+    "sudo",
+    "util-linux",
+)
+# Pinned, with all they need, by the constraints file.
+_PYPI = (
+    "PyMySQL",
+    "PyYAML",
+    "glance",
+    "gunicorn",
+    "keystone",
+    "nova",
+    "openstack-placement",
+    "osc-placement",
+    "pyroute2",
+    "python-novaclient",
+    "python-openstackclient",
+)
+# Built against Debian's libvirt, hence after it.
+_BUILT = ("libvirt-python",)
+# What the project's package is built from.
+_PROJECT = ("nova_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt", "README.rst")
+_POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
+
+
+def install(lab: settings.Lab) -> None:
+    """:raises steps.Failed: with the log of what failed"""
+    apt, pip = lab.log / "apt.log", lab.log / "pip.log"
+    lab.log.mkdir(parents=True, exist_ok=True)
+    wanted = _digest()
+    stamp = lab.venv / ".installed"
+    fresh = not stamp.exists() or stamp.read_text() != wanted
+    if _missing(_FIRST):
+        with steps.step("Debian: python3-venv", apt):
+            _apt(_FIRST, apt)
+
+    def debian() -> None:
+        with steps.step("Debian packages", apt):
+            _apt(_DEBIAN, apt)
+
+    def pypi() -> None:
+        with steps.step("Nova and the other services from PyPI", pip):
+            steps.run([_PYTHON, "-m", "venv", "--clear", str(lab.venv)], pip)
+            _pip(lab, _PYPI)
+
+    steps.together(*([debian] if _missing(_DEBIAN) else []), *([pypi] if fresh else []))
+    if fresh:
+        with steps.step("libvirt-python, built against Debian's libvirt", pip):
+            _pip(lab, _BUILT)
+        stamp.write_text(wanted)
+    _install_project(lab)
+
+
+def _digest() -> str:
+    constraints = _constraints().read_bytes()
+    return hashlib.sha256(constraints + repr((_PYPI, _BUILT)).encode()).hexdigest()
+
+
+def _constraints() -> pathlib.Path:
+    return settings.ROOT / "tools" / "constraints" / f"{settings.RELEASE}.txt"
+
+
+def _missing(names: tuple[str, ...]) -> list[str]:
+    query = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n", *names]
+    result = subprocess.run(query, capture_output=True, text=True, check=False)
+    present = {
+        line.split()[1] for line in result.stdout.splitlines() if line.startswith("installed ")
+    }
+    return [name for name in names if name not in present]
+
+
+def _apt(names: tuple[str, ...], log: pathlib.Path) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    wait = ["apt-get", "-o", "DPkg::Lock::Timeout=600"]
+    with _services_stay_stopped():
+        steps.run([*wait, "update"], log, environment)
+        packages = _missing(names)
+        steps.run([*wait, "install", "-y", "--no-install-recommends", *packages], log, environment)
+
+
+@contextlib.contextmanager
+def _services_stay_stopped() -> Iterator[None]:
+    """Debian starts what it installs, unless policy-rc.d says no (invoke-rc.d(8))."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()
+
+
+def _pip(lab: settings.Lab, names: tuple[str, ...]) -> None:
+    argv = [lab.program("python"), "-m", "pip", "install", "--prefer-binary", "--progress-bar=off"]
+    argv += ["--cache-dir", str(lab.cache / "pip"), "--constraint", str(_constraints())]
+    steps.run([*argv, *names], lab.log / "pip.log")
+
+
+def _install_project(lab: settings.Lab) -> None:
+    """Unless what is installed is the same. From a copy, since building leaves files in the tree;
+    without dependencies, which the constraints have named. A checkout may have no tags, whence
+    PBR_VERSION.
+    """
+    log, copy, stamp = lab.log / "pip.log", lab.cache / "project", lab.venv / ".project"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    for name in _PROJECT:
+        source = settings.ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, copy)
+    files = sorted(path for path in copy.rglob("*") if path.is_file())
+    content = b"\0".join(str(path).encode() + path.read_bytes() for path in files)
+    wanted = hashlib.sha256(content).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    with steps.step("this project", log):
+        argv = [lab.program("python"), "-m", "pip", "install", "--no-deps", "--force-reinstall"]
+        argv += ["--cache-dir", str(lab.cache / "pip"), str(copy)]
+        steps.run(argv, log, {**os.environ, "PBR_VERSION": "0.0.0"})
+        stamp.write_text(wanted)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lab says while it works: one line for a step, with its seconds."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_TAIL_LINES = 15
+_LINE = threading.Lock()
+
+
+class Failed(Exception):
+    """A step did not succeed. The text is for the operator: what, why, what to do."""
+
+
+def say(text: str = "") -> None:
+    with _LINE:
+        print(text, flush=True)
+
+
+def tail(log: pathlib.Path, lines: int = _TAIL_LINES) -> str:
+    try:
+        return "\n".join(
+            f"    {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]
+        )
+    except OSError as error:
+        return f"    ({error})"
+
+
+@contextlib.contextmanager
+def step(name: str, log: pathlib.Path | None = None) -> Iterator[None]:
+    """Prints *name* with the seconds it took; where it fails, its log and the end of that.
+
+    :raises Failed: in place of whatever was raised inside
+    """
+    began = time.monotonic()
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        say(f"  {time.monotonic() - began:6.1f} s  {name}: FAILED")
+        reason = str(error) or type(error).__name__
+        if isinstance(error, subprocess.CalledProcessError) and error.stderr:
+            reason += f"\n{error.stderr}"
+        if log is not None:
+            reason += f"\n  its log {log} ends with:\n{tail(log)}"
+        raise Failed(f"{name}: {reason}") from error
+    say(f"  {time.monotonic() - began:6.1f} s  {name}")
+
+
+def together(*steps: Callable[[], None]) -> None:
+    """Runs the steps side by side, and all of them to their end. :raises Failed: the first one's"""
+    if not steps:
+        return
+    with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
+        for future in [pool.submit(each) for each in steps]:
+            future.result()
+
+
+def run(
+    argv: Sequence[str],
+    log: pathlib.Path,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path | None = None,
+) -> None:
+    """Runs a command with what it prints added to *log*.
+
+    :raises Failed: where it ends with another status than 0
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        out.write(f"$ {' '.join(argv)}\n".encode())
+        out.flush()
+        result = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=cwd, check=False
+        )
+    if result.returncode:
+        raise Failed(f"`{' '.join(argv)[:200]}` ended with status {result.returncode}")
+
+
+def wait_for(
+    what: str, check: Callable[[], bool], timeout_s: float = 60.0, pause_s: float = 0.2
+) -> None:
+    """:raises Failed: where *check* is not true within the time"""
+    deadline = time.monotonic() + timeout_s
+    while not check():
+        if time.monotonic() > deadline:
+            raise Failed(f"{what} within {timeout_s:.0f} s: no")
+        time.sleep(pause_s)
+
+
+def fail(error: Failed) -> None:
+    print(f"\ntools/lab: {error}", file=sys.stderr, flush=True)
