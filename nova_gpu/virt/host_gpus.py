@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 
 import libvirt
 from nova import context as nova_context
@@ -123,11 +123,11 @@ class HostGPUs:
                 self._offer = offers.including(self._offer, key, address)
             offered = self._offer
         self._provider_uuids = provider_tree.ensure(tree, nodename, offered)
-        not_free = self._not_free()
+        strangers = self._known_strangers()
         for key, uuid in self._provider_uuids.items():
             if key in offered:
                 group = offered[key]
-                reserved = len(not_free & group.gpus.keys())
+                reserved = len(self._lost(group) | (strangers & group.gpus.keys()))
                 provider_tree.publish(tree, uuid, group, reserved, self.hypervisor_type, self)
             else:
                 provider_tree.withdraw(tree, uuid, self)
@@ -135,10 +135,14 @@ class HostGPUs:
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
         return self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
 
-    def _not_free(self) -> set[PciAddress]:
-        """What Placement must not count as free: what is ill and nobody's, and a stranger's."""
-        ill = {address for group in self._offer.values() for address in group.ill}
-        ours = {address for _, address in self._recorded(self._provider_uuids)}
+    def _lost(self, group: GPUGroup) -> set[PciAddress]:
+        """Those of a group that are ill and nobody's."""
+        recorded = self._recorded(self._provider_uuids)
+        ours = {address for key, address in recorded if key == group.key}
+        return group.ill.keys() - ours - self._occupancy.started()
+
+    def _known_strangers(self) -> Set[PciAddress]:
+        """The cards that a domain has for which Nova does not count them, each said once."""
         strangers = self._occupancy.strangers()
         for address, uuid in strangers.items() - self._strangers.items():
             LOG.error(
@@ -148,7 +152,7 @@ class HostGPUs:
                 uuid,
             )
         self._strangers = strangers
-        return (ill - ours - self._occupancy.started()) | strangers.keys()
+        return strangers.keys()
 
     def stats(self) -> str | None:
         """What the scheduler's filter reads of this host, ``None`` without GPUs."""
@@ -169,12 +173,11 @@ class HostGPUs:
 
     # The pool
 
-    def usable(self, addresses: Collection[PciAddress]) -> frozenset[PciAddress]:
-        well = {
-            address
-            for group in self._offer.values()
-            for address in group.gpus.keys() - group.ill.keys()
-        }
+    def usable(
+        self, provider_uuid: str, addresses: Collection[PciAddress]
+    ) -> frozenset[PciAddress]:
+        group = self.group_of(provider_uuid)
+        well = group.gpus.keys() - group.ill.keys() if group else frozenset()
         return frozenset((well & set(addresses)) - self._occupancy.taken())
 
     def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:

@@ -75,10 +75,15 @@ class Occupancy:
 
         :raises DeviceUnavailable: when another start or domain has one of them
         """
-        with self._holds.hold(instance_uuid, addresses, look):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._holds.hold(instance_uuid, addresses, look))
+            finally:
+                # Held from here on; or refused, and then the claim is given up as well.
+                with self._lock:
+                    for address in addresses:
+                        self._handed_out.pop(address, None)
             with self._lock:
-                for address in addresses:
-                    self._handed_out.pop(address, None)
                 self._started[instance_uuid] = addresses
             yield
 

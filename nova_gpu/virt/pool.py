@@ -23,8 +23,13 @@ from nova_gpu.core.topology import Place
 class Supply(Protocol):
     """What is known now of the GPUs behind the sets in the provider tree."""
 
-    def usable(self, addresses: Collection[PciAddress]) -> frozenset[PciAddress]:
-        """Those of *addresses* that are well and that nobody names or starts with."""
+    def usable(
+        self, provider_uuid: str, addresses: Collection[PciAddress]
+    ) -> frozenset[PciAddress]:
+        """Those of the provider's *addresses* that are well and that nobody names or starts with.
+
+        Another product may be at an address now: then it is another provider's as well.
+        """
 
     def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, Place]:
         """Where each of *addresses* is."""
@@ -64,7 +69,7 @@ class DeviceSet(set[Any]):
         provider_uuid = next((each.provider_uuid for each in self), "")
         supply = _supply_by_provider.get(provider_uuid)
         # Nobody to ask means that nothing is known of these GPUs: none is free.
-        usable = supply.usable(addresses) if supply else frozenset()
+        usable = supply.usable(provider_uuid, addresses) if supply else frozenset()
         return Pool(provider_uuid, usable, supply)
 
 

@@ -36,22 +36,21 @@ def starting(
     :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
     :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
     """
-    with _in_novas_words(instance, spawning):
-        held = _gpus_of(gpus, instance)
-        _compare(gpus, instance, held)
-        hold = gpus.held(instance.uuid, frozenset(gpu.address for _, gpu in held))
-    if not held:
-        yield
-        return
     with contextlib.ExitStack() as stack:
         with _in_novas_words(instance, spawning):
-            stack.enter_context(hold)
+            held = _gpus_of(gpus, instance)
+            if held:
+                # First, because the pool has them back as soon as a hold ends or is refused.
+                addresses = frozenset(gpu.address for _, gpu in held)
+                stack.enter_context(gpus.held(instance.uuid, addresses))
+            _compare(gpus, instance, held)
             _open_nodes(gpus, instance, held)
-        LOG.info(
-            "Starting with GPUs %s",
-            ", ".join(str(gpu.address) for _, gpu in held),
-            instance=instance,
-        )
+        if held:
+            LOG.info(
+                "Starting with GPUs %s",
+                ", ".join(str(gpu.address) for _, gpu in held),
+                instance=instance,
+            )
         yield
 
 
