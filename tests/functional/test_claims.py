@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs an instance gets, and who gets none."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import fixtures
+from nova.scheduler import request_filter
+
+from nova_gpu.scheduler.request_filter import gpu_request_filter
+from tests.functional import base
+
+KEPLER = base.SECOND_SOCKET
+
+
+class ClaimsTest(base.GPUServersTestBase):
+    def test_the_blueprints_flavor(self) -> None:
+        self.start_host()
+        server = self.boot(self.flavor(**base.BLUEPRINT))
+        self.assertGPUs(server, base.FIRST_SOCKET[:2])
+        self.assertInventory(used=2)
+
+    def test_gpus_of_one_socket_are_kept_together(self) -> None:
+        self.start_host()
+        servers = [self.boot(self.gpu_flavor(gpus)) for gpus in (1, 4, 2)]
+        expected = (base.FIRST_SOCKET[:1], base.SECOND_SOCKET, base.FIRST_SOCKET[1:3])
+        for server, addresses in zip(servers, expected, strict=True):
+            self.assertGPUs(server, addresses)
+        self.assertInventory(used=7)
+
+    def test_full_host_is_refused_in_words(self) -> None:
+        self.start_host()
+        self.boot(self.gpu_flavor(6))
+        fault = self.boot_refused(self.gpu_flavor(3))
+        self.assertIn("2", fault)
+        self.assertRegex(fault, "free")
+        self.assertInventory(used=6)
+
+    def test_delete_gives_back(self) -> None:
+        self.start_host()
+        server = self.boot(self.gpu_flavor(8))
+        self._delete_server(server)
+        self.assertInventory(used=0)
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_multi_create(self) -> None:
+        self.start_host()
+        request = self._build_server(flavor_id=self.gpu_flavor(2), networks="none")
+        request |= {"min_count": 3, "max_count": 3, "return_reservation_id": True}
+        reservation = self.api.post_server({"server": request})["reservation_id"]
+        servers = self.api.get_servers(search_opts={"reservation_id": reservation})
+        servers = [self._wait_for_state_change(each, "ACTIVE") for each in servers]
+        got = sorted(self.recorded(server) for server in servers)
+        for server in servers:
+            self.assertGPUs(server, self.recorded(server))
+        self.assertEqual(6, len(set().union(*got)))
+        for pair in got:
+            self.assertTrue(set(pair) <= set(base.FIRST_SOCKET) or set(pair) <= set(KEPLER), got)
+        self.assertInventory(used=6)
+
+    def test_two_architectures(self) -> None:
+        self.start_host(machine="two-architectures")
+        kepler = self.boot(self.flavor(gpus="= 1", gpu_arch="s== kepler"))
+        fermi = self.boot(self.flavor(gpus="= 4", gpu_arch="s== fermi"))
+        self.assertGPUs(kepler, KEPLER[:1])
+        self.assertGPUs(fermi, base.FIRST_SOCKET)
+        fault = self.boot_refused(self.flavor(gpus="= 1", gpu_arch="s== fermi"))
+        self.assertIn("fermi", fault)
+
+    def test_one_instance_never_gets_two_architectures(self) -> None:
+        self.start_host(machine="two-architectures")
+        self.boot_refused(self.gpu_flavor(5))
+        self.assertGPUs(self.boot(self.gpu_flavor(4)), base.FIRST_SOCKET)
+
+    def test_image_that_requires_a_gpu(self) -> None:
+        self.start_host()
+        image = self._image({"trait:CUSTOM_GPU_ARCH_FERMI": "required"})
+        server = self.boot(self.gpu_flavor(1), image_uuid=image)
+        self.assertGPUs(server, base.FIRST_SOCKET[:1])
+        self.boot_refused(self.flavor(), image_uuid=image)
+        kepler = self._image({"trait:CUSTOM_GPU_ARCH_KEPLER": "required"})
+        self.boot_refused(self.gpu_flavor(1), image_uuid=kepler)
+        self.assertInventory(used=1)
+
+    def test_resources_in_the_flavor(self) -> None:
+        self.start_host()
+        flavor = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
+        self.assertGPUs(self.boot(self.flavor(**flavor)), base.FIRST_SOCKET[:2])
+
+    def test_an_instance_without_gpus_gets_none(self) -> None:
+        self.start_host()
+        server = self.boot(self.flavor())
+        self.assertGPUs(server, [])
+        # Its network is its own all the same.
+        self.assertIsNotNone(self.domain(server).find("features/privnet"))
+
+    def _image(self, properties: dict[str, str]) -> str:
+        now = datetime.datetime(2026, 1, 1)
+        image: dict[str, Any] = {
+            "name": "needs-a-gpu",
+            "container_format": "raw",
+            "disk_format": "raw",
+            "min_disk": 0,
+            "min_ram": 0,
+            "size": 1,
+            "status": "active",
+            "tags": [],
+            "created_at": now,
+            "updated_at": now,
+            "deleted_at": None,
+            "properties": properties,
+        }
+        return str(self.glance.create(None, image)["id"])
+
+
+class WithoutOurFilterTest(base.GPUServersTestBase):
+    """A scheduler that was not told of GPUs."""
+
+    ADDITIONAL_FILTERS = ()
+
+    def _setup_scheduler_service(self) -> Any:
+        stock = [each for each in request_filter.ALL_REQUEST_FILTERS if each != gpu_request_filter]
+        name = "nova.scheduler.request_filter.ALL_REQUEST_FILTERS"
+        self.useFixture(fixtures.MonkeyPatch(name, stock))
+        return super()._setup_scheduler_service()
+
+    def test_no_claim_is_refused_at_spawn(self) -> None:
+        self.start_host()
+        fault = self.boot_refused(self.gpu_flavor(2))
+        self.assertIn("GPUFilter", fault)
+        self.assertInventory(used=0)
+
+    def test_wrong_architecture_is_refused_at_spawn(self) -> None:
+        self.start_host()
+        flavor = {"gpus": "= 1", "gpu_arch": "s== kepler", "resources:PGPU": "1"}
+        fault = self.boot_refused(self.flavor(**flavor))
+        self.assertIn("kepler", fault)
+        self.assertInventory(used=0)
+
+    def test_wrong_count_is_refused_at_spawn(self) -> None:
+        self.start_host()
+        fault = self.boot_refused(self.flavor(**{"gpus": "= 3", "resources:PGPU": "2"}))
+        self.assertIn("3", fault)
+        self.assertInventory(used=0)
+        # And what it was to have is free at once.
+        self.assertGPUs(self.boot(self.flavor(**{"resources:PGPU": "8"})), base.ALL)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An instance keeps its GPUs through everything that stops and starts its guest on one host."""
+
+from __future__ import annotations
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.functional import base
+
+MINE = base.SECOND_SOCKET[:2]
+
+
+class LifecycleTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        # So that the first free GPUs are not the instance's own.
+        self.neighbour = self.boot(self.gpu_flavor(3))
+        self.server = self.boot(self.gpu_flavor(2))
+        self.assertGPUs(self.server, MINE)
+
+    def assertAsBefore(self) -> None:
+        self.assertGPUs(self.server, MINE)
+        self.assertGPUs(self.neighbour, base.FIRST_SOCKET[:3])
+        self.assertInventory(used=5)
+
+    def test_service_restart(self) -> None:
+        self.restart_host("host1")
+        self.assertAsBefore()
+        self.assertGPUs(self.boot(self.gpu_flavor(2)), base.SECOND_SOCKET[2:])
+
+    def test_hard_reboot(self) -> None:
+        self._reboot_server(self.server, hard=True)
+        self.assertAsBefore()
+
+    def test_hard_reboot_after_a_service_restart(self) -> None:
+        self.restart_host("host1")
+        self._reboot_server(self.server, hard=True)
+        self.assertAsBefore()
+
+    def test_soft_reboot(self) -> None:
+        # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
+        self.flags(wait_soft_reboot_seconds=1, group="libvirt")
+        self._reboot_server(self.server)
+        self.assertAsBefore()
+
+    def test_stop_and_start(self) -> None:
+        self._stop_server(self.server)
+        # A stopped instance keeps its GPUs: they are nobody else's meanwhile.
+        self.period()
+        other = self.boot(self.gpu_flavor(2))
+        self.assertGPUs(other, base.SECOND_SOCKET[2:])
+        self._delete_server(other)
+        self._start_server(self.server)
+        self.assertAsBefore()
+
+    def test_rebuild(self) -> None:
+        image = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
+        self._rebuild_server(self.server, image)
+        self.assertAsBefore()
+
+    def test_host_boot(self) -> None:
+        """Guests that ran are started again before the service has seen its provider tree."""
+        self.flags(resume_guests_state_on_host_boot=True)
+        connection = self.computes["host1"].driver._host.get_connection()
+        for domain in connection.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            domain.destroy()
+        self.restart_host("host1")
+        self.assertAsBefore()
+        running = connection.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        self.assertEqual(2, len(running))
+
+    def test_shelve_and_unshelve(self) -> None:
+        self.flags(shelved_offload_time=-1)
+        self._shelve_server(self.server, expected_state="SHELVED")
+        self.assertInventory(used=5)
+        self._shelve_offload_server(self.server)
+        self.assertInventory(used=3)
+        # Somebody else has them now, and what the database still says is not looked at.
+        other = self.boot(self.gpu_flavor(2))
+        self.assertGPUs(other, MINE)
+        self._unshelve_server(self.server)
+        self.assertGPUs(self.server, base.SECOND_SOCKET[2:])
+        self.assertGPUs(other, MINE)
+        self.assertInventory(used=7)
+
+    def test_delete_of_a_shelved_instance_touches_nobody(self) -> None:
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(self.server)
+        other = self.boot(self.gpu_flavor(2))
+        self._delete_server(self.server)
+        self.period()
+        self.assertGPUs(other, MINE)
+        self.assertInventory(used=5)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resize and evacuation: two hosts, whose cards have the same addresses."""
+
+from __future__ import annotations
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
+
+from tests.functional import base
+
+
+class MovesTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+        self.server = self.boot(self.gpu_flavor(1))
+        self.neighbour = self.boot(self.gpu_flavor(1))
+        self.start_host("host2")
+        # At host2 the instance will get its neighbour's address at host1.
+        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
+
+    def assertOthersUntouched(self) -> None:
+        self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[1]], "host1")
+        self.assertGPUs(self.stranger, [base.FIRST_SOCKET[0]], "host2")
+
+    def assertUsed(self, host1: int, host2: int) -> None:
+        self.assertInventory(used=host1, host="host1")
+        self.assertInventory(used=host2, host="host2")
+
+    def assertNoDomain(self, host: str) -> None:
+        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, host)
+
+    def _resize(self, gpus: int) -> None:
+        self._resize_server(self.server, self.gpu_flavor(gpus))
+        self.assertEqual("host2", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+
+    def test_resize_and_confirm(self) -> None:
+        self._resize(2)
+        moved = base.FIRST_SOCKET[1:3]
+        self.assertEqual(list(moved), self.recorded(self.server))
+        self.assertEqual(list(moved), self.rendered(self.server, "host2"))
+        # Until it is confirmed the old GPU is the instance's as well.
+        self.assertEqual([base.FIRST_SOCKET[0]], self.rendered(self.server, "host1"))
+        self.assertUsed(2, 3)
+        self.confirm(self.server, source="host1")
+        self.assertNoDomain("host1")
+        self.assertGPUs(self.server, moved, "host2")
+        self.assertUsed(1, 3)
+        self.assertOthersUntouched()
+        # And at the source exactly the old one is free again.
+        again = self.boot(self.gpu_flavor(7), host="host1")
+        self.assertGPUs(again, [base.FIRST_SOCKET[0], *base.ALL[2:]], "host1")
+
+    def test_resize_and_revert(self) -> None:
+        self._resize(2)
+        self.period("host1")
+        self.period("host2")
+        self.server = self._revert_resize(self.server)
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
+        self.assertNoDomain("host2")
+        self.assertUsed(2, 1)
+        self.assertOthersUntouched()
+        again = self.boot(self.gpu_flavor(7), host="host2")
+        self.assertGPUs(again, base.ALL[1:], "host2")
+
+    def test_old_gpu_is_kept_until_the_resize_is_confirmed(self) -> None:
+        self._resize(2)
+        self.restart_host("host1")
+        self.period("host1")
+        again = self.boot(self.gpu_flavor(6), host="host1")
+        self.assertGPUs(again, base.ALL[2:], "host1")
+        self.boot_refused(self.gpu_flavor(1), host="host1")
+        self.assertInventory(used=8, host="host1")
+
+    def test_resize_to_a_flavor_without_gpus(self) -> None:
+        self._resize_server(self.server, self.flavor())
+        self.confirm(self.server, source="host1")
+        host = self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]
+        self.assertGPUs(self.server, [], host)
+        self.assertUsed(1, 1)
+        self.assertOthersUntouched()
+
+    def test_evacuate_and_the_source_comes_back(self) -> None:
+        self.force_down("host1")
+        self._evacuate_server(self.server, expected_host="host2")
+        self._start_server(self.server)
+        self.assertEqual([base.FIRST_SOCKET[1]], self.recorded(self.server))
+        self.assertEqual([base.FIRST_SOCKET[1]], self.rendered(self.server, "host2"))
+        self.assertEqual([base.FIRST_SOCKET[0]], self.rendered(self.server, "host1"))
+        self.bring_back("host1")
+        self.assertNoDomain("host1")
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[1]], "host2")
+        self.assertUsed(1, 2)
+        self.assertOthersUntouched()
+        self.period("host1")
+        self.assertInventory(used=1, host="host1")
+        self.assertGPUs(
+            self.boot(self.gpu_flavor(7), host="host1"),
+            [base.FIRST_SOCKET[0], *base.ALL[2:]],
+            "host1",
+        )
+
+    def test_failed_move_gives_back_at_the_destination(self) -> None:
+        def fail(*args: object, **kwargs: object) -> None:
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
+            )
+
+        connection = self.computes["host2"].driver._host.get_connection()
+        connection.defineXML = fail
+        # A cast is a call here, so that what the host raises reaches the API.
+        self.assertRaises(
+            client.OpenStackApiException, self._resize_server, self.server, self.gpu_flavor(2)
+        )
+        self._wait_for_state_change(self.server, "ERROR")
+        del connection.defineXML
+        self.assertOthersUntouched()
+
+
+class SameHostTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_host()
+
+    def test_old_and_new_are_both_claimed(self) -> None:
+        server = self.boot(self.gpu_flavor(2))
+        self.assertGPUs(server, base.FIRST_SOCKET[:2])
+        server = self._resize_server(server, self.gpu_flavor(4))
+        self.assertEqual(list(base.SECOND_SOCKET), self.rendered(server))
+        self.assertInventory(used=6)
+        self.period()
+        self.boot_refused(self.gpu_flavor(3))
+        server = self.confirm(server, source="host1")
+        self.assertGPUs(server, base.SECOND_SOCKET)
+        self.assertInventory(used=4)
+        self.assertGPUs(self.boot(self.gpu_flavor(4)), base.FIRST_SOCKET)
+
+    def test_revert(self) -> None:
+        server = self.boot(self.gpu_flavor(2))
+        server = self._resize_server(server, self.gpu_flavor(4))
+        server = self._revert_resize(server)
+        self.assertGPUs(server, base.FIRST_SOCKET[:2])
+        self.assertInventory(used=2)
+        self.assertGPUs(self.boot(self.gpu_flavor(4)), base.SECOND_SOCKET)
+
+    def test_not_enough_for_old_and_new(self) -> None:
+        server = self.boot(self.gpu_flavor(4))
+        refused = self.assertRaises(
+            client.OpenStackApiException, self._resize_server, server, self.gpu_flavor(6)
+        )
+        self.assertIn("NoValidHost", str(refused))
+        server = self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+        self.assertGPUs(server, base.FIRST_SOCKET)
+        self.assertInventory(used=4)
