@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 
-from tools.novalab import cloud, ports, process, services, settings, steps
+from tools.novalab import cloud, demo, endurance, ports, process, services, settings, steps
 
 _DESCRIPTION = """\
 A whole OpenStack on this machine, with this project's compute driver in it: Keystone, Glance,
@@ -80,6 +81,42 @@ def _openrc(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _demo(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    lab = _lab(arguments)
+    was_up = cloud.is_up(lab)
+    try:
+        if not was_up:
+            steps.say("Bringing the cloud up\n")
+            cloud.up(lab)
+        demo.run(lab)
+    finally:
+        if was_up or arguments.keep:
+            steps.say("\nThe cloud stays up.")
+        else:
+            steps.say("\nTaking the cloud down\n")
+            left = _down(arguments)
+    steps.say(f"\nAll as it should be, {time.monotonic() - began:.0f} s in all.")
+    return 0 if was_up or arguments.keep else left
+
+
+def _soak(arguments: argparse.Namespace) -> int:
+    endurance.soak(_running(arguments), arguments.count)
+    return 0
+
+
+def _burst(arguments: argparse.Namespace) -> int:
+    endurance.burst(_running(arguments), arguments.rounds)
+    return 0
+
+
+def _running(arguments: argparse.Namespace) -> settings.Lab:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None or not cloud.is_up(lab):
+        raise steps.Failed("the lab is not up: `tools/lab up`")
+    return lab
+
+
 def _lab(arguments: argparse.Namespace) -> settings.Lab:
     try:
         return settings.save(settings.folder(arguments.dir), arguments.port_base, arguments.real)
@@ -104,8 +141,9 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    for name, run, text in (("up", _up, "bring the cloud up"),):
-        starts = verb(name, run, text)
+    shows = verb("demo", _demo, "bring the cloud up, show what it does, take it down")
+    shows.add_argument("--keep", action="store_true", help="leave the cloud up")
+    for starts in (shows, verb("up", _up, "bring the cloud up")):
         starts.add_argument(
             "--port-base", type=int, metavar="N", help="use the ports from N on, not the usual ones"
         )
@@ -115,6 +153,10 @@ def _parser() -> argparse.ArgumentParser:
     verb("down", _down, "take the cloud away and look for anything left behind")
     verb("status", _status, "what runs, and what is on the machine because of the lab")
     verb("openrc", _openrc, "print the environment for openstack and nova")
+    soaks = verb("soak", _soak, "create and delete instances one after another, count leftovers")
+    soaks.add_argument("--count", type=int, default=50, help="instances (default: %(default)s)")
+    bursts = verb("burst", _burst, "ask for 20 instances at once where there are 8 GPUs")
+    bursts.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
     return parser
 
 

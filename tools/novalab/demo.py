@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is to see, each command line shown as an operator or a user types it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+
+from tools.novalab import (
+    catalog,
+    cloud,
+    guest,
+    image,
+    libvirtd,
+    nodes,
+    rest,
+    servers,
+    services,
+    settings,
+    steps,
+)
+
+_FLAVOR, _LARGE = "cg1.xlarge", "cg1.8xlarge"
+_FIRST, _SECOND = "demo-first", "demo-second"
+_SIZE = ["--vcpus", "1", "--ram", "256", "--disk", "1"]
+_OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
+
+
+def run(lab: settings.Lab) -> None:
+    """:raises steps.Failed: where anything is not as it must be"""
+    client, lv = rest.Client(lab), cloud.libvirt(lab)
+    _forget(client)
+    (provider,) = services.gpu_providers(client)
+
+    steps.say("\nThe flavor of the blueprint, and an instance on it\n")
+    words = ["--property", "gpus== 2", "--property", "gpu_arch=s== fermi"]
+    words += ["--property", "hypervisor=s== LXC", "-c", "name", "-c", "properties"]
+    _openstack(lab, "flavor", "create", _FLAVOR, *_SIZE, *words)
+    _create(lab, _FIRST, _FLAVOR)
+    server = _named(client, _FIRST)
+    domain = servers.domain(server)
+
+    steps.say("\nInside, as an ordinary user\n")
+    own = _inside(lv, domain)
+    steps.say("\nInside, as root: a GPU that is not its own\n")
+    _escapes(lv, domain, own, lab.real)
+    ours, hosts = guest.network_namespaces(lv, domain)
+    steps.say(f"\n  its network namespace is {ours}, the host's {hosts}")
+    _expect(ours != hosts, "the guest shares the host's network")
+
+    steps.say("\nWhat Placement counts\n")
+    _usage(lab, client, provider["uuid"], 2)
+
+    steps.say("\nA second instance, for which there are not enough\n")
+    _openstack(lab, "flavor", "create", _LARGE, *_SIZE, "--property", "gpus== 8", "-c", "name")
+    _create(lab, _SECOND, _LARGE, succeeds=False)
+    _openstack(lab, "server", "show", _SECOND, "-c", "status", "-c", "fault")
+    fault = servers.error_of(servers.show(client, _named(client, _SECOND)["id"]))
+    steps.say(f"  {fault}")
+    free = _total(client, provider["uuid"]) - 2
+    _expect(str(free) in fault.split("8", 1)[-1], f"the fault does not say that {free} are free")
+
+    steps.say("\nBoth deleted\n")
+    _openstack(lab, "server", "delete", "--wait", _FIRST, _SECOND)
+    _usage(lab, client, provider["uuid"], 0)
+    _expect(not lv.domains(), "libvirt still has domains")
+
+
+def _forget(client: rest.Client) -> None:
+    """Deletes what a demo before has left in the cloud."""
+    servers.delete_all(client, "demo-")
+    for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
+        if found["name"] in (_FLAVOR, _LARGE):
+            client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
+
+
+def _openstack(lab: settings.Lab, *words: str, succeeds: bool = True) -> str:
+    """Runs the client; shows command and answer."""
+    steps.say(f"$ openstack {' '.join(_quoted(word) for word in words)}")
+    environment = {**os.environ, **lab.environment(), **lab.credentials()}
+    result = subprocess.run(
+        [lab.program("openstack"), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    for line in (result.stdout + result.stderr).splitlines():
+        steps.say(f"  {line}")
+    if succeeds and result.returncode:
+        raise steps.Failed(f"`openstack {' '.join(words)}` ended with {result.returncode}")
+    if not succeeds and not result.returncode:
+        raise steps.Failed(f"`openstack {' '.join(words)}` should have been refused")
+    return result.stdout
+
+
+def _quoted(word: str) -> str:
+    """As the blueprint writes it: gpus='= 2'."""
+    name, equals, value = word.partition("=")
+    if equals and name.isidentifier():
+        return f"{name}={shlex.quote(value)}"
+    return shlex.quote(word)
+
+
+def _create(lab: settings.Lab, name: str, flavor: str, succeeds: bool = True) -> None:
+    words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
+    shown = ["-c", "name", "-c", "status"]
+    _openstack(lab, "server", "create", *words, *shown, name, succeeds=succeeds)
+
+
+def _named(client: rest.Client, name: str) -> dict[str, str]:
+    (server,) = client.get("nova-api", f"/v2.1/servers/detail?name=^{name}$")["servers"]
+    return dict(server)
+
+
+def _inside(lv: libvirtd.PrivateLibvirtd, domain: str) -> list[str]:
+    """Lists and opens the nodes as a user without rights; returns the cards' nodes."""
+    for command in ("id -u", "ls -l /dev/nvidia*", _OPEN):
+        result = guest.run(lv, domain, ["/bin/sh", "-c", command], image.USER_ID)
+        steps.say(f"{image.USER}@{domain}$ {command}")
+        for line in (result.stdout + result.stderr).splitlines():
+            steps.say(f"  {line}")
+        _expect(result.returncode == 0, f"`{command}` failed in the guest")
+        _expect("not permitted" not in result.stdout, "the guest may not open its own GPU")
+        _expect("ermission denied" not in result.stdout, "the user may not open the guest's GPU")
+    steps.say("  (no driver is behind a pretended node: the device cgroup let the user through)")
+    own = servers.gpu_nodes(lv, domain)
+    _expect(len(own) == 2, f"the guest has the cards {own}, not two")
+    return own
+
+
+def _escapes(lv: libvirtd.PrivateLibvirtd, domain: str, own: Sequence[str], real: bool) -> None:
+    present = nodes.real_gpus() if real else nodes.pretend_nvidia()
+    others = [node for node in present if node.name[-1:].isdigit() and node.path not in own]
+    if not others:
+        steps.say("  every GPU of this host is the guest's own")
+        return
+    attempts = guest.escapes(lv, domain, others[0])
+    for attempt in attempts:
+        verdict = "refused" if attempt.refused else "POSSIBLE"
+        steps.say(f"  {attempt.way:45} {verdict}: {attempt.message.rpartition(': ')[2]}")
+    open_ways = [attempt.way for attempt in attempts if not attempt.refused]
+    _expect(not open_ways, f"root in the guest gets at {others[0].path}: {', '.join(open_ways)}")
+
+
+def _usage(lab: settings.Lab, client: rest.Client, provider: str, expected: int) -> None:
+    _openstack(lab, "resource", "provider", "usage", "show", provider)
+    used = servers.usage(client)
+    _expect(used == expected, f"Placement counts {used} GPUs as used, not {expected}")
+
+
+def _total(client: rest.Client, provider: str) -> int:
+    inventories = client.get("placement", f"/resource_providers/{provider}/inventories")
+    return int(inventories["inventories"]["PGPU"]["total"])
+
+
+def _expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise steps.Failed(otherwise)
