@@ -67,11 +67,25 @@ def narrowed(querystring: str) -> str:
     return parse.urlencode(sorted(result))
 
 
-def providers(context: nova_context.RequestContext, group: GroupRequest) -> list[str]:
-    """The uuids of those that have the traits of *group*, whether or not they have GPUs free."""
+def node(context: nova_context.RequestContext, name: str) -> str | None:
+    """The uuid of the provider of that name, or ``None`` where there is none."""
+    url = f"/resource_providers?{parse.urlencode({'name': name})}"
+    found = _get(context, url)["resource_providers"]
+    return found[0]["uuid"] if found else None
+
+
+def providers(
+    context: nova_context.RequestContext, group: GroupRequest, in_tree: str | None = None
+) -> list[str]:
+    """The uuids of those that have the traits of *group*, whether or not they have GPUs free.
+
+    :param in_tree: the uuid of a compute node's provider, to look at that host alone
+    """
     traits = [*group.required_traits, *(f"!{trait}" for trait in group.forbidden_traits)]
-    query = parse.urlencode({"required": ",".join(sorted(traits))}) if traits else ""
-    url = f"/resource_providers?{query}"
+    query = {"required": ",".join(sorted(traits))} if traits else {}
+    if in_tree:
+        query["in_tree"] = in_tree
+    url = f"/resource_providers?{parse.urlencode(query)}"
     answer = _get(context, url, unknown_trait={"resource_providers": []})
     return [provider["uuid"] for provider in answer["resource_providers"]]
 

@@ -47,19 +47,25 @@ def unknown_name(request: GPURequest, traits: Collection[str]) -> str | None:
     return None
 
 
-def shortage(request: GPURequest, group: GroupRequest, offers: Sequence[Offer]) -> str | None:
+def shortage(
+    request: GPURequest, group: GroupRequest, offers: Sequence[Offer], *, bound: bool = False
+) -> str | None:
     """Why no provider of *offers* has what *group* asks for, or ``None`` where one has.
 
     :param offers: of the providers that have the group's traits
+    :param bound: whether they are those of the one host the request is bound to
     """
     wanted = _wanted(request, group)
+    if not offers and bound:
+        return f"the requested host has no {wanted}"
     if not offers:
         return f"no host has {wanted}: each exists, but not in one GPU"
     total = sum(offer.total for offer in offers)
     free = sum(offer.free for offer in offers)
     largest = max(offer.total for offer in offers)
     if largest < group.count:
-        return f"no host has {group.count} {wanted}: the most in one host is {largest}"
+        host = "the requested host has not" if bound else "no host has"
+        return f"{host} {group.count} {wanted}: the most in one host is {largest}"
     most = max(offer.free for offer in offers)
     if most >= group.count:
         return None
@@ -90,8 +96,8 @@ def elsewhere(request: GPURequest, resources: Mapping[str, int]) -> str:
         if resource_class != names.RESOURCE_CLASS
     ]
     return (
-        f"{request.count} fitting GPUs are free, but no host has with them {', '.join(rest)} "
-        "and all else that flavor, image and zone ask for"
+        f"{request.count} fitting GPUs are free, but not together with {', '.join(rest)} and all "
+        "else that flavor, image and zone ask for"
     )
 
 

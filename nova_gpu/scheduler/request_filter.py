@@ -81,15 +81,15 @@ def _why_not(ctxt: nova_context.RequestContext, request_spec: objects.RequestSpe
 
     :raises PlacementFailed: where it does not answer
     """
-    wanted = utils.ResourceRequest.from_request_spec(request_spec)
-    if _has_candidate(ctxt, request_spec, wanted):
+    name = _host(request_spec)
+    in_tree = placement.node(ctxt, name) if name else None
+    wanted = _wanted(request_spec, in_tree)
+    if placement.has_candidate(ctxt, wanted.to_querystring()):
         return None
     if wanted.cpu_pinning_requested and not CONF.workarounds.disable_fallback_pcpu_query:
         # The scheduler asks a second time, for hosts that report no PCPU yet.
-        unpinned = utils.ResourceRequest.from_request_spec(
-            request_spec, enable_pinning_translate=False
-        )
-        if _has_candidate(ctxt, request_spec, unpinned):
+        unpinned = _wanted(request_spec, in_tree, enable_pinning_translate=False)
+        if placement.has_candidate(ctxt, unpinned.to_querystring()):
             return None
 
     asked = request.parse(request_spec.flavor.extra_specs)
@@ -98,31 +98,43 @@ def _why_not(ctxt: nova_context.RequestContext, request_spec: objects.RequestSpe
     for group in asked.groups:
         if reason:
             break
-        providers = placement.providers(ctxt, group)
+        providers = placement.providers(ctxt, group, in_tree)
         if len(providers) > _MOST_COUNTED:
             reason = reasons.too_many_to_count(asked, group, len(providers))
         else:
-            reason = reasons.shortage(asked, group, placement.offers(ctxt, providers))
+            offers = placement.offers(ctxt, providers)
+            reason = reasons.shortage(asked, group, offers, bound=in_tree is not None)
     return reason or reasons.elsewhere(asked, wanted.get_request_group(None).resources)
 
 
-def _has_candidate(
-    ctxt: nova_context.RequestContext,
-    request_spec: objects.RequestSpec,
-    wanted: utils.ResourceRequest,
-) -> bool:
-    """Whether Placement has a candidate for *wanted* in the aggregates the request is bound to.
-
-    A host the request is bound to is not looked up, so that it can only be refused by Nova.
-    """
-    if "requested_destination" in request_spec and request_spec.requested_destination:
-        destination = request_spec.requested_destination
-        unsuffixed = wanted.get_request_group(None)
+def _wanted(
+    request_spec: objects.RequestSpec, in_tree: str | None, **kwargs: bool
+) -> utils.ResourceRequest:
+    """What Nova will ask for, as its resources_from_request_spec makes it."""
+    wanted = utils.ResourceRequest.from_request_spec(request_spec, **kwargs)
+    unsuffixed = wanted.get_request_group(None)
+    unsuffixed.in_tree = in_tree
+    if destination := _destination(request_spec):
         if destination.aggregates:
             unsuffixed.aggregates = [either.split(",") for either in destination.aggregates]
         if destination.forbidden_aggregates:
             unsuffixed.forbidden_aggregates |= destination.forbidden_aggregates
-    return placement.has_candidate(ctxt, wanted.to_querystring())
+    return wanted
+
+
+def _host(request_spec: objects.RequestSpec) -> str | None:
+    """The compute node the request is bound to, or the host, which often has the node's name."""
+    destination = _destination(request_spec)
+    for field, forced in (("node", "force_nodes"), ("host", "force_hosts")):
+        if destination and field in destination and (name := getattr(destination, field)):
+            return str(name)
+        if forced in request_spec and (hosts := getattr(request_spec, forced)):
+            return str(hosts[0])
+    return None
+
+
+def _destination(request_spec: objects.RequestSpec) -> objects.Destination | None:
+    return request_spec.requested_destination if "requested_destination" in request_spec else None
 
 
 def _refusal(request_spec: objects.RequestSpec, reason: str) -> nova_exception.RequestFilterFailed:

@@ -40,6 +40,17 @@ class ShortageTest(unittest.TestCase):
                 else:
                     self.assertIn(expected, reason or "no reason")
 
+    def test_a_host_that_was_asked_for(self) -> None:
+        asked = asked_for(gpus="2")
+        for offers, expected in (
+            ([], "the requested host has no GPUs"),
+            ([Offer(1, 0, 0)], "the requested host has not 2 GPUs: the most in one host is 1"),
+            ([Offer(2, 0, 1)], "2 GPUs asked for, 1 of 2 free"),
+        ):
+            with self.subTest(offers=offers):
+                reason = reasons.shortage(asked, asked.groups[0], offers, bound=True)
+                self.assertIn(expected, reason or "no reason")
+
     def test_what_was_wanted_is_said(self) -> None:
         asked = request.parse(
             {

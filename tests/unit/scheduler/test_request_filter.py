@@ -221,13 +221,43 @@ class ReasonTest(RequestFilterTest):
         self.placement.add_group(host, 8, used=4)
         self.placement.add_host("host2", vcpus=64)
         text = self.refusal({"gpus": "= 2"}, vcpus=200)
-        self.assertIn("no host has with them 10 DISK_GB, 512 MEMORY_MB, 200 VCPU", text)
+        self.assertIn("not together with 10 DISK_GB, 512 MEMORY_MB, 200 VCPU and all else", text)
 
     def test_gpus_are_free_but_in_another_zone(self) -> None:
         self.placement.add_group(self.placement.add_host("host1", aggregates=[uuids.one]), 8)
         self.run_filter({"gpus": "= 2"}, aggregates=[uuids.one])
         text = self.refusal({"gpus": "= 2"}, aggregates=[uuids.two])
         self.assertIn("2 fitting GPUs are free, but", text)
+
+    def test_the_host_asked_for_is_the_one_spoken_of(self) -> None:
+        for name, used in (("host1", 7), ("host2", 0)):
+            self.placement.add_group(self.placement.add_host(name), 8, used=used)
+        self.placement.add_host("host3")
+        for destination, part in (
+            ({"host": "host1"}, "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7 in use)"),
+            ({"host": "other", "node": "host1"}, "1 of 8 free"),
+            ({"host": "host3"}, "the requested host has no GPUs"),
+            ({"host": "host2"}, None),
+            ({"host": "nobody-knows"}, None),
+            ({"node": "host2"}, None),
+        ):
+            spec = request_spec({"gpus": "2"})
+            spec.requested_destination = objects.Destination(**destination)
+            with self.subTest(destination=destination):
+                self.check(spec, part)
+        for forced, part in (({"force_hosts": ["host1"]}, "1 of 8"), ({"force_nodes": []}, None)):
+            spec = request_spec({"gpus": "2"})
+            for field, value in forced.items():
+                setattr(spec, field, value)
+            with self.subTest(forced=forced):
+                self.check(spec, part)
+
+    def check(self, spec: objects.RequestSpec, part: str | None) -> None:
+        try:
+            gpu_request_filter(self.context, spec)
+            self.assertIsNone(part)
+        except nova_exception.RequestFilterFailed as e:
+            self.assertIn(part or "nothing, for it should pass", e.message)
 
     def test_so_many_groups_are_not_counted(self) -> None:
         from nova_gpu.scheduler import request_filter as ours
