@@ -44,7 +44,23 @@ def gpus_by_domain(
     :param address_by_node: the GPU behind each device node, by its path
     :raises libvirt.libvirtError: where the domains cannot be listed
     """
-    gpus: dict[str, frozenset[PciAddress]] = {}
+    return {uuid: gpus_in(xml, address_by_node) for uuid, xml in _domains(host)}
+
+
+def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
+    """The host's files and folders that any domain has bound, running or only defined.
+
+    :raises libvirt.libvirtError: where the domains cannot be listed
+    """
+    return frozenset(
+        source.get("dir", "")
+        for _, xml in _domains(host)
+        for source in etree.fromstring(xml.encode()).iterfind("devices/filesystem/source[@dir]")
+    )
+
+
+def _domains(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
+    """uuid and XML of every domain"""
     for guest in host.list_guests(only_running=False):
         try:
             xml = guest.get_xml_desc()
@@ -52,8 +68,7 @@ def gpus_by_domain(
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
             continue  # gone since it was listed
-        gpus[guest.uuid] = gpus_in(xml, address_by_node)
-    return gpus
+        yield guest.uuid, xml
 
 
 def gpus_in(xml: str, address_by_node: Mapping[str, PciAddress]) -> frozenset[PciAddress]:

@@ -12,9 +12,8 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
-from nova_gpu.virt import container_root
+from nova_gpu.virt import container_root, starts
 from nova_gpu.virt import guest as guests
-from nova_gpu.virt import starts
 from nova_gpu.virt.host_gpus import HostGPUs
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Set
 
@@ -18,7 +19,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names, stats, topology
 from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey, PciAddress
-from nova_gpu.host import nodes
+from nova_gpu.host import libraries, nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import domains, holds, occupancy, provider_tree, records, survey
 from nova_gpu.virt import offer as offers
@@ -53,6 +54,11 @@ class HostGPUs:
         return self._survey.roots
 
     @property
+    def library_root(self) -> pathlib.Path:
+        """Where the libraries that guests bind are gathered"""
+        return pathlib.Path(CONF.state_path, "gpu-libraries")
+
+    @property
     def hypervisor_type(self) -> str:
         """What this host reports to Nova: ``LXC`` or ``QEMU``"""
         return str(self._host.get_driver_type())
@@ -65,6 +71,17 @@ class HostGPUs:
         if self.mode is DeliveryMode.LXC:
             gpus = [gpu for group in self._offer.values() for gpu in group.gpus.values()]
             nodes.make_nodes(gpus, self.roots)
+            self._prune_libraries()
+
+    def _prune_libraries(self) -> None:
+        """Removes the library folders that no guest has bound: of drivers that were replaced."""
+        try:
+            in_use = domains.mount_sources(self._host)
+        except libvirt.libvirtError as error:
+            LOG.warning("Which libraries guests use is not known, so all are kept: %s", error)
+            return
+        for folder in libraries.prune(self.library_root, in_use):
+            LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
 
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.

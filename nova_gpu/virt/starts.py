@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import stat
 from collections.abc import Iterator
 
@@ -13,7 +12,6 @@ from nova import objects
 from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception, inventory, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
@@ -65,9 +63,9 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
     with _in_novas_words(instance, spawning=False):
         held = [gpu for _, gpu in _gpus_of(gpus, instance)]
         if held:
-            library_root = pathlib.Path(CONF.state_path, "gpu-libraries")
             addresses = tuple(gpu.address for gpu in held)
-            guests.add_gpus(guest, addresses, contents.contents(held, gpus.roots, library_root))
+            given = contents.contents(held, gpus.roots, gpus.library_root)
+            guests.add_gpus(guest, addresses, given)
 
 
 def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup, GPU]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installed as ``nova.virt.gpu``: ``compute_driver = gpu.GPULibvirtDriver`` finds the class here."""
+"""Installed as ``nova.virt.gpu``: ``compute_driver = gpu.GPULibvirtDriver`` finds it here."""
 
 from nova_gpu.virt.driver import GPULibvirtDriver
 
