@@ -106,19 +106,20 @@ class LXCTestCase(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self.glance._imagedata[IMAGE] = content
         self.glance.images[IMAGE]["size"] = len(content)
 
-    def restart_compute(self) -> None:
-        """As a service restart: a new driver object, which has to find everything out again."""
-        before = self.computes["compute"]
-        self._disconnect(before)
-        self.computes["compute"] = self.restart_compute_service(before, keep_hypervisor_state=False)
-        self.addCleanup(self._delete_everything)  # once more: this service is the first to end
-
-    @staticmethod
-    def _disconnect(compute: Any) -> None:
-        """From libvirt, as the end of a process does: its events are for the next one."""
+    def stop_compute(self) -> None:
+        compute = self.computes.pop("compute")
+        compute.stop()
+        # As with the end of its process: what happens from now on is for the next service.
         host = compute.manager.driver._host
-        if host._wrapped_conn is not None:
-            host._wrapped_conn.close()
+        host._event_handler._lifecycle_event_handler = lambda event: None
+        host.get_connection().close()
+
+    def restart_compute(self) -> None:
+        """A new driver object, which has to find everything out again."""
+        if "compute" in self.computes:
+            self.stop_compute()
+        self._start_compute("compute")
+        self.addCleanup(self._delete_everything)  # once more: this service is the first to end
 
     # Instances
 

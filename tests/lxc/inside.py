@@ -12,7 +12,7 @@ import unittest
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-class _Result(unittest.TextTestResult):  # type: ignore[type-arg]
+class _Result(unittest.TextTestResult):
     """One line for each test, its seconds first."""
 
     def startTest(self, test: unittest.TestCase) -> None:

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a guest gets beside the nodes, from the host's CDI specifications."""
+
+from __future__ import annotations
+
+import json
+
+from tests.lxc import base, place
+from tools.novalab import image
+
+
+class CDITest(base.LXCTestCase):
+    def prepare_host(self) -> None:
+        driver = self._state / "driver"
+        (driver / "bin").mkdir(parents=True)
+        driver.chmod(0o755)
+        (driver / "bin").chmod(0o755)
+        for name, content in (
+            ("bin/nvidia-smi", "#!/bin/sh\necho smi of the host\n"),
+            ("libcuda.so.570", "no ELF"),
+        ):
+            (driver / name).write_text(content)
+            (driver / name).chmod(0o755)
+        devices = [
+            {"name": str(gpu), "containerEdits": {"deviceNodes": [{"path": place.node(gpu).path}]}}
+            for gpu in range(len(place.GPUS))
+        ]
+        spec = {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "devices": devices,
+            "containerEdits": {
+                "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+                "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
+                "mounts": [
+                    {
+                        "hostPath": str(driver / "bin/nvidia-smi"),
+                        "containerPath": "/bin/nvidia-smi",
+                        "options": ["ro", "nosuid", "nodev", "bind"],
+                    },
+                    {
+                        "hostPath": str(driver / "libcuda.so.570"),
+                        "containerPath": "/usr/lib/libcuda.so.570",
+                        "options": ["ro", "nosuid", "nodev", "bind"],
+                    },
+                ],
+            },
+        }
+        (self._state / "cdi").mkdir()
+        (self._state / "cdi/nvidia.json").write_text(json.dumps(spec))
+
+    def test_files_libraries_environment(self) -> None:
+        server = self.boot_with(2)
+
+        for gpu in (0, 1):
+            self.assertIn(gpu, self.gpus_inside(server))
+        shown = self.run_inside(server, "/bin/nvidia-smi", uid=image.USER_ID)
+        self.assertEqual("smi of the host\n", shown.stdout)
+        library = self.run_inside(server, "/bin/cat", "/usr/lib/nova-gpu/libcuda.so.570")
+        self.assertEqual("no ELF", library.stdout)
+        self.assertEqual(
+            {"NVIDIA_VISIBLE_DEVICES": "void", "LD_LIBRARY_PATH": "/usr/lib/nova-gpu"},
+            self._environment_of_init(server),
+        )
+        for path in ("/bin/nvidia-smi", "/usr/lib/nova-gpu/libcuda.so.570"):
+            said = self.run_inside(server, "/bin/sh", "-c", f"echo x >{path}").stderr
+            self.assertRegex(said, "Read-only file system|Permission denied")
+        made = self.run_inside(server, "/bin/touch", "/usr/lib/nova-gpu/new")
+        self.assertRegex(made.stderr, "Read-only file system|Permission denied")
+
+    def _environment_of_init(self, server: dict[str, object]) -> dict[str, str]:
+        text = self.run_inside(server, "/bin/cat", "/proc/1/environ").stdout
+        words = dict(word.split("=", 1) for word in text.split("\0") if "=" in word)
+        return {
+            k: v for k, v in words.items() if k in ("NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+        }

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances in numbers: at once, and one after another."""
+
+from __future__ import annotations
+
+import os
+from concurrent import futures
+from typing import Any
+
+from tests.lxc import base, place
+
+
+class ManyTest(base.LXCTestCase):
+    def prepare_host(self) -> None:
+        self.flags(instances=-1, cores=-1, ram=-1, group="quota")
+
+    def test_two_at_once(self) -> None:
+        first, second = self._request(self.flavor(gpus="2"), 2)
+
+        self.assertGPUs(first, self.gpus_inside(first))
+        self.assertGPUs(second, self.gpus_inside(second))
+        self.assertEqual(set(range(4)), self.gpus_inside(first) | self.gpus_inside(second))
+
+    def test_twenty_for_eight(self) -> None:
+        """As often as ``--bursts`` says."""
+        flavor = self.flavor(gpus="1")
+        for _ in range(int(os.environ.get(place.BURSTS, "1"))):
+            servers = self._request(flavor, 20)
+
+            active = [each for each in servers if each["status"] == "ACTIVE"]
+            given = [gpu for server in active for gpu in self.gpus_inside(server)]
+            self.assertEqual(list(range(len(place.GPUS))), sorted(given))
+            self.assertEqual((8, 12), (len(active), len(servers) - len(active)))
+            self.assertEqual(8, self.usage())
+            self._delete_everything()
+
+    def test_one_after_another(self) -> None:
+        """As often as ``--soak`` says; the machine is looked over after each."""
+        flavor = self.flavor(**base.BLUEPRINT)
+        before = set(self._lv.leftovers())
+        for _ in range(int(os.environ.get(place.SOAK, "5"))):
+            server = self.boot(flavor)
+            self.assertEqual({0, 1}, self.gpus_inside(server))
+            self.delete(server)
+
+            self.assertEqual(0, self.usage())
+            self.wait_for("nothing left", lambda: set(self._lv.leftovers()) <= before)
+
+    def _request(self, flavor: str, count: int) -> list[dict[str, Any]]:
+        """That many requests at once; the servers when each has come to be or has failed."""
+        body = self._build_server(image_uuid=base.IMAGE, flavor_id=flavor, networks="none")
+        with futures.ThreadPoolExecutor(count) as pool:
+            list(pool.map(self.api.post_server, [{"server": body}] * count))
+
+        def servers() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = self.api.get_servers()
+            return found
+
+        def settled() -> bool:
+            return all(each["status"] in ("ACTIVE", "ERROR") for each in servers())
+
+        self.wait_for(f"{count} instances", settled, timeout_s=120)
+        self.assertEqual(count, len(servers()))
+        return servers()
