@@ -15,17 +15,18 @@ Place = tuple[int, int]
 def places(gpus: Iterable[GPU]) -> Mapping[PciAddress, Place]:
     """The place of each GPU.
 
-    GPUs without direct links are all in one circle of links, so that only the NUMA node tells them
-    apart. An unknown NUMA node is a node of its own: -1, as the kernel has it.
+    Where none of *gpus* has a direct link to another they are all in one circle, so that only the
+    NUMA node tells them apart; else one without links is alone. An unknown NUMA node is a node of
+    its own: -1, as the kernel has it.
     """
     by_address = {gpu.address: gpu for gpu in gpus}
+    linked = any(_peers(by_address, address) for address in by_address)
     circle: dict[PciAddress, int] = {}
-    linked = [address for address in sorted(by_address) if _peers(by_address, address)]
-    for address in linked:
+    for address in sorted(by_address):
         if address not in circle:
-            _spread(by_address, address, circle, len(set(circle.values())) + 1)
+            _spread(by_address, address, circle, len(circle))
     return {
-        address: (circle.get(address, 0), -1 if gpu.numa_node is None else gpu.numa_node)
+        address: (circle[address] if linked else 0, -1 if gpu.numa_node is None else gpu.numa_node)
         for address, gpu in by_address.items()
     }
 

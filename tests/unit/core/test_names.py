@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+import os_resource_classes
+
+from nova_gpu.core import names
+from nova_gpu.core.model import DeliveryMode, GroupKey
+
+LXC = GroupKey("10de", "1091", DeliveryMode.LXC)
+PCI = GroupKey("10de", "1091", DeliveryMode.PCI)
+
+
+class ResourceClassTest(unittest.TestCase):
+    def test_is_placements(self) -> None:
+        self.assertEqual(os_resource_classes.PGPU, names.RESOURCE_CLASS)
+
+
+class ProviderNameTest(unittest.TestCase):
+    def test_is_for_ever(self) -> None:
+        self.assertEqual("compute1_gpu_10de_1091_lxc", names.provider_name("compute1", LXC))
+        self.assertEqual("compute1_gpu_10de_1091_pci", names.provider_name("compute1", PCI))
+
+    def test_fits_placement_and_stays_unique(self) -> None:
+        nodes = ["n" * 200 + end for end in ("a", "b")]
+        found = [names.provider_name(node, key) for node in nodes for key in (LXC, PCI)]
+        self.assertEqual(4, len(set(found)))
+        for name in found:
+            self.assertLessEqual(len(name), 200)
+
+    def test_long_name_is_for_ever(self) -> None:
+        self.assertEqual(
+            "n" * 165 + "_291c4194382c6bd5_gpu_10de_1091_lxc", names.provider_name("n" * 201, LXC)
+        )
+
+    def test_is_cut_no_earlier_than_it_must_be(self) -> None:
+        node = "n" * (200 - len("_gpu_10de_1091_lxc"))
+        self.assertEqual(node + "_gpu_10de_1091_lxc", names.provider_name(node, LXC))
+
+    def test_is_read_back(self) -> None:
+        for node in ("compute1", "node_gpu_10de_1091_lxc", "n" * 250):
+            for key in (LXC, PCI):
+                name = names.provider_name(node, key)
+                with self.subTest(name=name):
+                    self.assertEqual(key, names.parse_provider_name(node, name))
+
+    def test_other_providers_are_not_ours(self) -> None:
+        for name in (
+            "compute1",
+            "compute2_gpu_10de_1091_lxc",
+            "compute1_gpu_10de_1091_lxc_more",
+            "compute1_gpu_10DE_1091_lxc",
+            "compute1_gpu_10de_1091_pgpu",
+            "compute1_0000:88:00.0",
+        ):
+            with self.subTest(name=name):
+                self.assertIsNone(names.parse_provider_name("compute1", name))
+
+
+class TraitsTest(unittest.TestCase):
+    def test_words_become_traits(self) -> None:
+        for trait, expected in (
+            (names.architecture_trait("fermi"), "CUSTOM_GPU_ARCH_FERMI"),
+            (names.architecture_trait("Xe-HPC"), "CUSTOM_GPU_ARCH_XE_HPC"),
+            (names.architecture_trait(None), "CUSTOM_GPU_ARCH_UNKNOWN"),
+            (names.model_trait("Tesla M2090"), "CUSTOM_GPU_MODEL_TESLA_M2090"),
+            (names.model_trait("H100 [SXM5 80GB]"), "CUSTOM_GPU_MODEL_H100_SXM5_80GB"),
+            (names.hypervisor_trait("LXC"), "CUSTOM_GPU_HYPERVISOR_LXC"),
+        ):
+            self.assertEqual(expected, trait)
+
+    def test_fit_placement(self) -> None:
+        self.assertEqual(255, len(names.model_trait("x" * 300)))
+
+    def test_unknown_is_nobodys_word(self) -> None:
+        for value in (None, "", "unknown", "UNKNOWN", "--"):
+            with self.subTest(value=value):
+                self.assertIsNone(names.word(value))
+
+    def test_known_values(self) -> None:
+        traits = ["CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_UNKNOWN", "CUSTOM_GPU", "HW_GPU_X"]
+        self.assertEqual({"fermi"}, names.known_values(names.TRAIT_ARCHITECTURE, traits))
