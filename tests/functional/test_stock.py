@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Without a GPU in the host the driver is the stock one."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from nova import objects
+from nova.compute import provider_tree
+from nova.virt.libvirt import blockinfo
+from nova.virt.libvirt import driver as libvirt_driver
+
+from tests.functional import base
+
+
+class StockTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(machine="cpu-only")
+        self.ours = self.computes["host1"].driver
+        self.stock = libvirt_driver.LibvirtDriver(self.ours.virtapi)
+        connection = self.ours._host.get_connection()
+        self.stock._host.get_connection = lambda: connection
+        self.stock._host.get_node_uuid = self.ours._host.get_node_uuid
+
+    def test_provider_tree(self) -> None:
+        ours, stock = (self._provider_tree(each) for each in (self.ours, self.stock))
+        self.assertEqual(stock, ours)
+        self.assertEqual(["host1"], [each["name"] for each in stock])
+
+    def test_resources(self) -> None:
+        with self.on("host1"):
+            ours, stock = (each.get_available_resource("host1") for each in (self.ours, self.stock))
+        for found in (ours, stock):
+            del found["stats"]["uptime"]  # with the load, now
+        self.assertEqual(stock, ours)
+
+    def test_xml(self) -> None:
+        instance = self._instance()
+        ours, stock = (self._xml(each, instance) for each in (self.ours, self.stock))
+        self.assertEqual(stock, ours)
+        self.assertIn(instance.uuid, stock)
+
+    def test_xml_differs_with_a_gpu(self) -> None:
+        """Else the test above would show nothing."""
+        self.hosts["host1"].add_gpu("0000:04:00.0", "10de", "1091")
+        self.period()
+        instance = self._instance()
+        ours, stock = (self._xml(each, instance) for each in (self.ours, self.stock))
+        self.assertNotEqual(stock, ours)
+
+    def _provider_tree(self, driver: libvirt_driver.LibvirtDriver) -> list[dict[str, Any]]:
+        tree = provider_tree.ProviderTree()
+        root = self.compute_rp_uuids["host1"]
+        tree.new_root("host1", root)
+        driver.update_provider_tree(tree, "host1")
+        return [tree.data(uuid)._asdict() for uuid in tree.get_provider_uuids()]
+
+    def _instance(self) -> objects.Instance:
+        server = self.boot(self.flavor())
+        return objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["flavor", "resources", "system_metadata"]
+        )
+
+    def _xml(self, driver: libvirt_driver.LibvirtDriver, instance: objects.Instance) -> str:
+        image = instance.image_meta
+        disks = blockinfo.get_disk_info("lxc", instance, image)
+        # The metadata has the time in it.
+        with mock.patch("nova.virt.libvirt.driver.time.time", return_value=1800000000.0):
+            return str(driver._get_guest_xml(self.context, instance, [], disks, image))
