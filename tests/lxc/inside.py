@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import sys
 import time
 import unittest
-
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+from typing import TextIO
 
 
 class _Result(unittest.TextTestResult):
@@ -25,18 +23,22 @@ class _Result(unittest.TextTestResult):
         self.stream.flush()
 
 
-def main() -> int:
-    os.chdir(_ROOT)  # entering the namespace has changed it
-    # Nova's log goes to standard output once no test captures it: off the lines of progress.
+def begin() -> TextIO:
+    """To be called before Nova is imported: standard output, which Nova's log no longer goes to."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     # Nova 2026.2 decides between threads and eventlet on the first import of its tests.
     os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
     import nova.tests.functional  # noqa: F401
 
+    return stream
+
+
+def main() -> int:
+    stream = begin()
     loader = unittest.TestLoader()
     loader.testNamePatterns = [_pattern(each) for each in sys.argv[1:]] or None
-    suite = loader.discover(str(_ROOT / "tests/lxc"), top_level_dir=str(_ROOT))
+    suite = loader.discover("tests/lxc", top_level_dir=".")
     runner = unittest.TextTestRunner(stream=stream, verbosity=2, warnings="ignore")
     runner.resultclass = _Result  # type: ignore[assignment]
     passed = runner.run(suite).wasSuccessful()
