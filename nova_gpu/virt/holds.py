@@ -50,7 +50,9 @@ class Holds:
             yield
         finally:
             with self._lock:
-                self._by_instance[instance_uuid] = before
+                del self._by_instance[instance_uuid]
+                if before:
+                    self._by_instance[instance_uuid] = before
 
     @staticmethod
     def _refuse_others(

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+from collections.abc import Sequence
+
+import libvirt
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.virt import domains
+from tests.fixtures import cards
+
+A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
+NODES = {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B}
+
+
+def domain(devices: str = "", metadata: str = "") -> str:
+    return (
+        "<domain type='lxc'><name>one</name>"
+        f"<metadata>{metadata}</metadata><devices>{devices}</devices></domain>"
+    )
+
+
+def node(path: str) -> str:
+    source = f"<source><char>{path}</char></source>"
+    return f"<hostdev mode='capabilities' type='misc'>{source}</hostdev>"
+
+
+def mount(path: str) -> str:
+    return f"<filesystem type='mount'><source dir='{path}'/><target dir='{path}'/></filesystem>"
+
+
+def hostdev(domain: str, bus: str, kind: str = "pci") -> str:
+    address = f"<address domain='{domain}' bus='{bus}' slot='0x00' function='0x0'/>"
+    return f"<hostdev mode='subsystem' type='{kind}'><source>{address}</source></hostdev>"
+
+
+class GPUsInTest(unittest.TestCase):
+    def assertNames(self, expected: Sequence[object], xml: str) -> None:
+        self.assertEqual(set(expected), domains.gpus_in(xml, NODES))
+
+    def test_none(self) -> None:
+        self.assertNames([], domain())
+        self.assertNames([], "<domain><name>one</name></domain>")
+        self.assertNames([], domain(node("/dev/fuse") + mount("/srv") + node("/dev/nvidiactl")))
+
+    def test_device_nodes(self) -> None:
+        self.assertNames([A, B], domain(node("/dev/nvidia0") + node("/dev/dri/card1")))
+
+    def test_a_node_that_is_only_bound(self) -> None:
+        self.assertNames([B], domain(mount("/dev/nvidia1")))
+
+    def test_pci_devices(self) -> None:
+        self.assertNames([A, C], domain(hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")))
+
+    def test_other_devices(self) -> None:
+        self.assertNames([], domain(hostdev("0x0000", "0x04", "usb")))
+
+    def test_metadata_outlasts_the_nodes_numbers(self) -> None:
+        ours = domains.GuestMetaGPUs((A, C)).to_xml()
+        self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
+
+    def test_others_metadata(self) -> None:
+        theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
+        self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
+
+    def test_metadata_as_nova_writes_it(self) -> None:
+        guest = vconfig.LibvirtConfigGuest()
+        guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
+        guest.metadata.append(domains.GuestMetaGPUs((B,)))
+        self.assertNames([B], guest.to_xml())
+
+
+class Gone(libvirt.libvirtError):
+    def get_error_code(self) -> int:
+        return int(libvirt.VIR_ERR_NO_DOMAIN)
+
+
+class Broken(Gone):
+    def get_error_code(self) -> int:
+        return int(libvirt.VIR_ERR_INTERNAL_ERROR)
+
+
+class Guest:
+    def __init__(self, uuid: str, xml: str | libvirt.libvirtError) -> None:
+        self.uuid = uuid
+        self._xml = xml
+
+    def get_xml_desc(self) -> str:
+        if isinstance(self._xml, str):
+            return self._xml
+        raise self._xml
+
+
+class Host:
+    def __init__(self, *guests: Guest) -> None:
+        self._guests = guests
+
+    def list_guests(self, only_running: bool = True, only_guests: bool = True) -> Sequence[Guest]:
+        return () if only_running else self._guests
+
+
+class ByDomainTest(unittest.TestCase):
+    def test_every_domain(self) -> None:
+        host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))
+        self.assertEqual({"one": {A}, "two": set()}, domains.gpus_by_domain(host, NODES))
+
+    def test_gone_since_it_was_listed(self) -> None:
+        host = Host(Guest("one", Gone("gone")), Guest("two", domain(node("/dev/nvidia1"))))
+        self.assertEqual({"two": {B}}, domains.gpus_by_domain(host, NODES))
+
+    def test_unreadable_is_not_nothing(self) -> None:
+        host = Host(Guest("one", Broken("broken")), Guest("two", domain()))
+        self.assertRaises(libvirt.libvirtError, domains.gpus_by_domain, host, NODES)
+
+    def test_mount_sources(self) -> None:
+        host = Host(Guest("one", domain(mount("/a") + mount("/b"))), Guest("two", domain()))
+        self.assertEqual({"/a", "/b"}, domains.mount_sources(host))

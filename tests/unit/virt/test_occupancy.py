@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.virt.occupancy import Occupancy
+from nova_gpu.virt.records import Records
+from tests.fixtures import cards
+
+A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0")
+KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
+
+
+class OccupancyTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.occupancy = Occupancy()
+
+    def test_named_by_a_domain(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "two": frozenset({B})})
+        self.assertEqual({A, B}, self.occupancy.taken())
+        self.occupancy.saw_domains({"two": frozenset({B})})
+        self.assertEqual({B}, self.occupancy.taken())
+
+    def test_handed_out_for_a_time(self) -> None:
+        self.occupancy.hand_out({A}, (), 60)
+        self.occupancy.hand_out({B}, (), -1)
+        self.assertEqual({A}, self.occupancy.taken())
+
+    def test_handed_out_and_put_back(self) -> None:
+        self.occupancy.hand_out({A}, (), 60)
+        self.occupancy.hand_out({B, C}, {A}, 60)
+        self.assertEqual({B, C}, self.occupancy.taken())
+
+    def test_the_hold_takes_the_place_of_what_was_handed_out(self) -> None:
+        self.occupancy.hand_out({A, B}, (), 60)
+        with self.occupancy.hold("one", frozenset({A}), dict):
+            self.assertEqual({A, B}, self.occupancy.taken())
+        self.assertEqual({B}, self.occupancy.taken())
+
+    def test_a_refused_hold_gives_back_what_was_handed_out(self) -> None:
+        self.occupancy.hand_out({A, B}, (), 60)
+        named = {"stranger": frozenset({A})}
+        with (
+            self.assertRaises(exception.DeviceUnavailable),
+            self.occupancy.hold("one", frozenset({A, B}), lambda: named),
+        ):
+            self.fail("held")
+        self.assertEqual(set(), self.occupancy.taken())
+        self.assertEqual(set(), self.occupancy.started())
+
+    def test_stranger(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "stranger": frozenset({B})})
+        self._count({"one": frozenset({("group", str(A))})})
+        self.assertEqual({B: "stranger"}, self.occupancy.strangers())
+
+    def test_an_instances_domain_with_another_card_is_a_stranger_there(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A, B})})
+        self._count({"one": frozenset({("group", str(A))})})
+        self.assertEqual({B: "one"}, self.occupancy.strangers())
+
+    def test_what_was_just_started_is_no_stranger(self) -> None:
+        with self.occupancy.hold("one", frozenset({A}), dict):
+            self.occupancy.saw_domains({"one": frozenset({A})})
+        self.assertEqual({}, self.occupancy.strangers())
+        self.assertEqual({A}, self.occupancy.started())
+        self._count({"one": frozenset({("group", str(A))})})
+        self.assertEqual(set(), self.occupancy.started())
+        self.assertEqual({}, self.occupancy.strangers())
+
+    def test_what_was_started_while_the_database_was_read_stays(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A})})
+
+        def read() -> Records:
+            with self.occupancy.hold("one", frozenset({A}), dict):
+                return {}
+
+        self.occupancy.read_records(read)
+        self.assertEqual({A}, self.occupancy.started())
+        self.assertEqual({}, self.occupancy.strangers())
+
+    def test_database_that_does_not_answer_changes_nothing(self) -> None:
+        self._count({"one": frozenset({("group", str(A))})})
+
+        def read() -> Records:
+            raise OSError
+
+        self.assertRaises(OSError, self.occupancy.read_records, read)
+        self.assertEqual({(KEY, A)}, self.occupancy.recorded({"group": KEY}))
+
+    def test_recorded_leaves_out_other_hosts_providers(self) -> None:
+        self._count({"one": frozenset({("group", str(A)), ("elsewhere", str(B))})})
+        self.assertEqual({(KEY, A)}, self.occupancy.recorded({"group": KEY}))
+
+    def _count(self, records: Records) -> None:
+        self.occupancy.read_records(lambda: records)

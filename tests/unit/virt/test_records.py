@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+from collections.abc import Sequence
+from unittest import mock
+
+from nova import exception as nova_exception
+from nova import objects
+from oslo_utils import uuidutils
+
+from nova_gpu.virt import records
+
+GROUP, ELSEWHERE = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+ONE, TWO = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+A, B = "0000:04:00.0", "0000:05:00.0"
+
+
+def resources(
+    *identifiers: str, provider: str = GROUP, resource_class: str = "PGPU"
+) -> objects.ResourceList:
+    return objects.ResourceList(
+        objects=[
+            objects.Resource(
+                provider_uuid=provider, resource_class=resource_class, identifier=identifier
+            )
+            for identifier in identifiers
+        ]
+    )
+
+
+def instance(
+    uuid: str,
+    has: objects.ResourceList | None,
+    old: objects.ResourceList | None = None,
+    new: objects.ResourceList | None = None,
+) -> objects.Instance:
+    moving = None
+    if old is not None or new is not None:
+        moving = objects.MigrationContext(old_resources=old, new_resources=new)
+    return objects.Instance(uuid=uuid, resources=has, migration_context=moving)
+
+
+def migration(uuid: str, source: str, destination: str) -> objects.Migration:
+    return objects.Migration(instance_uuid=uuid, source_compute=source, dest_compute=destination)
+
+
+class ReadTest(unittest.TestCase):
+    """The database is Nova's objects here; the functional tests have the real one."""
+
+    def setUp(self) -> None:
+        objects.register_all()
+
+    def read(
+        self,
+        instances: Sequence[objects.Instance],
+        migrations: Sequence[objects.Migration] = (),
+        others: Sequence[objects.Instance] = (),
+    ) -> records.Records:
+        elsewhere = {each.uuid: each for each in others}
+
+        def by_uuid(context: object, uuid: str, **kwargs: object) -> objects.Instance:
+            if uuid not in elsewhere:
+                raise nova_exception.InstanceNotFound(instance_id=uuid)
+            return elsewhere[uuid]
+
+        with (
+            mock.patch.object(objects.InstanceList, "get_by_host", return_value=instances),
+            mock.patch.object(
+                objects.MigrationList, "get_in_progress_and_error", return_value=migrations
+            ),
+            mock.patch.object(objects.Instance, "get_by_uuid", by_uuid),
+        ):
+            return records.read(mock.sentinel.context, "host1", "node1")
+
+    def test_what_instances_have(self) -> None:
+        found = self.read([instance(ONE, resources(A, B)), instance(TWO, None)])
+        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}, TWO: set()}, found)
+
+    def test_other_resources_are_not_gpus(self) -> None:
+        memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
+        self.assertEqual({ONE: set()}, self.read([instance(ONE, memory)]))
+
+    def test_on_its_way_here_it_keeps_the_new(self) -> None:
+        moving = instance(ONE, None, old=resources(B, provider=ELSEWHERE), new=resources(A))
+        moves = [migration(ONE, "host2", "host1")]
+        self.assertEqual({ONE: {(GROUP, A)}}, self.read([], moves, [moving]))
+
+    def test_on_its_way_from_here_it_keeps_the_old(self) -> None:
+        has = resources(B, provider=ELSEWHERE)
+        moving = instance(ONE, has, old=resources(A), new=has)
+        moves = [migration(ONE, "host1", "host2")]
+        self.assertEqual({ONE: {(GROUP, A)}}, self.read([], moves, [moving]))
+
+    def test_on_one_host_it_keeps_both(self) -> None:
+        moving = instance(ONE, resources(B), old=resources(A), new=resources(B))
+        moves = [migration(ONE, "host1", "host1")]
+        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}}, self.read([moving], moves))
+
+    def test_a_move_whose_instance_is_gone(self) -> None:
+        self.assertEqual({}, self.read([], [migration(ONE, "host1", "host2")]))
+
+    def test_a_move_that_has_claimed_nothing_yet(self) -> None:
+        moves = [migration(ONE, "host1", "host2")]
+        self.assertEqual({ONE: {(GROUP, A)}}, self.read([instance(ONE, resources(A))], moves))
