@@ -69,7 +69,7 @@ class TestInstall(unittest.TestCase):
         return done.stdout
 
     def check(self, *arguments: str) -> None:
-        """Without it the question is not answered, with it it is, and Nova outlives its removal."""
+        """Before it no answer, after it one, and Nova outlives its removal."""
         with self.assertRaisesRegex(AssertionError, "nova.virt.gpu"):
             self.run_python("-c", QUESTION)
         self.run_python(*("-m", "pip", "install", "--no-deps", "--no-build-isolation"), *arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,5 +91,11 @@ def _prepare(env: Environment, no_install: bool) -> None:
     environment.prepare(env)
 
 
+def _stop(number: int, frame: object) -> None:
+    """Leave through the ``finally`` clauses, which end the suite's processes."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)
     sys.exit(main(sys.argv[1:]))
