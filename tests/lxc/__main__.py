@@ -2,8 +2,8 @@
 """``python -m tests.lxc [-k PATTERN]``: Nova in one process on a real libvirtd with its LXC driver.
 
 Run as root. It starts a libvirtd of its own, runs the tests in that one's mount namespace, and ends
-with unittest's own closing lines, or with 77 after a line ``SKIP: reason`` where this machine cannot
-run a container. What the tests left behind is a failure.
+with unittest's own closing lines, or with 77 after a line ``SKIP: reason`` where this machine can
+run no container. What the tests left behind is a failure.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -22,29 +23,26 @@ class LifecycleTest(base.LXCTestCase):
         self._server = self.boot_with(2)
         self.assertGPUs(self._server, GPUS)
 
-    def _new_init(self, happens: Callable[[], Any], timeout_s: float = 30) -> None:
+    def _new_init(self, happens: Callable[[], Any]) -> None:
         """Does what makes the guest start again, and waits until it has."""
         domain = self.domain(self._server)
         before = guest.init_pid(self._lv, domain)
         happens()
-        self.wait_for("another init", lambda: self._init() not in (None, before), timeout_s)
+        self.wait_for("another init", lambda: self._init() not in (None, before))
 
     def _init(self) -> int | None:
-        domain = self.domain(self._server)
-        if domain not in self._lv.virsh("list", "--name").split():
-            return None
         try:
-            return guest.init_pid(self._lv, domain)
-        except (OSError, IndexError):  # it is just starting
-            return None
+            return guest.init_pid(self._lv, self.domain(self._server))
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            return None  # it is down, or just starting
 
     def test_hard_reboot(self) -> None:
-        self._new_init(lambda: self._reboot_server(self._server, hard=True))
+        self._new_init(lambda: self.reboot(self._server, "HARD"))
 
         self.assertGPUs(self._server, GPUS)
 
     def test_soft_reboot(self) -> None:
-        self._new_init(self._soft_reboot)
+        self._new_init(lambda: self.reboot(self._server, "SOFT"))
 
         self.assertGPUs(self._server, GPUS)
         self.assertNotIn("Failed to soft reboot", self.stdlog.logger.output)
@@ -53,28 +51,15 @@ class LifecycleTest(base.LXCTestCase):
         init = guest.init_pid(self._lv, self.domain(self._server))
         os.kill(init, signal.SIGSTOP)
 
-        self._new_init(self._soft_reboot)
+        self._new_init(lambda: self.reboot(self._server, "SOFT"))
 
         self.assertGPUs(self._server, GPUS)
-
-    def _soft_reboot(self) -> None:
-        self.api.post_server_action(self._server["id"], {"reboot": {"type": "SOFT"}})
-        self._wait_until("ACTIVE")
-
-    def _wait_until(self, status: str) -> None:
-        """Longer than Nova's own tests wait: real guests and real delays."""
-
-        def reached() -> bool:
-            server = self.api.get_server(self._server["id"])
-            return (server["status"], server["OS-EXT-STS:task_state"]) == (status, None)
-
-        self.wait_for(f"status {status}", reached)
 
     def test_reboot_from_inside(self) -> None:
         self._new_init(lambda: self.run_inside(self._server, "/bin/reboot", "-f"))
 
         self.assertGPUs(self._server, GPUS)
-        self._wait_until("ACTIVE")
+        self.wait_until(self._server, "ACTIVE")
 
     def test_stop_and_start(self) -> None:
         self._stop_server(self._server)
@@ -89,7 +74,7 @@ class LifecycleTest(base.LXCTestCase):
     def test_poweroff_from_inside(self) -> None:
         """Nova hears of it some seconds later, and the guest can be started again."""
         self.run_inside(self._server, "/bin/poweroff", "-f")
-        self._wait_until("SHUTOFF")
+        self.wait_until(self._server, "SHUTOFF")
 
         self._start_server(self._server)
 
@@ -104,7 +89,7 @@ class LifecycleTest(base.LXCTestCase):
         self.assertGPUs(self._server, GPUS)
         self.assertEqual((3, 0), (self.usage(), self.reserved()))
         self.assertGPUs(self.boot_with(1), {3})
-        self._new_init(lambda: self._reboot_server(self._server, hard=True))
+        self._new_init(lambda: self.reboot(self._server, "HARD"))
         self.assertGPUs(self._server, GPUS)
 
     def test_delete_gives_back(self) -> None:
