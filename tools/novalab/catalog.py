@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new cloud has to know: its own services, the role Nova asks for, an image."""
+"""What a new cloud has to know: its own services, the role Nova asks for, a user, an image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SERVICES = {
 
 
 def fill(lab: settings.Lab, client: rest.Client) -> None:
-    """The endpoints of all but Keystone, which has made its own."""
+    """The endpoints of all but Keystone, which has made its own; the ordinary user."""
     for service, (name, kind, path) in _SERVICES.items():
         body = {"service": {"name": name, "type": kind}}
         identifier = client.post("keystone", "/v3/services", body)["service"]["id"]
@@ -30,22 +30,25 @@ def fill(lab: settings.Lab, client: rest.Client) -> None:
                 "url": lab.url(service) + path,
             }
             client.post("keystone", "/v3/endpoints", {"endpoint": endpoint})
-    _grant_service_role(client)
+    if not client.get("keystone", "/v3/roles?name=service")["roles"]:
+        client.post("keystone", "/v3/roles", {"role": {"name": "service"}})
+    _grant(client, settings.ADMIN, "service")
+    project = {"name": settings.MEMBER}
+    client.post("keystone", "/v3/projects", {"project": project})
+    user = {"name": settings.MEMBER, "password": lab.password}
+    client.post("keystone", "/v3/users", {"user": user})
+    _grant(client, settings.MEMBER, "member")
 
 
-def _grant_service_role(client: rest.Client) -> None:
+def _grant(client: rest.Client, user: str, role: str) -> None:
+    """To the user in the project of that name."""
+
     def named(path: str, name: str) -> str:
         (found,) = client.get("keystone", f"/v3/{path}?name={name}")[path]
         return str(found["id"])
 
-    if not client.get("keystone", "/v3/roles?name=service")["roles"]:
-        client.post("keystone", "/v3/roles", {"role": {"name": "service"}})
-    project, user, role = (
-        named("projects", "admin"),
-        named("users", "admin"),
-        named("roles", "service"),
-    )
-    client.request("keystone", "PUT", f"/v3/projects/{project}/users/{user}/roles/{role}")
+    path = f"/v3/projects/{named('projects', user)}/users/{named('users', user)}"
+    client.request("keystone", "PUT", f"{path}/roles/{named('roles', role)}")
 
 
 def add_image(client: rest.Client, path: pathlib.Path) -> str:

@@ -75,7 +75,7 @@ def _openrc(arguments: argparse.Namespace) -> int:
     lab = settings.load(settings.folder(arguments.dir))
     if lab is None:
         raise steps.Failed("there is no lab here: bring one up first")
-    for name, value in lab.credentials().items():
+    for name, value in lab.credentials(arguments.user).items():
         steps.say(f"export {name}={shlex.quote(value)}")
     steps.say(f"export PATH={shlex.quote(str(lab.venv / 'bin'))}:$PATH")
     return 0
@@ -152,7 +152,9 @@ def _parser() -> argparse.ArgumentParser:
         )
     verb("down", _down, "take the cloud away and look for anything left behind")
     verb("status", _status, "what runs, and what is on the machine because of the lab")
-    verb("openrc", _openrc, "print the environment for openstack and nova")
+    opens = verb("openrc", _openrc, "print the environment for openstack and nova")
+    users = (settings.ADMIN, settings.MEMBER)
+    opens.add_argument("user", nargs="?", choices=users, default=settings.ADMIN)
     soaks = verb("soak", _soak, "create and delete instances one after another, count leftovers")
     soaks.add_argument("--count", type=int, default=50, help="instances (default: %(default)s)")
     bursts = verb("burst", _burst, "ask for 20 instances at once where there are 8 GPUs")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from tools.novalab import (
 _FLAVOR, _LARGE = "cg1.xlarge", "cg1.8xlarge"
 _FIRST, _SECOND = "demo-first", "demo-second"
 _SIZE = ["--vcpus", "1", "--ram", "256", "--disk", "1"]
+_ARCHITECTURE = "CUSTOM_GPU_ARCH_"
 _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
 
 
@@ -32,18 +34,20 @@ def run(lab: settings.Lab) -> None:
     """:raises steps.Failed: where anything is not as it must be"""
     client, lv = rest.Client(lab), cloud.libvirt(lab)
     _forget(client)
-    (provider,) = services.gpu_providers(client)
+    provider = services.gpu_providers(client)[0]["uuid"]
+    architecture, total = _offer(client, provider)
+    wanted = min(2, total)
+    admin, member = settings.ADMIN, settings.MEMBER
 
     steps.say("\nThe flavor of the blueprint, and an instance on it\n")
-    words = ["--property", "gpus== 2", "--property", "gpu_arch=s== fermi"]
+    words = ["--property", f"gpus== {wanted}", "--property", f"gpu_arch=s== {architecture}"]
     words += ["--property", "hypervisor=s== LXC", "-c", "name", "-c", "properties"]
-    _openstack(lab, "flavor", "create", _FLAVOR, *_SIZE, *words)
+    _openstack(lab, admin, "flavor", "create", _FLAVOR, *_SIZE, *words)
     _create(lab, _FIRST, _FLAVOR)
-    server = _named(client, _FIRST)
-    domain = servers.domain(server)
+    domain = servers.domain(_named(client, _FIRST))
 
     steps.say("\nInside, as an ordinary user\n")
-    own = _inside(lv, domain)
+    own = _inside(lv, domain, wanted)
     steps.say("\nInside, as root: a GPU that is not its own\n")
     _escapes(lv, domain, own, lab.real)
     ours, hosts = guest.network_namespaces(lv, domain)
@@ -51,20 +55,20 @@ def run(lab: settings.Lab) -> None:
     _expect(ours != hosts, "the guest shares the host's network")
 
     steps.say("\nWhat Placement counts\n")
-    _usage(lab, client, provider["uuid"], 2)
+    _usage(lab, client, provider, wanted)
 
     steps.say("\nA second instance, for which there are not enough\n")
-    _openstack(lab, "flavor", "create", _LARGE, *_SIZE, "--property", "gpus== 8", "-c", "name")
+    words = ["--property", f"gpus== {total}", "-c", "name", "-c", "properties"]
+    _openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, *words)
     _create(lab, _SECOND, _LARGE, succeeds=False)
-    _openstack(lab, "server", "show", _SECOND, "-c", "status", "-c", "fault")
+    _openstack(lab, member, "server", "show", _SECOND, "-c", "status", "-c", "fault")
     fault = servers.error_of(servers.show(client, _named(client, _SECOND)["id"]))
-    steps.say(f"  {fault}")
-    free = _total(client, provider["uuid"]) - 2
-    _expect(str(free) in fault.split("8", 1)[-1], f"the fault does not say that {free} are free")
+    said = re.search(rf"\b{total - wanted}\b", fault)
+    _expect(bool(said), f"the fault does not say that {total - wanted} are free: {fault}")
 
     steps.say("\nBoth deleted\n")
-    _openstack(lab, "server", "delete", "--wait", _FIRST, _SECOND)
-    _usage(lab, client, provider["uuid"], 0)
+    _openstack(lab, member, "server", "delete", "--wait", _FIRST, _SECOND)
+    _usage(lab, client, provider, 0)
     _expect(not lv.domains(), "libvirt still has domains")
 
 
@@ -76,10 +80,10 @@ def _forget(client: rest.Client) -> None:
             client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
 
 
-def _openstack(lab: settings.Lab, *words: str, succeeds: bool = True) -> str:
-    """Runs the client; shows command and answer."""
-    steps.say(f"$ openstack {' '.join(_quoted(word) for word in words)}")
-    environment = {**os.environ, **lab.environment(), **lab.credentials()}
+def _openstack(lab: settings.Lab, user: str, *words: str, succeeds: bool = True) -> None:
+    """Runs the client as the cloud's *user*; shows command and answer."""
+    steps.say(f"{user}$ openstack {' '.join(_quoted(word) for word in words)}")
+    environment = {**os.environ, **lab.environment(), **lab.credentials(user)}
     result = subprocess.run(
         [lab.program("openstack"), *words],
         stdin=subprocess.DEVNULL,
@@ -94,7 +98,6 @@ def _openstack(lab: settings.Lab, *words: str, succeeds: bool = True) -> str:
         raise steps.Failed(f"`openstack {' '.join(words)}` ended with {result.returncode}")
     if not succeeds and not result.returncode:
         raise steps.Failed(f"`openstack {' '.join(words)}` should have been refused")
-    return result.stdout
 
 
 def _quoted(word: str) -> str:
@@ -108,15 +111,18 @@ def _quoted(word: str) -> str:
 def _create(lab: settings.Lab, name: str, flavor: str, succeeds: bool = True) -> None:
     words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
     shown = ["-c", "name", "-c", "status"]
-    _openstack(lab, "server", "create", *words, *shown, name, succeeds=succeeds)
+    words = ["server", "create", *words, *shown, name]
+    _openstack(lab, settings.MEMBER, *words, succeeds=succeeds)
 
 
 def _named(client: rest.Client, name: str) -> dict[str, str]:
-    (server,) = client.get("nova-api", f"/v2.1/servers/detail?name=^{name}$")["servers"]
+    (server,) = client.get("nova-api", f"/v2.1/servers/detail?all_tenants=1&name=^{name}$")[
+        "servers"
+    ]
     return dict(server)
 
 
-def _inside(lv: libvirtd.PrivateLibvirtd, domain: str) -> list[str]:
+def _inside(lv: libvirtd.PrivateLibvirtd, domain: str, wanted: int) -> list[str]:
     """Lists and opens the nodes as a user without rights; returns the cards' nodes."""
     for command in ("id -u", "ls -l /dev/nvidia*", _OPEN):
         result = guest.run(lv, domain, ["/bin/sh", "-c", command], image.USER_ID)
@@ -128,7 +134,7 @@ def _inside(lv: libvirtd.PrivateLibvirtd, domain: str) -> list[str]:
         _expect("ermission denied" not in result.stdout, "the user may not open the guest's GPU")
     steps.say("  (no driver is behind a pretended node: the device cgroup let the user through)")
     own = servers.gpu_nodes(lv, domain)
-    _expect(len(own) == 2, f"the guest has the cards {own}, not two")
+    _expect(len(own) == wanted, f"the guest has the cards {own}, not {wanted}")
     return own
 
 
@@ -147,14 +153,18 @@ def _escapes(lv: libvirtd.PrivateLibvirtd, domain: str, own: Sequence[str], real
 
 
 def _usage(lab: settings.Lab, client: rest.Client, provider: str, expected: int) -> None:
-    _openstack(lab, "resource", "provider", "usage", "show", provider)
+    _openstack(lab, settings.ADMIN, "resource", "provider", "usage", "show", provider)
     used = servers.usage(client)
     _expect(used == expected, f"Placement counts {used} GPUs as used, not {expected}")
 
 
-def _total(client: rest.Client, provider: str) -> int:
-    inventories = client.get("placement", f"/resource_providers/{provider}/inventories")
-    return int(inventories["inventories"]["PGPU"]["total"])
+def _offer(client: rest.Client, provider: str) -> tuple[str, int]:
+    """(architecture, how many) of the cards of the resource provider"""
+    path = f"/resource_providers/{provider}"
+    total = client.get("placement", f"{path}/inventories")["inventories"]["PGPU"]["total"]
+    traits = client.get("placement", f"{path}/traits")["traits"]
+    found = [trait for trait in traits if trait.startswith(_ARCHITECTURE)]
+    return found[0].removeprefix(_ARCHITECTURE).lower(), int(total)
 
 
 def _expect(condition: bool, otherwise: str) -> None:

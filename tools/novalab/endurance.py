@@ -20,16 +20,10 @@ def left(lab: settings.Lab, client: rest.Client) -> list[str]:
     lv = cloud.libvirt(lab)
     mountinfo = pathlib.Path(f"/proc/{lv.pid}/mountinfo").read_text()
     used = servers.usage(client)
-    groups = [
-        group
-        for hierarchy in cgroups.hierarchies(mountinfo)
-        for group in cgroups.guest_groups(hierarchy)
-        if leftovers.belongs(group.controller_pid, lab.tag) or not group.pids
-    ]
     return [
         *([f"Placement counts {used} GPUs as used"] if used else []),
         *(f"domain {name}" for name in lv.domains()),
-        *(f"cgroup {group.path}" for group in groups),
+        *(f"cgroup {group.path}" for group in leftovers.guest_groups(lab.folder)),
         *(
             f"mount {mount.target}"
             for mount in cgroups.mounts(mountinfo)

@@ -21,6 +21,8 @@ import time
 from tools.novalab import cgroups
 
 ENVIRONMENT = "NOVA_GPU_LAB"
+# Where a private libvirtd writes a log for each guest, below its folder.
+GUEST_LOGS = "libvirt/log/lxc"
 _PROC = pathlib.Path("/proc")
 
 
@@ -131,13 +133,18 @@ def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted((m.target for m in table if m.target.is_relative_to(folder)), reverse=True)
 
 
-def guest_groups() -> list[cgroups.GuestGroup]:
-    """Control groups of LXC guests whose controller is gone and in which nothing runs: of any
-    run, since an empty group of a dead guest has no other owner.
+def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
+    """Control groups of guests of *folder*'s libvirtd whose controller is gone. Such a guest is
+    known by its log, which stays when everything else of it has been removed.
     """
+    names = {log.stem for log in (folder / GUEST_LOGS).glob("*.log")}
     hierarchies = cgroups.hierarchies((_PROC / "self/mountinfo").read_text())
     groups = [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
-    return [group for group in groups if not is_alive(group.controller_pid) and not group.pids]
+    return [
+        group
+        for group in groups
+        if group.domain in names and not is_alive(group.controller_pid) and not group.pids
+    ]
 
 
 def found(folder: pathlib.Path) -> list[str]:
@@ -146,7 +153,7 @@ def found(folder: pathlib.Path) -> list[str]:
         *(str(process) for process in processes(tag(folder))),
         *(f"mount {path}" for path in mounts(folder)),
         *(f"loop device {device}" for device in loop_devices(folder)),
-        *(f"cgroup {group.path}" for group in guest_groups()),
+        *(f"cgroup {group.path}" for group in guest_groups(folder)),
     ]
 
 
@@ -166,7 +173,7 @@ def clear(folder: pathlib.Path) -> list[str]:
     for path in mounts(folder):
         subprocess.run(["umount", "--lazy", str(path)], check=False)
     _detach_loops(folder)
-    for group in guest_groups():
+    for group in guest_groups(folder):
         with contextlib.suppress(OSError):
             cgroups.remove(group)
     return cleared

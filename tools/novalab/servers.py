@@ -77,7 +77,7 @@ def exists(client: rest.Client, server_id: str) -> bool:
 
 def delete_all(client: rest.Client, prefix: str) -> None:
     """Deletes the instances whose name begins with *prefix*."""
-    found = client.get("nova-api", "/v2.1/servers")["servers"]
+    found = client.get("nova-api", "/v2.1/servers?all_tenants=1")["servers"]
     delete(client, [server["id"] for server in found if server["name"].startswith(prefix)])
 
 

@@ -17,6 +17,8 @@ FOLDER_VARIABLE = "NOVA_GPU_LAB_DIR"
 RELEASE = "2026.2"
 REGION = "RegionOne"
 USER = "nova"
+# The cloud's users, each in a project of the same name, and with the lab's password.
+ADMIN, MEMBER = "admin", "demo"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,13 +95,13 @@ class Lab:
     def program(self, name: str) -> str:
         return str(self.venv / "bin" / name)
 
-    def credentials(self) -> dict[str, str]:
-        """For OpenStack's clients, as environment."""
+    def credentials(self, user: str = ADMIN) -> dict[str, str]:
+        """For OpenStack's clients, as environment; the project has the user's name."""
         return {
             "OS_AUTH_URL": f"{self.url('keystone')}/v3",
-            "OS_USERNAME": "admin",
+            "OS_USERNAME": user,
             "OS_PASSWORD": self.password,
-            "OS_PROJECT_NAME": "admin",
+            "OS_PROJECT_NAME": user,
             "OS_USER_DOMAIN_ID": "default",
             "OS_PROJECT_DOMAIN_ID": "default",
             "OS_IDENTITY_API_VERSION": "3",
