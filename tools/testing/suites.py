@@ -38,11 +38,11 @@ class Suite:
 SUITES = (
     Suite("style", "ruff, Nova's hacking checks, release notes, documentation", 240),
     Suite("types", "mypy --strict", 300),
-    Suite("unit", "tests/unit", 300),
+    Suite("unit", "tests/unit", 480),
     Suite(
         "functional",
         "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
-        840,
+        1080,
         echo=True,
         every_release=True,
     ),
