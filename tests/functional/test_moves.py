@@ -51,6 +51,14 @@ class MovesTest(base.GPUServersTestBase):
         again = self.boot(self.gpu_flavor(7), host="host1")
         self.assertGPUs(again, [base.FIRST_SOCKET[0], *base.ALL[2:]], "host1")
 
+    def test_another_hosts_gpus_are_never_taken_for_ours(self) -> None:
+        """Moved, the instance has GPUs of host2, at addresses that its neighbours have here."""
+        self._resize(2)
+        instance = self.instance(self.server)
+        driver = {name: compute.driver for name, compute in self.computes.items()}
+        self.assertIn("/dev/nvidia5", self.xml(driver["host2"], instance))
+        self.assertNotIn("/dev/nvidia", self.xml(driver["host1"], instance))
+
     def test_resize_and_revert(self) -> None:
         self._resize(2)
         self.period("host1")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import time
 from collections.abc import Callable
 
@@ -89,3 +91,32 @@ class ForgottenClaimTest(base.GPUServersTestBase):
         self.assertGPUs(slow, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=2, host="host1")
         self.assertInventory(used=2, host="host2")
+
+
+class BurstTest(base.GPUServersTestBase):
+    """More instances at once than there are GPUs, all claims and starts side by side."""
+
+    CAST_AS_CALL = False
+
+    def test_everybody_has_another_gpu_or_none(self) -> None:
+        self.flags(instances=-1, cores=-1, ram=-1, group="quota")
+        self.start_host()
+        flavor = self.gpu_flavor(1)
+        requests = [self._build_server(flavor_id=flavor, networks="none") for _ in range(12)]
+        with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+            servers = list(pool.map(lambda each: self.api.post_server({"server": each}), requests))
+        states = self._states_when_built(servers)
+        self.assertEqual({"ACTIVE": 8, "ERROR": 4}, collections.Counter(states.values()))
+        active = [each for each in servers if states[each["id"]] == "ACTIVE"]
+        self.assertEqual(sorted(base.ALL), sorted(self.recorded(each)[0] for each in active))
+        for server in active:
+            self.assertGPUs(server, self.recorded(server))
+        self.assertInventory(used=8)
+
+    def _states_when_built(self, servers: list[base.Server]) -> dict[str, str]:
+        until = time.monotonic() + 60
+        while True:
+            states = {each["id"]: self._show_server(each)["status"] for each in servers}
+            if "BUILD" not in states.values() or time.monotonic() > until:
+                return states
+            time.sleep(0.2)
