@@ -48,6 +48,7 @@ class LXCTestCase(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self._expect_nothing_left(self._lv, self._lv.leftovers())
         self.useFixture(lxc_fixtures.RealHost())
         self.useFixture(lxc_fixtures.OneEventLoop())
+        self.useFixture(lxc_fixtures.CellByContext())
         super().setUp()
         self.addCleanup(self._delete_everything)
 
