@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 
 from benchmarks import report
@@ -63,9 +64,18 @@ def _outcome(child: subprocess.Popen[str]) -> float | str | None:
     assert child.stdout is not None
     if child.stdout.readline() != "ready\n":
         return None
-    try:
-        said, _ = child.communicate(timeout=DEADLINE_S)
-    except subprocess.TimeoutExpired:
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        child.kill()
+
+    # Not communicate(): it reads past what readline() has taken into its buffer.
+    deadline = threading.Timer(DEADLINE_S, end)
+    deadline.start()
+    said = child.stdout.read()
+    deadline.cancel()
+    if late.is_set():
         return f">{DEADLINE_S} s"
     if said == "memory\n":
         return f">{MEMORY >> 30} GiB"

@@ -12,11 +12,11 @@ from nova import objects
 from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
+import nova_gpu.privsep.nodes
 from nova_gpu.core import exception, inventory, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
-from nova_gpu.privsep import nodes as privileged
 from nova_gpu.virt import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
 
@@ -122,7 +122,7 @@ def _open_nodes(
     for _, gpu in held:
         given = nodes.guest_nodes(gpu.address, gpus.roots)
         if gpus.mode is DeliveryMode.LXC and any(_is_closed(node, gpus.roots) for node in given):
-            for path in privileged.open_to_guests(str(gpu.address)):
+            for path in nova_gpu.privsep.nodes.open_to_guests(str(gpu.address)):
                 LOG.info("Everybody may open %s now, for the guest", path, instance=instance)
 
 

@@ -11,10 +11,10 @@ import nova.privsep
 from oslo_config import fixture as config_fixture
 from oslotest import base
 
+import nova_gpu.privsep.nodes
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.host import roots as host_roots
-from nova_gpu.privsep import nodes
 from tests.fixtures import hosts
 from tests.fixtures.nodes import Nodes
 
@@ -48,7 +48,8 @@ class TestOpenToGuests(base.BaseTestCase):
         if os.getuid():
             self.skipTest("only root can make device nodes")
         self.assertEqual(
-            ["/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"], nodes.open_to_guests(ONE)
+            ["/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"],
+            nova_gpu.privsep.nodes.open_to_guests(ONE),
         )
         self.assertEqual(
             {
@@ -60,7 +61,7 @@ class TestOpenToGuests(base.BaseTestCase):
             },
             self.modes(),
         )
-        self.assertEqual([], nodes.open_to_guests(ONE))
+        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE))
 
     def test_what_is_no_device_stays_as_it_is(self) -> None:
         dri = self.host.roots.dev / "dri"
@@ -69,30 +70,32 @@ class TestOpenToGuests(base.BaseTestCase):
             (dri / name).touch(0o600)
         (self.host.roots.dev / "kfd").unlink()
         before = self.modes()
-        self.assertEqual([], nodes.open_to_guests(ONE))
+        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE))
         self.assertEqual(before, self.modes())
 
     def test_a_link_is_not_followed(self) -> None:
         outside = self.device(self.root / "outside")
         (self.host.roots.dev / "kfd").unlink()
         (self.host.roots.dev / "kfd").symlink_to(outside)
-        self.assertNotIn("/dev/kfd", nodes.open_to_guests(ONE))
+        self.assertNotIn("/dev/kfd", nova_gpu.privsep.nodes.open_to_guests(ONE))
         self.assertEqual(0o600, stat.S_IMODE(outside.stat().st_mode))
 
     def test_nothing_outside_of_dev(self) -> None:
         dri = self.host.roots.dev / "dri"
         dri.rename(self.root / "dri")
         dri.symlink_to(self.root / "dri")
-        self.assertNotIn("/dev/dri/card1", nodes.open_to_guests(ONE))
+        self.assertNotIn("/dev/dri/card1", nova_gpu.privsep.nodes.open_to_guests(ONE))
         self.assertEqual(0o660, stat.S_IMODE((self.root / "dri/card1").stat().st_mode))
 
     def test_a_card_that_is_prepared_for_a_guest_of_another_kind(self) -> None:
         self.host.bind(ONE, "vfio-pci")
-        self.assertEqual([], nodes.open_to_guests(ONE))
+        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE))
 
     def test_an_address_is_an_address(self) -> None:
         for value in ("../../../dev/sda", "/dev/dri/card1", "0000:18:00.0/../.."):
-            self.assertRaises(exception.InvalidPciAddress, nodes.open_to_guests, value)
+            self.assertRaises(
+                exception.InvalidPciAddress, nova_gpu.privsep.nodes.open_to_guests, value
+            )
 
     def test_a_character_device_of_ones_own(self) -> None:
         """The part that needs a device, with one that any user can have."""
@@ -102,9 +105,9 @@ class TestOpenToGuests(base.BaseTestCase):
         path = pathlib.Path(os.ttyname(slave))
         os.fchmod(slave, 0o620)
         roots = host_roots.Roots(dev=path.parent)
-        self.assertTrue(nodes._open(f"/dev/{path.name}", roots))
+        self.assertTrue(nova_gpu.privsep.nodes._open(f"/dev/{path.name}", roots))
         self.assertEqual(0o626, stat.S_IMODE(os.fstat(slave).st_mode))
-        self.assertFalse(nodes._open(f"/dev/{path.name}", roots))
+        self.assertFalse(nova_gpu.privsep.nodes._open(f"/dev/{path.name}", roots))
 
     def device(self, path: pathlib.Path) -> pathlib.Path:
         if os.getuid():
