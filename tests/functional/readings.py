@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is true of a cloud's instances and GPUs, read where it is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from unittest import mock
+
+from lxml import etree
+from nova import context as nova_context
+from nova import objects
+from nova.tests.functional.libvirt import base
+from nova.virt.libvirt import blockinfo
+from nova.virt.libvirt import driver as libvirt_driver
+
+Server = dict[str, Any]
+
+
+class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
+    """Nova's own cloud, with ``nodes``: by host, the cards' addresses by their device nodes."""
+
+    def setUp(self) -> None:
+        self.nodes: dict[str, Mapping[str, str]] = {}
+        super().setUp()
+        self.context = nova_context.get_admin_context()
+
+    def assertGPUs(self, server: Server, addresses: Iterable[str], host: str = "host1") -> None:
+        """Nova's database, the guest's XML and Placement say the same: *addresses* on *host*."""
+        expected = sorted(addresses)
+        self.assertEqual("ACTIVE", self._show_server(server)["status"])
+        self.assertEqual(expected, self.recorded(server), "instance.resources")
+        self.assertEqual(expected, self.rendered(server, host), "the domain's XML")
+        self.assertEqual({host: len(expected)} if expected else {}, self.allocated(server))
+
+    def recorded(self, server: Server) -> list[str]:
+        """What the database says the instance holds"""
+        resources = self.instance(server).resources or ()
+        return sorted(each.identifier for each in resources)
+
+    def domain(self, server: Server, host: str = "host1") -> Any:
+        """The guest's domain as libvirt has it
+
+        :raises fakelibvirt.libvirtError: where it has none
+        """
+        connection = self.computes[host].driver._host.get_connection()
+        return etree.fromstring(connection.lookupByUUIDString(server["id"]).XMLDesc(0))
+
+    def rendered(self, server: Server, host: str = "host1") -> list[str]:
+        """The GPUs whose nodes the domain names, each both as device and as mount."""
+        domain = self.domain(server, host)
+        chars = domain.xpath("devices/hostdev/source/char/text()")
+        mounts = domain.xpath("devices/filesystem/source/@dir")
+        nodes = {each for each in chars if re.fullmatch(r"/dev/nvidia\d+", each)}
+        bound = {each for each in mounts if re.fullmatch(r"/dev/nvidia\d+", each)}
+        self.assertEqual(nodes, bound)
+        return sorted(self.nodes[host][node] for node in nodes)
+
+    def allocated(self, server: Server) -> dict[str, int]:
+        """How many GPUs Placement counts for the instance, by host"""
+        found = {}
+        for uuid, allocation in self._get_allocations_by_server_uuid(server["id"]).items():
+            if amount := allocation["resources"].get("PGPU"):
+                name = self.placement.get(f"/resource_providers/{uuid}").body["name"]
+                found[name.partition("_gpu_")[0]] = amount
+        return found
+
+    def groups(self, host: str = "host1") -> Mapping[str, str]:
+        """The uuids of the host's groups of GPUs, by the product's id"""
+        url = f"/resource_providers?in_tree={self.compute_rp_uuids[host]}"
+        providers = self.placement.get(url, version="1.14").body["resource_providers"]
+        matches = {
+            each["uuid"]: re.search("_gpu_...._(....)_lxc$", each["name"]) for each in providers
+        }
+        return {match[1]: uuid for uuid, match in matches.items() if match}
+
+    def inventory(self, host: str = "host1") -> Mapping[str, int]:
+        """Of the host's only group: total, reserved and used"""
+        (uuid,) = self.groups(host).values()
+        inventory = self._get_provider_inventory(uuid)["PGPU"]
+        used = self._get_provider_usages(uuid)["PGPU"]
+        return {"total": inventory["total"], "reserved": inventory["reserved"], "used": used}
+
+    def assertInventory(
+        self, total: int = 8, reserved: int = 0, used: int = 0, host: str = "host1"
+    ) -> None:
+        expected = {"total": total, "reserved": reserved, "used": used}
+        self.assertEqual(expected, self.inventory(host))
+
+    def instance(self, server: Server) -> objects.Instance:
+        """With all that rendering a guest looks at: nothing is loaded later, from another cell."""
+        attributes = [
+            *(
+                "flavor",
+                "metadata",
+                "system_metadata",
+                "info_cache",
+                "device_metadata",
+                "resources",
+            ),
+            *("numa_topology", "pci_devices", "pci_requests", "vcpu_model", "migration_context"),
+        ]
+        return objects.Instance.get_by_uuid(self.context, server["id"], expected_attrs=attributes)
+
+    def xml(self, driver: libvirt_driver.LibvirtDriver, instance: objects.Instance) -> str:
+        """The guest as *driver* would define it now"""
+        image = instance.image_meta
+        disks = blockinfo.get_disk_info("lxc", instance, image)
+        # The metadata has the time in it.
+        with mock.patch("nova.virt.libvirt.driver.time.time", return_value=1800000000.0):
+            return str(driver._get_guest_xml(self.context, instance, [], disks, image))
