@@ -19,8 +19,8 @@ given. Needs Debian 12 (or newer) and root; neither systemd nor sudo.
 """
 _EPILOG = """\
 All state is in one folder, by default /var/lib/nova-gpu-lab (--dir, or NOVA_GPU_LAB_DIR); downloads
-in it are used again. Outside of it: Debian's packages, which stay; user nova and a file in
-/etc/sudoers.d while the lab is up. Nothing listens but on 127.0.0.1.
+in it are used again. Outside of it: Debian's packages, which stay, and user nova while the lab is
+up. Nothing listens but on 127.0.0.1.
 
     tools/lab demo                     all there is to see, and everything taken down again
     tools/lab up                       a cloud to play with
@@ -45,8 +45,8 @@ def _down(arguments: argparse.Namespace) -> int:
         steps.say("There is no lab here.")
         return 0
     left = cloud.down(lab)
-    steps.say("Looked for processes, mounts, device nodes, domains, control groups, loop devices,")
-    steps.say("the user and the sudoers file: " + ("nothing is left." if not left else "LEFT:"))
+    steps.say("Looked for processes, mounts, device nodes, domains, control groups, loop devices")
+    steps.say("and the user: " + ("nothing is left." if not left else "LEFT:"))
     for each in left:
         steps.say(f"  {each}")
     return 1 if left else 0
@@ -168,6 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments))
     except steps.Failed as error:
         steps.fail(error)
+        steps.say(f"\nAll logs are in {settings.folder(arguments.dir) / 'log'}")
     except KeyboardInterrupt:
         steps.say("\ninterrupted: `tools/lab down` takes away what was started")
     return 1

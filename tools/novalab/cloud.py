@@ -28,6 +28,7 @@ from tools.novalab import (
 
 _STRANGERS = ("libvirtd", "virtlxcd", "mariadbd", "mysqld")
 _MACHINE = "fermi-8"
+_DEV, _DEVICES = pathlib.Path("/dev"), pathlib.Path("/proc/devices")
 # nova-compute waits for its threads longer than anybody wants to: 20 s and more.
 _PATIENCE_S = 1.0
 
@@ -35,7 +36,8 @@ _PATIENCE_S = 1.0
 def libvirt(lab: settings.Lab) -> libvirtd.PrivateLibvirtd:
     """The lab's libvirtd, whether it runs or not."""
     gpus = nodes.real_gpus() if lab.real else nodes.pretend_nvidia()
-    return libvirtd.PrivateLibvirtd(lab.folder, [*nodes.machine(), *gpus], settings.USER)
+    covers = {"/etc/sudoers.d": lab.etc / "sudoers.d"}
+    return libvirtd.PrivateLibvirtd(lab.folder, [*nodes.machine(), *gpus], settings.USER, covers)
 
 
 def is_up(lab: settings.Lab) -> bool:
@@ -46,8 +48,9 @@ def up(lab: settings.Lab) -> None:
     """:raises steps.Failed: saying what, why, and in which log"""
     _check_machine(lab)
     for left in _clear(lab):
-        steps.say(f"  from a run before, removed: {left}")
+        steps.say(f"  left by a killed run, removed: {left}")
     _check_ports(lab)
+    shutil.rmtree(lab.log, ignore_errors=True)
     packages.install(lab)
     with steps.step("user nova, configuration, the guest's disk", lab.log / "account.log"):
         account.create(lab)
@@ -80,8 +83,9 @@ def up(lab: settings.Lab) -> None:
         catalog.fill(lab, client)
         catalog.add_image(client, lab.cache / "guest.raw")
     with steps.step("scheduler, conductor, compute", process.log_file(lab, "nova-compute")):
-        for name in ("nova-conductor", "nova-scheduler"):
-            services.start_controller(lab, name)
+        services.start_controller(lab, "nova-conductor")
+        services.wait_for_conductor(lab, client)
+        services.start_controller(lab, "nova-scheduler")
         services.start_compute(lab)
         services.wait_for_compute(lab, client)
         for name in ("nova-conductor", "nova-scheduler"):
@@ -104,8 +108,8 @@ def found(lab: settings.Lab) -> list[str]:
     """Everything on the machine that is of this lab, in words; nothing after ``down``."""
     return [
         *libvirt(lab).leftovers(),
-        *account.found(lab),
-        *(f"device node {path}" for path in _nodes_outside(lab)),
+        *([f"user {settings.USER}"] if account.is_ours(lab) else []),
+        *(f"device node {path}" for path in nodes.pretended_in(_DEV, _DEVICES.read_text())),
     ]
 
 
@@ -114,11 +118,6 @@ def _clear(lab: settings.Lab) -> list[str]:
     cleared = libvirt(lab).leftovers()
     libvirt(lab).stop()
     return cleared
-
-
-def _nodes_outside(lab: settings.Lab) -> list[pathlib.Path]:
-    """Pretended nodes in the machine's own /dev, where none may ever be."""
-    return [] if lab.real else [path for path in pathlib.Path("/dev").glob("nvidia*")]
 
 
 def _check_machine(lab: settings.Lab) -> None:

@@ -39,19 +39,11 @@ def values(lab: settings.Lab) -> dict[str, str]:
         "rabbitmq_port": str(ports.rabbitmq),
         "region": settings.REGION,
         "state": str(lab.state),
-        "transport": transport_url(lab),
+        "transport": f"rabbit://nova:{lab.password}@127.0.0.1:{ports.rabbitmq}/",
         "venv": str(lab.venv),
     }
     gpu = "" if lab.real else render("nova-gpu.conf", plain)
     return {**plain, "auth": render("auth.conf", plain), "gpu": gpu}
-
-
-def transport_url(lab: settings.Lab) -> str:
-    return f"rabbit://nova:{lab.password}@127.0.0.1:{lab.ports.rabbitmq}/"
-
-
-def database_url(lab: settings.Lab, name: str) -> str:
-    return f"{values(lab)['database']}/{name}?charset=utf8"
 
 
 def render(template: str, names: dict[str, str]) -> str:
@@ -70,6 +62,11 @@ def write(lab: settings.Lab) -> None:
         path.touch(0o640)
         shutil.chown(path, group=group)
         path.write_text(render(template, names))
+    # Shown to the lab's processes alone, in place of the machine's own.
+    sudoers = lab.etc / "sudoers.d" / "nova"
+    sudoers.parent.mkdir()
+    sudoers.touch(0o440)
+    sudoers.write_text(render("sudoers", names))
     stock = lab.venv / "etc"
     shutil.copy(stock / "nova/api-paste.ini", lab.etc / "nova")
     shutil.copytree(stock / "nova/rootwrap.d", lab.etc / "nova/rootwrap.d")

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Sequence
+from typing import Any
 
 from tools.novalab import (
     catalog,
@@ -16,6 +17,7 @@ from tools.novalab import (
     image,
     libvirtd,
     nodes,
+    process,
     rest,
     servers,
     services,
@@ -62,7 +64,7 @@ def run(lab: settings.Lab) -> None:
     _openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, *words)
     _create(lab, _SECOND, _LARGE, succeeds=False)
     _openstack(lab, member, "server", "show", _SECOND, "-c", "status", "-c", "fault")
-    fault = servers.error_of(servers.show(client, _named(client, _SECOND)["id"]))
+    fault = servers.error_of(_named(client, _SECOND))
     said = re.search(rf"\b{total - wanted}\b", fault)
     _expect(bool(said), f"the fault does not say that {total - wanted} are free: {fault}")
 
@@ -110,16 +112,20 @@ def _quoted(word: str) -> str:
 
 def _create(lab: settings.Lab, name: str, flavor: str, succeeds: bool = True) -> None:
     words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
-    shown = ["-c", "name", "-c", "status"]
-    words = ["server", "create", *words, *shown, name]
-    _openstack(lab, settings.MEMBER, *words, succeeds=succeeds)
+    words = ["server", "create", *words, "-c", "name", "-c", "status", name]
+    try:
+        _openstack(lab, settings.MEMBER, *words, succeeds=succeeds)
+    except steps.Failed as error:
+        fault = servers.error_of(_named(rest.Client(lab), name))
+        log = process.log_file(lab, "nova-compute")
+        raise steps.Failed(f"{error}\n  its fault: {fault}\n  see {log}") from error
 
 
-def _named(client: rest.Client, name: str) -> dict[str, str]:
+def _named(client: rest.Client, name: str) -> Any:
     (server,) = client.get("nova-api", f"/v2.1/servers/detail?all_tenants=1&name=^{name}$")[
         "servers"
     ]
-    return dict(server)
+    return server
 
 
 def _inside(lv: libvirtd.PrivateLibvirtd, domain: str, wanted: int) -> list[str]:

@@ -20,7 +20,7 @@ import subprocess
 import time
 import types
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tools.novalab import cgroups, leftovers, nodes
 
@@ -50,6 +50,7 @@ class PrivateLibvirtd:
     folder: pathlib.Path
     nodes: Sequence[nodes.Node]
     socket_group: str | None = None
+    covers: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()
@@ -186,8 +187,9 @@ class PrivateLibvirtd:
             yield f"mkdir -p $(dirname {name})"
             yield f"mknod -m {node.mode:04o} {name} {node.kind} {node.major} {node.minor}"
         yield "cd / && " + " ".join(["mount", "--move", quoted(str(dev)), "/dev"])
-        for name, path in _COVERED.items():
-            yield f"mount --bind {quoted(str(self._state / name))} {path}"
+        covers = {path: self._state / name for name, path in _COVERED.items()}
+        for path, folder in {**covers, **self.covers}.items():
+            yield f"mount --bind {quoted(str(folder))} {quoted(path)}"
         # Shared among what is started in here, as systemd has it on a host: else every guest's
         # controller keeps the disks mounted of all that were there when it started.
         yield "mount --make-rshared /"

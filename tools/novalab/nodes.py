@@ -95,6 +95,16 @@ def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
     ]
 
 
+def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
+    """Nodes in *dev* with the NVIDIA driver's number although *devices*, the text of /proc/devices,
+    has no driver of that number.
+    """
+    if any(line.split()[:1] == [str(_NVIDIA_MAJOR)] for line in devices.splitlines()):
+        return []
+    found = copied(sorted(path.name for path in dev.glob("nvidia*")), dev)
+    return [str(dev / node.name) for node in found if node.major == _NVIDIA_MAJOR]
+
+
 def real_gpus(dev: pathlib.Path = pathlib.Path("/dev")) -> list[Node]:
     """The machine's own GPU nodes."""
     names = {str(p.relative_to(dev)) for pattern in REAL_GPU_NODES for p in dev.glob(pattern)}

@@ -46,6 +46,7 @@ _PYPI = (
     "gunicorn",
     "keystone",
     "nova",
+    "nvidia-ml-py",
     "openstack-placement",
     "osc-placement",
     "pyroute2",

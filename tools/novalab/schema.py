@@ -73,14 +73,12 @@ def _commands(lab: settings.Lab) -> dict[str, list[list[str]]]:
     keystone = ["keystone-manage", "--config-file", f"{lab.etc}/keystone/keystone.conf"]
     nova = ["nova-manage", "--config-file", f"{lab.etc}/nova/nova.conf"]
     nova += ["--config-file", f"{lab.etc}/nova/nova-controller.conf"]
-    cell0, cell1 = (config.database_url(lab, f"nova_cell{number}") for number in (0, 1))
-    connection = ["--database_connection", cell1, "--transport-url", config.transport_url(lab)]
     return {
         "keystone": [
             [*keystone, "db_sync"],
             [*keystone, "fernet_setup", *owner],
             [*keystone, "credential_setup", *owner],
-            [*keystone, "bootstrap", "--bootstrap-password", lab.password]
+            [*keystone, "bootstrap"]
             + [f"--bootstrap-{kind}-url={identity}" for kind in ("public", "internal", "admin")]
             + ["--bootstrap-region-id", settings.REGION],
         ],
@@ -90,21 +88,23 @@ def _commands(lab: settings.Lab) -> dict[str, list[list[str]]]:
         "placement": [["placement-manage", "--config-dir", f"{lab.etc}/placement", "db", "sync"]],
         "nova": [
             [*nova, "api_db", "sync"],
-            [*nova, "cell_v2", "map_cell0", "--database_connection", cell0],
+            [*nova, "cell_v2", "map_cell0"],
             [*nova, "db", "sync"],
-            [*nova, "cell_v2", "create_cell", "--name", "cell1", *connection],
+            [*nova, "cell_v2", "create_cell", "--name", "cell1"],
         ],
     }
 
 
 def _synced(lab: settings.Lab, name: str, commands: list[list[str]]) -> Callable[[], None]:
     log = lab.log / f"{name}-database.log"
+    # Everybody can read a command line, and the log.
+    environment = {**lab.environment(), "OS_BOOTSTRAP_PASSWORD": lab.password}
 
     def sync() -> None:
         with steps.step(f"database of {name}", log):
             for program, *words in commands:
                 argv = process.as_user(settings.USER, [lab.program(program), *words])
-                steps.run(argv, log, lab.environment(), pathlib.Path("/"))
+                steps.run(argv, log, environment, pathlib.Path("/"))
 
     return sync
 

@@ -84,6 +84,16 @@ def start_controller(lab: settings.Lab, name: str) -> None:
     _start(lab, name, [lab.program(name), *files], {})
 
 
+def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
+    """nova-compute asks it first thing, and an early question costs a timeout of 10 s."""
+
+    def ready() -> bool:
+        process.check(lab, "nova-conductor")
+        return bool(client.get("nova-api", "/v2.1/os-services?binary=nova-conductor")["services"])
+
+    steps.wait_for("nova-conductor is known to the API", ready, _TIMEOUT_S)
+
+
 def start_compute(lab: settings.Lab) -> None:
     """nova-compute, without a database, and with what Nova's rootwrap allows it."""
     lab.instances.mkdir(parents=True, exist_ok=True)
