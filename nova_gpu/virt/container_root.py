@@ -10,13 +10,18 @@ stays mounted until the guest is destroyed.
 from __future__ import annotations
 
 import os
+import pathlib
 
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import power_state
-from nova.virt.disk import api as disk_api
 from nova.virt.libvirt import driver
 from nova.virt.libvirt import utils as libvirt_utils
+
+# Where Nova notes the loop or network block device of a container's disk.
+_DEVICE = "rootfs_device_name"
+# The machine's own, whatever [gpu]sysfs_root says: loop devices are no part of a generated tree.
+_SYSFS = pathlib.Path("/sys")
 
 
 def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) -> bool:
@@ -28,11 +33,36 @@ def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) 
     return state == int(power_state.RUNNING)
 
 
-def unmount(instance: objects.Instance) -> None:
-    """Leaves the loop device to Nova's own clean-up, which expects nothing to be mounted.
+def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
+    """Takes a loop device off the instance's record that must not be detached by its name.
 
-    With the mount in place that would detach the device twice, the second time perhaps from a
-    guest that has just been given it.
+    Whenever Nova destroys a guest it detaches what the record says: also for a guest that was
+    stopped before, or whose start has failed, and whose device is another guest's by now. If that
+    one is just being started its disk is gone from under it. Of a root that is still mounted Nova
+    finds the device by the mount, and would detach it twice.
     """
-    folder = os.path.join(libvirt_utils.get_instance_path(instance), "rootfs")
-    disk_api.clean_lxc_namespace(container_dir=folder)
+    device = instance.system_metadata.get(_DEVICE)
+    if device and (_is_mounted(_folder(instance)) or not _is_its(device, instance, sysfs)):
+        del instance.system_metadata[_DEVICE]
+
+
+def _folder(instance: objects.Instance) -> str:
+    return os.path.join(libvirt_utils.get_instance_path(instance), "rootfs")
+
+
+def _is_mounted(folder: str) -> bool:
+    try:
+        return os.stat(folder).st_dev != os.stat(os.path.dirname(folder)).st_dev
+    except OSError:
+        return False
+
+
+def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> bool:
+    """Whether a file of the instance is behind the loop device; devices of other kinds are."""
+    name = os.path.basename(device)
+    if not name.startswith("loop"):
+        return True
+    try:
+        return instance.uuid in (sysfs / f"block/{name}/loop/backing_file").read_text()
+    except OSError:
+        return False  # detached already

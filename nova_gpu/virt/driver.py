@@ -84,7 +84,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     # And from it
 
     def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        container_root.unmount(instance)
+        container_root.forget_stale_device(instance)
         super()._teardown_container(instance, *args, **kwargs)
 
     def _undefine_domain(self, instance: Any, *args: Any, **kwargs: Any) -> Any:

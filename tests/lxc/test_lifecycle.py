@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 from tests.lxc import base
-from tools.novalab import guest
+from tools.novalab import guest, leftovers
 
 GPUS = {1, 2}
 
@@ -70,6 +71,14 @@ class LifecycleTest(base.LXCTestCase):
 
         self.assertGPUs(self._server, GPUS)
         self.assertGPUs(other, {3})
+        self.assertEqual({"0"}, self._let_go_of())
+
+    def _let_go_of(self) -> set[str]:
+        """Of each disk's loop device whether the kernel will drop it: somebody detached it then."""
+        disks = leftovers.loop_devices(self._state)
+        self.assertEqual(3, len(disks))
+        names = [pathlib.Path(disk.split()[0]).name for disk in disks]
+        return {pathlib.Path(f"/sys/block/{n}/loop/autoclear").read_text().strip() for n in names}
 
     def test_poweroff_from_inside(self) -> None:
         """Nova hears of it some seconds later, and the guest can be started again."""
