@@ -55,9 +55,9 @@ os._exit(0)
 
 def spawn_rows(runs: int) -> list[report.Row]:
     """:raises SystemExit: where an instance did not start, since no figure would say anything"""
-    from tests.lxc import base
+    from tests.lxc import cloud
 
-    class Cloud(base.LXCTestCase):
+    class Spawns(cloud.Cloud):
         UID_MAPS = ()
         found: list[report.Row]
 
@@ -81,7 +81,7 @@ def spawn_rows(runs: int) -> list[report.Row]:
             compute.driver = ours
             row = (_median_s(times[_OURS]), _median_s(times[_STOCK]))
             type(self).found = [report.Row(f"spawn with {GPUS} GPUs", *row, "s")]
-            self.flags(uid_maps=base.ID_MAPS, gid_maps=base.ID_MAPS, group="libvirt")
+            self.flags(uid_maps=cloud.ID_MAPS, gid_maps=cloud.ID_MAPS, group="libvirt")
             mapped = [self._spawn(ours, with_gpus) for _ in range(runs + 1)]
             name = f"spawn with {GPUS} GPUs, user id maps"
             type(self).found.append(report.Row(name, _median_s(mapped), None, "s"))
@@ -94,10 +94,10 @@ def spawn_rows(runs: int) -> list[report.Row]:
             return seconds[0]
 
     result = unittest.TestResult()
-    Cloud("test").run(result)
+    Spawns("test").run(result)
     for _, text in (*result.errors, *result.failures):
         raise SystemExit(text)
-    return Cloud.found
+    return Spawns.found
 
 
 def _stock(compute: Any) -> Any:

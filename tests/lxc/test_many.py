@@ -7,7 +7,7 @@ import os
 from concurrent import futures
 from typing import Any
 
-from tests.lxc import base, place
+from tests.lxc import base, cloud, place
 
 
 class ManyTest(base.LXCTestCase):
@@ -48,7 +48,7 @@ class ManyTest(base.LXCTestCase):
 
     def _request(self, flavor: str, count: int) -> list[dict[str, Any]]:
         """That many requests at once; the servers when each has come to be or has failed."""
-        body = self._build_server(image_uuid=base.IMAGE, flavor_id=flavor, networks="none")
+        body = self._build_server(image_uuid=cloud.IMAGE, flavor_id=flavor, networks="none")
         with futures.ThreadPoolExecutor(count) as pool:
             list(pool.map(self.api.post_server, [{"server": body}] * count))
 
