@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -118,8 +119,13 @@ def _running(arguments: argparse.Namespace) -> settings.Lab:
 
 
 def _lab(arguments: argparse.Namespace) -> settings.Lab:
+    """The lab with the settings asked for, or as it is if it is up."""
+    path = settings.folder(arguments.dir)
+    lab = settings.load(path)
+    if lab is not None and cloud.is_up(lab):
+        return lab
     try:
-        return settings.save(settings.folder(arguments.dir), arguments.port_base, arguments.real)
+        return settings.save(path, arguments.port_base, arguments.real)
     except ValueError as error:
         raise steps.Failed(str(error)) from error
 
@@ -165,10 +171,13 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
+        if os.geteuid() != 0:
+            raise steps.Failed("the lab needs root: it makes mounts, device nodes and containers")
         return int(arguments.run(arguments))
     except steps.Failed as error:
         steps.fail(error)
         steps.say(f"\nAll logs are in {settings.folder(arguments.dir) / 'log'}")
+        steps.say("What is still up, `tools/lab down` takes away.")
     except KeyboardInterrupt:
         steps.say("\ninterrupted: `tools/lab down` takes away what was started")
     return 1

@@ -134,9 +134,7 @@ def load(path: pathlib.Path) -> Lab | None:
     return Lab(path, Ports(**saved["ports"]), saved["password"], saved["real"])
 
 
-def save(
-    path: pathlib.Path, port_base: int | None = None, real: bool = False, pretend: bool = False
-) -> Lab:
+def save(path: pathlib.Path, port_base: int | None = None, real: bool = False) -> Lab:
     """The lab in the folder *path*, made or with its settings changed as asked."""
     before = load(path)
     lab = Lab(
