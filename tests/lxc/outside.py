@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def run(module: str, *arguments: str) -> int:
 
     Its standard output is ours. What comes on standard error, Nova's log, is shown when it fails.
     """
+    # Who ends this run ends what it started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-lxc-", dir="/var/tmp"))
     folder.chmod(0o711)  # a guest's root is nobody on the host, and its disk is below
     lv = libvirtd.PrivateLibvirtd(folder, nodes.machine() + nodes.pretend_nvidia())
