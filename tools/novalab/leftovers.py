@@ -77,14 +77,14 @@ def _ancestors(pid: int) -> set[int]:
     return found
 
 
-def processes(lab: str) -> list[Process]:
+def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
     """The lab's processes, without the one that asks and those it came from."""
     mine = _ancestors(os.getpid())
-    pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    pids = (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
     return sorted(
-        Process(pid, command(pid))
+        Process(pid, command(pid, proc))
         for pid in pids
-        if pid not in mine and is_alive(pid) and belongs(pid, lab)
+        if pid not in mine and is_alive(pid, proc) and belongs(pid, lab, proc)
     )
 
 
@@ -99,15 +99,15 @@ def named(name: str) -> list[Process]:
     return found
 
 
-def end(lab: str, patience_s: float = 5.0) -> list[Process]:
+def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[Process]:
     """Ends all the lab's processes; returns them. Those that ignore SIGTERM are killed."""
-    ended = processes(lab)
+    ended = processes(lab, proc)
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + patience_s
-        for process in processes(lab):
+        for process in processes(lab, proc):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-        while processes(lab):
+        while processes(lab, proc):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
