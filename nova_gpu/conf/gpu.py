@@ -113,7 +113,7 @@ nova-scheduler.
     ),
     cfg.IntOpt(
         "handed_out_timeout",
-        default=120,
+        default=60,
         min=1,
         max=3600,
         help="""

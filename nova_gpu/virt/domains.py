@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import libvirt
@@ -11,6 +12,7 @@ from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 
 LOG = logging.getLogger(__name__)
@@ -72,11 +74,15 @@ def _domains(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
 
 
 def gpus_in(xml: str, address_by_node: Mapping[str, PciAddress]) -> frozenset[PciAddress]:
-    """The GPUs that one domain's XML names: by our metadata, else by its devices."""
+    """The GPUs that one domain's XML names: by our metadata, else by its devices.
+
+    Metadata that somebody edited into what is no address counts for nothing.
+    """
     domain = etree.fromstring(xml.encode())
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
     if ours is not None:
-        return frozenset(PciAddress.parse(each.get("address", "")) for each in ours)
+        with contextlib.suppress(exception.InvalidPciAddress):
+            return frozenset(PciAddress.parse(each.get("address", "")) for each in ours)
     nodes = {node for node in _nodes(domain) if node in address_by_node}
     return frozenset(_hostdevs(domain)) | {address_by_node[node] for node in nodes}
 

@@ -37,6 +37,7 @@ class HostGPUs:
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
         self._host = host
         self._virtapi = virtapi
+        self._compute_host = CONF.host
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
         self._provider_uuids: dict[GroupKey, str] = {}
@@ -124,7 +125,7 @@ class HostGPUs:
     def _read_records(self) -> None:
         context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
         try:
-            self._occupancy.read_records(lambda: records.read(context, CONF.host, nodename))
+            self._occupancy.read_records(lambda: records.read(context, self._compute_host, nodename))
         except Exception as error:  # whatever the conductor, the bus or the database raise
             LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
 

@@ -64,6 +64,10 @@ class GPUsInTest(unittest.TestCase):
         theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
         self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
 
+    def test_metadata_that_somebody_edited(self) -> None:
+        edited = domains.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
+        self.assertNames([A], domain(node("/dev/nvidia0"), edited))
+
     def test_metadata_as_nova_writes_it(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
