@@ -125,7 +125,9 @@ class HostGPUs:
     def _read_records(self) -> None:
         context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
         try:
-            self._occupancy.read_records(lambda: records.read(context, self._compute_host, nodename))
+            self._occupancy.read_records(
+                lambda: records.read(context, self._compute_host, nodename)
+            )
         except Exception as error:  # whatever the conductor, the bus or the database raise
             LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
 
