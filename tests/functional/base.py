@@ -15,7 +15,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 # Imported before any test changes the list of request filters: ours is put there once, on import.
 import nova_gpu.scheduler.filters  # noqa: F401
 from nova_gpu.conf import CONF
-from tests.fixtures import hosts, libvirt, nodes
+from tests.fixtures import cells, hosts, libvirt, nodes
 from tests.functional import readings
 from tests.functional.readings import Server
 
@@ -39,6 +39,7 @@ class GPUServersTestBase(readings.ReadingTestBase):
 
     def setUp(self) -> None:
         self.hosts: dict[str, hosts.Host] = {}
+        self.useFixture(cells.CellByContext())
         super().setUp()
         self.useFixture(libvirt.LXCFixture())
         self.useFixture(

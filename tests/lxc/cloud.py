@@ -17,6 +17,7 @@ import os_vif
 from nova.tests.functional import integrated_helpers
 
 from nova_gpu.conf import CONF
+from tests.fixtures import cells
 from tests.lxc import fixtures as lxc_fixtures
 from tests.lxc import place
 from tools.novalab import libvirtd
@@ -43,7 +44,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self._expect_nothing_left(self._lv, self._lv.leftovers())
         self.useFixture(lxc_fixtures.RealHost())
         self.useFixture(lxc_fixtures.OneEventLoop())
-        self.useFixture(lxc_fixtures.CellByContext())
+        self.useFixture(cells.CellByContext())
         super().setUp()
         self.addCleanup(self._delete_everything)
 

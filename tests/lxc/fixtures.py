@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import fixtures
 import libvirt
 import nova.privsep
-from nova.tests import fixtures as nova_fixtures
 from nova.virt.libvirt import host as libvirt_host
 
 # What Nova's test base does to keep tests off the machine: libvirt, sysfs, uname, privsep.
@@ -38,26 +35,6 @@ class RealHost(fixtures.Fixture):
         self.useFixture(
             fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
         )
-
-
-class CellByContext(fixtures.Fixture):
-    """A targeted context says by itself which cell's database is meant; any other means cell1's.
-
-    Nova's fixture switches a global database as well, under a lock. Where several instances are
-    buried in cell0 at once, one thread waits for that lock with a database's in its hands, and
-    another the other way round.
-    """
-
-    def _setUp(self) -> None:
-        self.useFixture(
-            fixtures.MockPatchObject(nova_fixtures.CellDatabases, "_wrap_target_cell", _target_cell)
-        )
-
-
-@contextlib.contextmanager
-def _target_cell(cells: nova_fixtures.CellDatabases, context: Any, mapping: Any) -> Iterator[Any]:
-    with cells._real_target_cell(context, mapping) as targeted:
-        yield targeted
 
 
 class OneEventLoop(fixtures.Fixture):

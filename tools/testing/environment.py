@@ -59,6 +59,9 @@ class Environment:
             "PATH": os.pathsep.join([str(self.path / "bin"), os.environ.get("PATH", os.defpath)]),
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
+            # Seconds, read by oslotest's base class: a test that stands still fails by name, with
+            # where it stood, and the others run.
+            "OS_TEST_TIMEOUT": "300",
             "VIRTUAL_ENV": str(self.path),
         }
 
