@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
+from nova_gpu.core import mmio
+
 GROUP = cfg.OptGroup(
     "gpu",
     title="GPU options",
@@ -124,6 +126,24 @@ the database, in which the periodic task forgets the claim.
 Related options:
 
 * ``[DEFAULT]update_resources_interval``: should be shorter.
+""",
+    ),
+    cfg.IntOpt(
+        "guest_mmio_gib",
+        default=mmio.GUEST_GIB,
+        min=1,
+        max=1 << 20,
+        help="""
+GiB of address space above 4 GiB into which a KVM guest can map the memory of its GPUs. A card that
+maps more is not offered to KVM guests. The default is what a q35 guest has at least, with either
+firmware: QEMU's ``pci-hole64-size`` and OVMF's window are 32 GiB both. SeaBIOS, and OVMF of 2022 and
+later where the guest sees the host's address bits, use all that the CPU model can address: 1024 GiB
+with the usual 40 bits, less what the guest has of memory. ``nova-gpu host check`` says what each
+card maps.
+
+Related options:
+
+* ``[libvirt]cpu_mode``: with ``host-passthrough`` a guest has the host's address bits.
 """,
     ),
     cfg.StrOpt(

@@ -16,6 +16,7 @@
     └── GuestCannotStart        not on this host now; on another it may
         ├── DeviceUnavailable       a device is missing, ill, or another guest's
         ├── DomainsUnreadable       libvirt does not say which guests there are
+        ├── BindingFailed           a card did not change hands between the host and guests
         ├── DeviceNodeMissing       a node the guest needs is not there
         └── GuestFilesUnavailable   the driver's files cannot be gathered
 
@@ -104,6 +105,17 @@ class DomainsUnreadable(GuestCannotStart):
             f"domains: {reason}; check libvirtd on the host"
         )
         self.reason = reason
+
+
+class BindingFailed(GuestCannotStart):
+    """Its arguments are kept as they are: privsep sends those, and makes the error of them anew."""
+
+    def __init__(self, address: str, reason: str, remedy: str) -> None:
+        super().__init__(address, reason, remedy)
+        self.address, self.reason, self.remedy = address, reason, remedy
+
+    def __str__(self) -> str:
+        return f"GPU {self.address} was not bound: {self.reason}; {self.remedy}"
 
 
 class DeviceNodeMissing(GuestCannotStart):

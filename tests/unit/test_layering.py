@@ -20,7 +20,7 @@ NOT_A_NAME = {"utils", "util", "common", "helper", "helpers", "manager"}
 OWN = {
     "core": set(),
     "data": set(),
-    "conf": set(),
+    "conf": {"core"},
     "host": {"core", "data"},
     "privsep": {"core", "host", "conf"},
     "api": {"core"},

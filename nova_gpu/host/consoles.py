@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the host shows its own console on a card."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from nova_gpu.core import model
+from nova_gpu.host import sysfs, vfio
+from nova_gpu.host.roots import Roots
+
+_FRAMEBUFFER = re.compile(r"fb(\d+)")
+# drivers/tty/vt/vt.c: vtcon/name is "(M) " or "(S) " and what the driver calls itself
+_FRAMEBUFFER_CONSOLE = "frame buffer device"
+
+
+def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
+    """What of the host's console is on a card of these functions, ``None`` for nothing.
+
+    A function that VFIO has shows nothing any more.
+    """
+    for address in addresses:
+        device = vfio.device(address, roots)
+        if vfio.is_vfio(vfio.driver(address, roots)):
+            continue
+        if sysfs.decimal(device, "boot_vga") == 1:
+            return "it is the display the host booted on"
+        name = _console_framebuffer(roots)
+        if name is not None and name in _names(f"{device}/graphics"):
+            return f"the host's text console is on it ({name})"
+    return None
+
+
+def _console_framebuffer(roots: Roots) -> str | None:
+    """The framebuffer that virtual terminals are shown on, ``None`` where they are on none.
+
+    fbcon maps every terminal to the one that registered first, which has the lowest number.
+    """
+    folder = f"{roots.sysfs}/class/vtconsole"
+    if not any(_is_framebuffer_console(f"{folder}/{name}") for name in _names(folder)):
+        return None
+    names = [name for name in _names(f"{roots.sysfs}/class/graphics") if _FRAMEBUFFER.match(name)]
+    return min(names, key=lambda name: int(name.removeprefix("fb")), default=None)
+
+
+def _is_framebuffer_console(vtconsole: str) -> bool:
+    """Whether it is fbcon, and shown"""
+    try:
+        name = sysfs.attribute(vtconsole, "name")
+    except OSError:
+        return False
+    return name.endswith(_FRAMEBUFFER_CONSOLE) and sysfs.decimal(vtconsole, "bind") == 1
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

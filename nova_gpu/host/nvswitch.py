@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's boards whose cards compute only where a fabric manager has set up their switches."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nova_gpu.core import model
+from nova_gpu.host import products, sysfs, vfio
+from nova_gpu.host.roots import Roots
+
+_NVIDIA = "10de"
+# "Other bridge" in the kernel's include/linux/pci_ids.h; of NVIDIA's devices the NVSwitches
+_SWITCH_CLASS = 0x0680
+# B100, B200, B300 and the superchips made of them are not sold in another form.
+_MODULE = re.compile(r"\b(HGX|SXM\d?|G?B[123]00)\b")
+# From Blackwell on the switches are no PCI functions of NVIDIA's any more, and every such board
+# has them.
+_SWITCHES_UNSEEN = frozenset({"blackwell", "rubin"})
+
+
+def board(gpu: model.GPU, roots: Roots) -> str | None:
+    """The card's name where it is a module on a board with NVSwitches, ``None`` for any other.
+
+    The four-card boards before Blackwell join their cards without a switch.
+    """
+    if gpu.product.vendor_id != _NVIDIA:
+        return None
+    # The table's name: what NVML and [gpu]product call a card need not tell its form.
+    listed = products.table().get(gpu.product.key, gpu.product)
+    name = listed.name or gpu.product.name
+    if name is None:
+        return f"the product {gpu.product.key}" if _has_switches(roots) else None
+    if not _MODULE.search(name.upper()):
+        return None
+    if listed.architecture in _SWITCHES_UNSEEN or _has_switches(roots):
+        return name
+    return None
+
+
+def _has_switches(roots: Roots) -> bool:
+    """Whether an NVSwitch is on the PCI bus, or nobody can tell"""
+    try:
+        names = os.listdir(f"{roots.sysfs}/bus/pci/devices")
+    except OSError:
+        return True
+    return any(_is_switch(vfio.device(name, roots)) for name in names)
+
+
+def _is_switch(device: str) -> bool:
+    try:
+        return (
+            sysfs.hexadecimal(device, "vendor") == int(_NVIDIA, 16)
+            and sysfs.hexadecimal(device, "class") >> 8 == _SWITCH_CLASS
+        )
+    except (OSError, ValueError):
+        return False  # gone meanwhile
