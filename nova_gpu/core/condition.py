@@ -38,10 +38,13 @@ class Condition:
     """What a name has to be. ``values`` are in the form of :func:`names.word`.
 
     Two spellings of one condition are equal: a bare name is ``s==``, and so is ``<or>`` with one.
+    ``stated`` are the values as they were written, for who reads about them: ``kvm (qemu)`` is a
+    name and what it means here.
     """
 
     operator: Operator
     values: frozenset[str]
+    stated: tuple[str, ...] = dataclasses.field(compare=False)
 
     def matches(self, value: str | None) -> bool:
         """Whether *value* satisfies this. What is not known satisfies nothing, not even ``s!=``."""
@@ -63,8 +66,8 @@ class Condition:
 
     def __str__(self) -> str:
         if self.operator is Operator.EQUAL:
-            return next(iter(self.values))
-        return " ".join(f"{self.operator} {value}" for value in sorted(self.values))
+            return self.stated[0]
+        return " ".join(f"{self.operator} {value}" for value in self.stated)
 
 
 def parse(key: str, text: str, synonyms: Mapping[str, str] | None = None) -> Condition:
@@ -74,15 +77,16 @@ def parse(key: str, text: str, synonyms: Mapping[str, str] | None = None) -> Con
     :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED`
     """
     try:
-        operator, stated = _split(text.split())
-        values = frozenset(_value(name) for name in stated)
+        operator, written = _split(text.split())
+        words = sorted({_value(name) for name in written})
     except ValueError as e:
         raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED) from None
-    if synonyms:
-        values = frozenset(synonyms.get(value, value) for value in values)
+    meaning = {word: (synonyms or {}).get(word, word) for word in words}
+    values = frozenset(meaning.values())
     if operator is Operator.OR and len(values) == 1:
         operator = Operator.EQUAL
-    return Condition(operator, values)
+    stated = (word if word == meaning[word] else f"{word} ({meaning[word]})" for word in words)
+    return Condition(operator, values, tuple(stated))
 
 
 def check_syntax(key: str, text: str) -> None:

@@ -76,7 +76,7 @@ class ReasonsTest(base.GPUServersTestBase):
         for words, part in (
             ({"gpu_arch": "s== hopper"}, "gpu_arch hopper; there are: fermi, kepler"),
             ({"gpu_arch": "<or> ada <or> hopper"}, "there are: fermi, kepler"),
-            ({"hypervisor": "s== KVM"}, "hypervisor qemu; there are: lxc"),
+            ({"hypervisor": "s== KVM"}, "hypervisor kvm (qemu); there are: lxc"),
         ):
             with self.subTest(words=words):
                 fault = self.boot_refused(self.flavor(gpus="= 1", **words))

@@ -85,6 +85,17 @@ class SpellingTest(unittest.TestCase):
                 self.assertEqual(text, str(stated))
                 self.assertEqual(stated, condition.parse("k", str(stated)))
 
+    def test_text_has_the_word_that_was_written_and_what_it_means(self) -> None:
+        for text, shown in (
+            ("s== KVM", "kvm (qemu)"),
+            ("QEMU", "qemu"),
+            ("s!= KVM", "s!= kvm (qemu)"),
+            ("<or> LXC <or> KVM", "<or> kvm (qemu) <or> lxc"),
+            ("<or> KVM <or> QEMU", "kvm (qemu)"),
+        ):
+            with self.subTest(text=text):
+                self.assertEqual(shown, str(condition.parse("hypervisor", text, KVM)))
+
 
 class RefusalTest(unittest.TestCase):
     REFUSED = (

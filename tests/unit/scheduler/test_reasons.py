@@ -62,7 +62,7 @@ class ShortageTest(unittest.TestCase):
         )
         assert asked is not None
         self.assertIn(
-            "GPUs (architecture s!= fermi, hypervisor qemu, CUSTOM_GPU_MODEL_A)",
+            "GPUs (architecture s!= fermi, hypervisor kvm (qemu), CUSTOM_GPU_MODEL_A)",
             reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]) or "",
         )
 

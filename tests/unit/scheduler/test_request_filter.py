@@ -174,7 +174,7 @@ class ReasonTest(RequestFilterTest):
             ({"gpu_arch": "s== hopper"}, "gpu_arch hopper; there are: fermi, kepler"),
             ({"gpu_arch": "<or> ada <or> hopper"}, "<or> ada <or> hopper; there are: fermi, k"),
             ({"gpu_arch": "<in> dna"}, "gpu_arch <in> dna; there are: fermi, kepler"),
-            ({"hypervisor": "s== KVM"}, "hypervisor qemu; there are: lxc"),
+            ({"hypervisor": "s== KVM"}, "hypervisor kvm (qemu); there are: lxc"),
             ({"hypervisor": "s!= LXC"}, "hypervisor s!= lxc; there are: lxc"),
         ):
             with self.subTest(specs=specs):
