@@ -136,10 +136,9 @@ Related options:
         help="""
 GiB of address space above 4 GiB into which a KVM guest can map the memory of its GPUs. A card that
 maps more is not offered to KVM guests. The default is what a q35 guest has at least, with either
-firmware: QEMU's ``pci-hole64-size`` and OVMF's window are 32 GiB both. SeaBIOS, and OVMF of 2022 and
-later where the guest sees the host's address bits, use all that the CPU model can address: 1024 GiB
-with the usual 40 bits, less what the guest has of memory. ``nova-gpu host check`` says what each
-card maps.
+firmware: QEMU's ``pci-hole64-size`` and OVMF's window are 32 GiB both. SeaBIOS, and OVMF of 2022
+and later where the guest sees the host's address bits, use all that the CPU model can address:
+1024 GiB with the usual 40 bits, less what the guest has of memory.
 
 Related options:
 
