@@ -86,7 +86,10 @@ def prepare(environment: Environment) -> bool:
         worked = True
         # Editable: the suites test the tree as it is. pip still writes the entry points and the
         # finder that maps nova.virt.gpu onto nova_gpu/virt_ext.
-        _pip(environment, "--no-deps", "--no-build-isolation", "--editable", ".")
+        # pbr asks git for the version: a checkout without tags or without git has one all the same.
+        # For this package only, because others are built from source by pbr too.
+        options = ("--no-deps", "--no-build-isolation", "--editable", ".")
+        _pip(environment, *options, PBR_VERSION="0.0.0")
         _write_stamp(environment, "project", project)
     return worked
 
@@ -117,16 +120,14 @@ def _link_etc(environment: Environment) -> None:
         link.symlink_to(environment.path / "etc")
 
 
-def _pip(environment: Environment, *arguments: str) -> None:
-    _run(
-        environment, [environment.python, "-m", "pip", "install", "--progress-bar=off", *arguments]
-    )
+def _pip(environment: Environment, *arguments: str, **variables: str) -> None:
+    command = [environment.python, "-m", "pip", "install", "--progress-bar=off", *arguments]
+    _run(environment, command, **variables)
 
 
-def _run(environment: Environment, command: Sequence[str]) -> None:
+def _run(environment: Environment, command: Sequence[str], **more: str) -> None:
     environment.log.parent.mkdir(parents=True, exist_ok=True)
-    # pbr asks git for the version: a checkout without tags or without git has one all the same.
-    variables = {**os.environ, "PBR_VERSION": "0.0.0"}
+    variables = {**os.environ, **more}
     with environment.log.open("ab") as log:
         code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, env=variables).returncode
     if code:
