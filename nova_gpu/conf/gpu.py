@@ -145,6 +145,17 @@ Related options:
 * ``[libvirt]cpu_mode``: with ``host-passthrough`` a guest has the host's address bits.
 """,
     ),
+    cfg.IntOpt(
+        "bind_timeout",
+        default=60,
+        min=1,
+        max=600,
+        help="""
+Seconds that binding all functions of a card to vfio-pci, or back to the host's drivers, may take. A
+driver that does not let go of its card by then is reported with the card and the step, and the
+instance is scheduled to another host; nova-compute goes on.
+""",
+    ),
     cfg.StrOpt(
         "sysfs_root",
         default="/sys",

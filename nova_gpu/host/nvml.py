@@ -7,29 +7,21 @@ See :mod:`nova_gpu.host.nvml_probe` for the process that asks it.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import json
 import logging
-import os
 import pathlib
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import products
+from nova_gpu.host import child, products
 
 LOG = logging.getLogger(__name__)
 
 _PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
-
-# A killed process that is inside the driver is not gone before the driver lets go of it; nobody
-# waits for that.
-_REAP_S = 1.0
 
 # nvml.h: NVML_DEVICE_ARCH_*, in the words of the product table
 _ARCHITECTURES = {
@@ -151,36 +143,8 @@ def _run(command: Sequence[str], timeout_s: float) -> bytes:
     :raises _NoAnswer: where it cannot be started, fails or takes too long
     """
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise _NoAnswer(f"{command[0]} cannot be started: {error}") from error
-    try:
-        output, errors = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise _NoAnswer(
-            f"it did not answer within {timeout_s:g} s ([gpu]nvml_timeout) and was ended"
-        ) from error
-    finally:
-        _end(process)
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise _NoAnswer(f"the probe ended with {process.returncode}: {last or 'no message'}")
-    return output
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process with its whole session, and does not wait for what cannot be killed."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_REAP_S)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+        return child.run(command, timeout_s)
+    except child.TimedOut as error:
+        raise _NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
+    except child.Failed as error:
+        raise _NoAnswer(f"the probe {error}") from error

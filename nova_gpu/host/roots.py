@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,3 +17,13 @@ class Roots:
         pathlib.Path("/etc/cdi"),
         pathlib.Path("/var/run/cdi"),
     )
+
+    @classmethod
+    def of(cls, options: Any) -> Roots:
+        """As the options say: the group ``[gpu]``, or what has the same attributes."""
+        return cls(
+            sysfs=pathlib.Path(options.sysfs_root),
+            dev=pathlib.Path(options.dev_root),
+            proc=pathlib.Path(options.proc_root),
+            cdi_spec_dirs=tuple(pathlib.Path(each) for each in options.cdi_spec_dirs),
+        )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import stat
 
 import nova.privsep
@@ -24,11 +23,7 @@ def open_to_guests(address: str) -> list[str]:
 
     :raises InvalidPciAddress: where *address* is none
     """
-    roots = host_roots.Roots(
-        sysfs=pathlib.Path(CONF.gpu.sysfs_root),
-        dev=pathlib.Path(CONF.gpu.dev_root),
-        proc=pathlib.Path(CONF.gpu.proc_root),
-    )
+    roots = host_roots.Roots.of(CONF.gpu)
     card = model.PciAddress.parse(address)
     return [node for node in nodes.guest_nodes(card, roots) if _open(node, roots)]
 

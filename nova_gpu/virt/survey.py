@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterable, Mapping
 
 from nova import exception as nova_exception
@@ -21,15 +20,6 @@ LOG = logging.getLogger(__name__)
 _NVIDIA_DRIVER = "nvidia"
 
 
-def _roots() -> Roots:
-    return Roots(
-        sysfs=pathlib.Path(CONF.gpu.sysfs_root),
-        dev=pathlib.Path(CONF.gpu.dev_root),
-        proc=pathlib.Path(CONF.gpu.proc_root),
-        cdi_spec_dirs=tuple(pathlib.Path(each) for each in CONF.gpu.cdi_spec_dirs),
-    )
-
-
 class Survey:
     """Reads the options once and the host each time it is asked to.
 
@@ -37,7 +27,7 @@ class Survey:
     """
 
     def __init__(self) -> None:
-        self.roots = _roots()
+        self.roots = Roots.of(CONF.gpu)
         try:
             self._selection = selection.Selection.parse(
                 CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives a whole card to guests, that is to vfio-pci, and back to what had it before. For root.
+
+A card that was with vfio-pci already, because it was prepared at boot, stays there for ever.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+
+from nova_gpu.core import exception, model
+from nova_gpu.host import (
+    child,
+    consoles,
+    discovery,
+    former_drivers,
+    open_devices,
+    passthrough,
+    sysfs,
+    vfio,
+)
+from nova_gpu.host.former_drivers import Former, Formers
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.selection import Selection
+
+LOG = logging.getLogger(__name__)
+
+_SCRIPT = pathlib.Path(__file__).with_name("rebind.py")
+_SETTLE_S = 5.0
+_NO_OVERRIDE = "(null)"  # how the kernel shows it
+_SEE_KERNEL_LOG = "see the kernel's log about it"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """``records`` is the folder of :mod:`nova_gpu.host.former_drivers`; ``timeout_s`` is what all
+    steps of one card may take together."""
+
+    roots: Roots
+    records: pathlib.Path
+    timeout_s: float
+
+
+class _NotMoved(Exception):
+    def __init__(self, reason: str, remedy: str = _SEE_KERNEL_LOG, *, hangs: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.remedy, self.hangs = reason, remedy, hangs
+
+
+# One card is moved by one thread at a time.
+_locks: Mapping[model.PciAddress, threading.Lock] = collections.defaultdict(threading.Lock)
+# What did not end and cannot be killed, with the step it is in.
+_hanging: dict[model.PciAddress, tuple[subprocess.Popen[bytes], str]] = {}
+
+
+def give_to_guests(address: model.PciAddress, means: Means) -> None:
+    """Binds all functions of the card to vfio-pci. One that is there already stays.
+
+    What drove them is written down first. Where one of them cannot be bound, all are as before.
+
+    :raises BindingFailed: where a process or the host's console uses the card, or the kernel fails
+    """
+    with _alone(address):
+        gpu = _card(address, means.roots)
+        if gpu is None:
+            raise _NotMoved("there is no GPU at this address", "see nova-gpu list")
+        functions = passthrough.functions(gpu)
+        if vfio.is_prepared(functions, means.roots):
+            return
+        shown = consoles.console(functions, means.roots)
+        if shown:
+            raise _NotMoved(shown, "make another display the host's in its firmware")
+        _load_driver(means)
+        before = former_drivers.load(means.records, address, means.roots)
+        now = _drivers(functions, means.roots)
+        others = {each: former for each, former in now.items() if not vfio.is_vfio(former.driver)}
+        kept = {each: former for each, former in before.items() if each not in others}
+        former_drivers.save(means.records, address, {**kept, **others}, means.roots)
+        try:
+            wanted = dict.fromkeys(others, Former(vfio.DRIVER, vfio.DRIVER))
+            _move(gpu, wanted, open_devices.numbers(gpu, means.roots), means)
+        except _NotMoved as error:
+            # What hangs stays written down, because nobody knows how it ends.
+            if not error.hangs:
+                _undo(gpu, others, kept, means)
+            raise
+
+
+def give_to_host(address: model.PciAddress, means: Means) -> None:
+    """Gives the card's functions back to what drove them before :func:`give_to_guests`.
+
+    Those for which nothing is written down stay as they are, and those that are gone are forgotten.
+
+    :raises BindingFailed: where a guest has the card, or the kernel fails
+    """
+    with _alone(address):
+        formers = former_drivers.load(means.records, address, means.roots)
+        gpu = _card(address, means.roots) if formers else None
+        if gpu is not None:
+            back = {
+                each: formers[each]
+                for each in passthrough.functions(gpu)
+                if each in formers and vfio.is_vfio(vfio.driver(each, means.roots))
+            }
+            _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
+        former_drivers.forget(means.records, address)
+
+
+@contextlib.contextmanager
+def _alone(address: model.PciAddress) -> Iterator[None]:
+    """One thread for one card, and every error named after it."""
+    with _locks[address]:
+        try:
+            yield
+        except _NotMoved as error:
+            raise exception.BindingFailed(str(address), error.reason, error.remedy) from error
+        except former_drivers.Untrusted as error:
+            remedy = "remove it; what it says of the card's former driver is lost"
+            raise exception.BindingFailed(str(address), str(error), remedy) from error
+        except OSError as error:
+            raise exception.BindingFailed(str(address), str(error), _SEE_KERNEL_LOG) from error
+
+
+def _card(address: model.PciAddress, roots: Roots) -> model.GPU | None:
+    """The card at *address*; nothing else is ever moved."""
+    selection = Selection(vendors=frozenset(), addresses=frozenset({address}))
+    return next(iter(discovery.discover(roots, selection, {}, dict)), None)
+
+
+def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> Formers:
+    found = {}
+    for each in functions:
+        override = sysfs.attribute(vfio.device(each, roots), "driver_override")
+        found[each] = Former(vfio.driver(each, roots), "" if override == _NO_OVERRIDE else override)
+    return found
+
+
+def _load_driver(means: Means) -> None:
+    """:raises _NotMoved: where the host has no vfio-pci"""
+    if (means.roots.sysfs / "bus/pci/drivers" / vfio.DRIVER).is_dir():
+        return
+    try:
+        child.run(["modprobe", vfio.DRIVER], means.timeout_s)
+    except child.Failed as error:
+        reason = f"modprobe {vfio.DRIVER} {error}"
+        raise _NotMoved(reason, "install the kernel's package of extra modules") from error
+
+
+def _undo(gpu: model.GPU, others: Formers, kept: Formers, means: Means) -> None:
+    """Back to *others*. Where that fails too, they stay written down."""
+    now = _drivers(others, means.roots)
+    moved = {each: former for each, former in others.items() if now[each] != former}
+    try:
+        _move(gpu, moved, (), means)
+    except _NotMoved as error:
+        LOG.error("GPU %s did not get its former drivers back: %s", gpu.address, error.reason)
+    else:
+        former_drivers.save(means.records, gpu.address, kept, means.roots)
+
+
+def _move(
+    gpu: model.GPU,
+    drivers: Formers,
+    devices: Iterable[open_devices.Number],
+    means: Means,
+) -> None:
+    """Binds functions to *drivers*, unless one of *devices* is open.
+
+    :raises _NotMoved: where not all of them are bound within the time
+    """
+    _refuse_hanging(gpu.address)
+    if not drivers:
+        return
+    request = {
+        "sysfs": str(means.roots.sysfs),
+        "proc": str(means.roots.proc),
+        "devices": sorted(devices),
+        "settle_s": _SETTLE_S,
+        "moves": [
+            {"address": str(each), "override": wanted.override, "driver": wanted.driver}
+            for each, wanted in sorted(drivers.items())
+        ],
+    }
+    try:
+        command = [sys.executable, "-I", str(_SCRIPT), json.dumps(request)]
+        answer = json.loads(_last_line(child.run(command, means.timeout_s)))
+    except child.TimedOut as error:
+        step = _last_line(error.output)
+        _hanging[gpu.address] = (error.process, step)
+        _refuse_hanging(gpu.address, f" within {means.timeout_s:g} s ([gpu]bind_timeout)")
+        raise _NotMoved(f"{step} took too long ([gpu]bind_timeout)") from error
+    except (child.Failed, ValueError) as error:
+        raise _NotMoved(f"the process that binds it {error}") from error
+    if answer["holders"]:
+        who = ", ".join(f"{command} (pid {pid})" for pid, command in answer["holders"])
+        raise _NotMoved(f"it is in use by {who}", "end that first")
+    if answer["error"]:
+        raise _NotMoved(answer["error"])
+
+
+def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
+    """:raises _NotMoved: while what was killed lives on inside the kernel"""
+    process, step = _hanging.get(address, (None, ""))
+    if process is None:
+        return
+    if process.poll() is None:
+        raise _NotMoved(
+            f"{step} does not end{limit}",
+            f"{_SEE_KERNEL_LOG}; the host has to be booted anew before the card can be used",
+            hangs=True,
+        )
+    del _hanging[address]
+
+
+def _last_line(output: bytes) -> str:
+    return output.decode(errors="replace").strip().rpartition("\n")[2]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that may hang in a driver, and must not take this one with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+# A killed process that is inside the driver is not gone before the driver lets go of it; nobody
+# waits for that.
+_REAP_S = 1.0
+
+
+class Failed(Exception):
+    """Why a process gave no answer, in words that follow its name: ``ended with 1: ...``"""
+
+
+class TimedOut(Failed):
+    """It did not answer in time and was killed. ``output`` is what it had printed; ``process`` may
+    live on inside the kernel until what it waits for comes."""
+
+    def __init__(self, reason: str, output: bytes, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(reason)
+        self.output, self.process = output, process
+
+
+def run(command: Sequence[str], timeout_s: float) -> bytes:
+    """What *command* printed.
+
+    :raises Failed: where it cannot be started or fails
+    :raises TimedOut: where it takes too long
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Failed(f"cannot be started: {error}") from error
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        reason = f"did not answer within {timeout_s:g} s"
+        raise TimedOut(reason, error.output or b"", process) from error
+    finally:
+        _end(process)
+    if process.returncode != 0:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise Failed(f"ended with {process.returncode}: {last or 'no message'}")
+    return output
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kills the process with its whole session, and does not wait for what cannot be killed."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

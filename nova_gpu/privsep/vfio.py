@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards change hands between the host and its guests."""
+
+from __future__ import annotations
+
+import pathlib
+
+import nova.privsep
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import model
+from nova_gpu.host import binding
+from nova_gpu.host.roots import Roots
+
+
+def records() -> pathlib.Path:
+    """Where it is written down what drove the cards that guests were given"""
+    return pathlib.Path(CONF.state_path, "gpu-bindings")
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def give_to_guests(address: str) -> None:
+    """Binds every function of the GPU at *address* to vfio-pci; it may be there already.
+
+    :raises InvalidPciAddress: where *address* is none
+    :raises BindingFailed: where the host uses the card, or the kernel does not do it in time
+    """
+    binding.give_to_guests(model.PciAddress.parse(address), _means())
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def give_to_host(address: str) -> None:
+    """Binds every function that :func:`give_to_guests` has bound to what drove it before.
+
+    :raises InvalidPciAddress: where *address* is none
+    :raises BindingFailed: where a guest has the card, or the kernel does not do it in time
+    """
+    binding.give_to_host(model.PciAddress.parse(address), _means())
+
+
+def _means() -> binding.Means:
+    return binding.Means(Roots.of(CONF.gpu), records(), CONF.gpu.bind_timeout)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With the real script in a process of its own, and a kernel that a thread plays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception, model
+from nova_gpu.host import binding, child, former_drivers
+from tests.fixtures import consoles, hosts, kernel, pci
+
+CARD, AUDIO, USB = "0000:81:00.0", "0000:81:00.1", "0000:81:00.2"
+
+
+class BindingTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+        self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO, 0x0C0330))
+        self.host.bind(AUDIO, "snd_hda_intel")
+        self.kernel = self.useFixture(
+            kernel.Kernel(self.host, ("vfio-pci", "nvidia", "snd_hda_intel"))
+        )
+        self.card = model.PciAddress.parse(CARD)
+        self.records = self.root / "gpu-bindings"
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def means(self, timeout_s: float = 60) -> binding.Means:
+        return binding.Means(self.host.roots, self.records, timeout_s)
+
+    def to_guests(self, timeout_s: float = 60) -> None:
+        binding.give_to_guests(self.card, self.means(timeout_s))
+
+    def to_host(self) -> None:
+        binding.give_to_host(self.card, self.means())
+
+    def refused(self, timeout_s: float = 60) -> exception.BindingFailed:
+        error = self.assertRaises(exception.BindingFailed, self.to_guests, timeout_s)
+        self.assertEqual(CARD, error.address)
+        return error
+
+    def drivers(self) -> list[str | None]:
+        links = [self.host.path(address) / "driver" for address in (CARD, AUDIO, USB)]
+        return [
+            os.readlink(link).rpartition("/")[2] if link.is_symlink() else None for link in links
+        ]
+
+    def overrides(self) -> list[str]:
+        functions = (CARD, AUDIO, USB)
+        texts = [(self.host.path(each) / "driver_override").read_text() for each in functions]
+        return [text.strip() for text in texts]
+
+
+class TestThereAndBack(BindingTestCase):
+    def test_there_and_back(self) -> None:
+        for _ in range(2):
+            self.to_guests()
+            self.assertEqual(["vfio-pci"] * 3, self.drivers())
+            self.assertEqual(["vfio-pci"] * 3, self.overrides())
+            self.assertEqual({self.card}, former_drivers.recorded(self.records))
+            self.to_host()
+            self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+            self.assertEqual([""] * 3, self.overrides())
+            self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def test_again_changes_nothing(self) -> None:
+        self.to_guests()
+        done = list(self.kernel.done)
+        self.to_guests()
+        self.assertEqual(done, self.kernel.done)
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+        done = list(self.kernel.done)
+        self.to_host()
+        self.assertEqual(done, self.kernel.done)
+
+    def test_prepared_at_boot_stays(self) -> None:
+        for address in (CARD, AUDIO, USB):
+            self.host.bind(address, "vfio-pci")
+        self.to_guests()
+        self.to_host()
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+        self.assertEqual([], self.kernel.done)
+        self.assertFalse(self.records.exists())
+
+    def test_prepared_in_part(self) -> None:
+        self.host.bind(CARD, "vfio-pci")
+        self.to_guests()
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+        self.to_host()
+        self.assertEqual(["vfio-pci", "snd_hda_intel", None], self.drivers())
+
+    def test_an_override_of_the_operators_comes_back(self) -> None:
+        (self.host.path(AUDIO) / "driver_override").write_text("snd_hda_intel\n")
+        self.to_guests()
+        self.to_host()
+        self.assertEqual(["", "snd_hda_intel", ""], self.overrides())
+
+    def test_what_was_written_before_the_host_booted_is_void(self) -> None:
+        self.to_guests()
+        self.kernel.boot("00000000-30a7-4b02-8d0c-1f36be1a5d80")
+        self.to_host()  # prepared at boot since
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def test_a_card_that_is_gone(self) -> None:
+        self.to_guests()
+        for address in (USB, AUDIO, CARD):
+            self.host.remove(address)
+        self.to_host()
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertIn("no GPU at this address", self.refused().reason)
+
+    def test_a_card_that_went_and_came_back(self) -> None:
+        self.to_guests()
+        for address in (USB, AUDIO, CARD):
+            self.host.remove(address)
+        self.host.add_gpu(CARD, "10de", "1e04")
+        self.to_host()
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual("nvidia", os.path.basename(os.readlink(self.host.path(CARD) / "driver")))
+
+    def test_nothing_but_a_card(self) -> None:
+        self.host.add_device("0000:05:00.0", "8086", "10d3", class_code=0x020000, driver="nvidia")
+        nic = model.PciAddress.parse("0000:05:00.0")
+        for address in (nic, model.PciAddress.parse(AUDIO)):
+            error = self.assertRaises(
+                exception.BindingFailed, binding.give_to_guests, address, self.means()
+            )
+            self.assertIn("no GPU", error.reason)
+        self.assertEqual([], self.kernel.done)
+
+
+class TestRefusals(BindingTestCase):
+    def assertAsBefore(self) -> None:
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+        self.assertNotIn("vfio-pci", self.overrides())
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def refuse(self, address: str) -> None:
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.binding._SETTLE_S", 2.0))
+        self.kernel.refused.add(address)
+
+    def test_second_function_fails(self) -> None:
+        self.refuse(AUDIO)
+        self.assertIn(f"{AUDIO} is with no driver and not with vfio-pci", self.refused().reason)
+        # The kernel of this test refuses to bind it to anything.
+        self.assertEqual(["nvidia", None, None], self.drivers())
+        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+        self.assertIn("did not get its former drivers back", self.log.output)
+        self.kernel.refused.clear()
+        self.to_guests()
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+
+    def test_last_function_fails(self) -> None:
+        self.refuse(USB)
+        self.assertIn(f"{USB} is with no driver", self.refused().reason)
+        self.assertAsBefore()
+
+    def test_no_module(self) -> None:
+        folder = self.host.roots.sysfs / "bus/pci/drivers/vfio-pci"
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.root)))
+        error = self.refused()
+        self.assertIn("modprobe vfio-pci cannot be started", error.reason)
+        self.assertAsBefore()
+
+    def test_in_use_by_a_process(self) -> None:
+        """The device is /dev/null, which anybody may open."""
+        sound = self.host.path(AUDIO) / "sound/card0/controlC0"
+        sound.mkdir(parents=True)
+        (sound / "dev").write_text("1:3\n")
+        process = self.host.roots.proc / "812"
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(b"/usr/bin/pipewire\0-v\0")
+        (process / "fd/7").symlink_to("/dev/null")
+        error = self.refused()
+        self.assertIn("in use by /usr/bin/pipewire -v (pid 812)", error.reason)
+        self.assertEqual([], self.kernel.done)
+        self.assertAsBefore()
+        (process / "fd/7").unlink()
+        self.to_guests()
+        (process / "fd/7").symlink_to("/dev/null")
+        error = self.assertRaises(exception.BindingFailed, self.to_host)
+        self.assertIn("pid 812", error.reason)
+        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+
+    def test_shows_the_console(self) -> None:
+        consoles.add_framebuffer(self.host.path(CARD), self.host.roots.sysfs, 0)
+        consoles.add_terminals(self.host.roots.sysfs, framebuffer=True)
+        self.assertIn("text console", self.refused().reason)
+        self.assertAsBefore()
+
+    def test_records_that_are_not_roots(self) -> None:
+        self.records.mkdir(mode=0o755)
+        self.records.chmod(0o777)
+        self.assertIn("everybody can write to it", self.refused().reason)
+        self.records.rmdir()
+        elsewhere = self.root / "elsewhere"
+        elsewhere.mkdir()
+        self.records.symlink_to(elsewhere)
+        self.assertIn("is not a folder", self.refused().reason)
+        self.assertEqual([], self.kernel.done)
+
+    def test_a_record_that_cannot_be_understood(self) -> None:
+        self.to_guests()
+        (path,) = self.records.iterdir()
+        for text in ("", "{}", '{"boot_id": "' + kernel.BOOT_ID + '", "functions": {"x": []}}'):
+            path.write_text(text)
+            error = self.assertRaises(exception.BindingFailed, self.to_host)
+            self.assertIn(str(path), error.reason)
+
+    def test_a_driver_is_no_path(self) -> None:
+        self.to_guests()
+        (path,) = self.records.iterdir()
+        path.write_text(path.read_text().replace('"nvidia"', '"../../nvidia"'))
+        error = self.assertRaises(exception.BindingFailed, self.to_host)
+        self.assertIn("is no driver", error.reason)
+
+
+class TestHangs(BindingTestCase):
+    def test_a_driver_that_does_not_let_go(self) -> None:
+        self.kernel.hang("snd_hda_intel")
+        error = self.refused(timeout_s=2)
+        self.assertIn(f"unbinding {AUDIO} from snd_hda_intel", error.reason)
+        self.assertIn("[gpu]bind_timeout", error.reason)
+        # It could be ended after all: everything is as before.
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def test_one_that_cannot_be_ended(self) -> None:
+        process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        output = b"looking\nunbinding 0000:81:00.0 from nvidia\n"
+
+        def run(command: object, timeout_s: float) -> bytes:
+            raise child.TimedOut("did not answer", output, process)
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(fixtures.MonkeyPatch("nova_gpu.host.child.run", run))
+            for _ in range(2):
+                error = self.refused(timeout_s=1)
+                self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
+                self.assertIn("booted anew", error.remedy)
+        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+        self.refused()
+        process.kill()
+        process.communicate()
+        self.to_guests()
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+
+    def test_two_at_a_time(self) -> None:
+        errors = []
+
+        def give() -> None:
+            try:
+                self.to_guests()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=give) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], errors)
+        self.assertEqual(3, len([each for each in self.kernel.done if each.endswith("vfio-pci")]))
+
+
+class TestScript(base.BaseTestCase):
+    def test_needs_nothing_of_this_package(self) -> None:
+        """Otherwise a guest would wait for imports."""
+        code = f"import sys; sys.path.insert(0, {str(binding._SCRIPT.parent)!r}); import rebind; "
+        code += (
+            "print([name for name in sys.modules if name.split('.')[0] in ('nova_gpu', 'oslo')])"
+        )
+        self.assertEqual(b"[]\n", child.run([sys.executable, "-I", "-c", code], 60))

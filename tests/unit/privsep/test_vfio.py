@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fixtures
+import nova.privsep
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+import nova_gpu.privsep.vfio
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from tests.fixtures import hosts, kernel
+
+CARD = "0000:81:00.0"
+
+
+class TestVfio(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        self.host = hosts.Host(root)
+        self.host.add_gpu(CARD, "10de", "1e04")
+        self.useFixture(kernel.Kernel(self.host, ("vfio-pci", "nvidia")))
+        config = self.useFixture(config_fixture.Config(CONF))
+        for name in ("sysfs", "dev", "proc"):
+            config.config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
+        config.config(state_path=str(root / "state"))
+        (root / "state").mkdir()
+
+    def driver(self) -> str:
+        return os.readlink(self.host.path(CARD) / "driver").rpartition("/")[2]
+
+    def test_there_and_back(self) -> None:
+        nova_gpu.privsep.vfio.give_to_guests(CARD)
+        self.assertEqual("vfio-pci", self.driver())
+        self.assertEqual([f"{CARD}.json"], os.listdir(nova_gpu.privsep.vfio.records()))
+        nova_gpu.privsep.vfio.give_to_host(CARD)
+        self.assertEqual("nvidia", self.driver())
+
+    def test_an_address_is_an_address(self) -> None:
+        for value in ("../0000:81:00.0", "0000:81:00.0/driver", ""):
+            for verb in (nova_gpu.privsep.vfio.give_to_guests, nova_gpu.privsep.vfio.give_to_host):
+                self.assertRaises(exception.InvalidPciAddress, verb, value)
