@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-gpu``: what a host has, asked on the host.
 
-It reads nova-compute's configuration and the host, and changes neither.
+It reads nova-compute's configuration and the host. Only ``host prepare`` changes anything, and that
+not before it is told to.
 """
 
 from __future__ import annotations
 
 import json
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from nova import exception as nova_exception
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from nova_gpu.cmd import host_check, host_prepare
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
@@ -42,6 +45,25 @@ def _commands(subparsers: Any) -> None:
     )
     listing.add_argument(
         "--json", action="store_true", help="print one JSON array instead of a table"
+    )
+    host = subparsers.add_parser("host", help="see and change how this host stands to KVM guests")
+    _host_commands(host.add_subparsers(dest="verb", required=True))
+
+
+def _host_commands(subparsers: Any) -> None:
+    check = subparsers.add_parser(
+        "check",
+        help="say card by card what stands between it and a guest; exits 1 if anything does",
+    )
+    check.add_argument("--json", action="store_true", help="print one JSON array instead of text")
+    prepare = subparsers.add_parser(
+        "prepare", help="print the files that have the cards with vfio-pci from boot on"
+    )
+    what = prepare.add_mutually_exclusive_group()
+    what.add_argument("--apply", action="store_true", help="write them")
+    what.add_argument("--undo", action="store_true", help="have all as it was before --apply")
+    prepare.add_argument(
+        "--root", default="/", metavar="DIR", help="write below this folder instead of /"
     )
 
 
@@ -91,26 +113,43 @@ def _cell(key: str, value: Any) -> str:
     return _UNKNOWN if value is None else str(value)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """:returns: the exit status: 0, or 1 where the host or the options cannot be read"""
-    CONF.register_cli_opt(_COMMAND)
-    arguments = list(sys.argv if argv is None else argv)
-    nova_config.parse_args(arguments, prog="nova-gpu", configure_db=False, init_rpc=False)
-    CONF.set_default("use_stderr", True)
-    logging.setup(CONF, "nova-gpu")
-    if CONF.command.name != "list":
-        CONF.print_help()
-        return 2
-    try:
-        looked = survey.Survey()
-        cards = [describe(gpu, looked.obstacle(gpu)) for gpu in looked.find()]
-    except (exception.GPUError, nova_exception.NovaException) as error:
-        print(f"nova-gpu: {error}", file=sys.stderr)
-        return 1
-    if CONF.command.json:
+def _list(looked: survey.Survey, *, as_json: bool) -> int:
+    cards = [describe(gpu, looked.obstacle(gpu)) for gpu in looked.find()]
+    if as_json:
         print(json.dumps(cards, indent=2))
     elif cards:
         print(table(cards))
     else:
         print("No GPU was found on this host, or [gpu] options leave all of them out.")
     return 0
+
+
+def _run(command: Any) -> int:
+    """:param command: ``CONF.command``"""
+    if command.name == "host" and command.verb == "prepare":
+        root = pathlib.Path(command.root)
+        if command.undo:
+            return host_prepare.undo(root)
+        return host_prepare.main(survey.Survey(), root, apply=command.apply)
+    if command.name == "host":
+        return host_check.main(survey.Survey(), pathlib.Path("/"), as_json=command.json)
+    return _list(survey.Survey(), as_json=command.json)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """:returns: the exit status: 0, 1 where the host or the options cannot be read or the command
+    says so, and 2 for a command line that cannot be understood
+    """
+    CONF.register_cli_opt(_COMMAND)
+    arguments = list(sys.argv if argv is None else argv)
+    nova_config.parse_args(arguments, prog="nova-gpu", configure_db=False, init_rpc=False)
+    CONF.set_default("use_stderr", True)
+    logging.setup(CONF, "nova-gpu")
+    if CONF.command.name is None:
+        CONF.print_help()
+        return 2
+    try:
+        return _run(CONF.command)
+    except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
+        print(f"nova-gpu: {error}", file=sys.stderr)
+        return 1

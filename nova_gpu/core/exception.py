@@ -11,6 +11,7 @@
     │   ├── InvalidCDISpec      a CDI file: path, reason
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
+    ├── FileChanged             somebody has changed a file that nova-gpu wrote
     ├── PlacementFailed         Placement did not answer: url, reason
     ├── RequestMismatch         an instance does not hold what its flavor asks for
     └── GuestCannotStart        not on this host now; on another it may
@@ -76,6 +77,15 @@ class DiscoveryFailed(GPUError):
             f"The host's GPUs cannot be listed: {path}: {reason}; check [gpu]sysfs_root"
         )
         self.path, self.reason = path, reason
+
+
+class FileChanged(GPUError):
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} was changed after nova-gpu host prepare had written it; move what was added "
+            "to another file, or remove it"
+        )
+        self.path = path
 
 
 class PlacementFailed(GPUError):

@@ -42,7 +42,7 @@ def obstacle(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> st
 
 def obstacles(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> Iterator[str]:
     """All that :func:`obstacle` gives the first of. What cannot be read is in the way too."""
-    judges: tuple[Callable[[], str | None], ...] = (
+    return _said(
         lambda: _without_iommu(gpu, roots),
         lambda: _strangers(gpu, roots),
         lambda: _divided(gpu, roots),
@@ -50,6 +50,20 @@ def obstacles(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> I
         lambda: _too_large(gpu, roots, mmio_gib),
         lambda: _shows_console(gpu, roots),
     )
+
+
+def lasting_obstacles(
+    gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB
+) -> Iterator[str]:
+    """Those of them that stay where the host boots with its IOMMU on and the card prepared."""
+    return _said(
+        lambda: _strangers(gpu, roots),
+        lambda: _on_switched_board(gpu, roots),
+        lambda: _too_large(gpu, roots, mmio_gib),
+    )
+
+
+def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
     for judge in judges:
         try:
             reason = judge()

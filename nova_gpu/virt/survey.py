@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host import discovery, nodes, nvml, products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.offer import Offer
@@ -28,6 +28,7 @@ class Survey:
 
     def __init__(self) -> None:
         self.roots = Roots.of(CONF.gpu)
+        self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
         try:
             self._selection = selection.Selection.parse(
                 CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids

@@ -1,27 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
-import pathlib
-import subprocess
-import sys
 
-import fixtures
 import testtools
 
 from nova_gpu.cmd import gpu
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from tests.fixtures import hosts
-
-_CONF = """
-[libvirt]
-virt_type = lxc
-uid_maps = 0:100000:65536
-gid_maps = 0:100000:65536
-[gpu]
-sysfs_root = {root}/sys
-proc_root = {root}/proc
-dev_root = {root}/dev
-nvml = false
-"""
+from tests.unit.cmd import base
 
 
 class TableTest(testtools.TestCase):
@@ -46,23 +31,13 @@ class TableTest(testtools.TestCase):
         )
 
 
-class ListTest(testtools.TestCase):
-    """The command as an operator calls it, in a process of its own."""
-
+class ListTest(base.CommandTestCase):
     def setUp(self):
         super().setUp()
-        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.conf = self.root / "nova.conf"
-        self.conf.write_text(_CONF.format(root=self.root))
+        self.configure("lxc")
 
     def run_list(self, *arguments):
-        code = "import sys; from nova_gpu.cmd import gpu; sys.exit(gpu.main())"
-        return subprocess.run(
-            [sys.executable, "-c", code, "--config-file", self.conf, "list", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self.nova_gpu("list", *arguments)
 
     def test_json(self):
         host = hosts.Host(self.root)
@@ -83,3 +58,8 @@ class ListTest(testtools.TestCase):
         self.assertEqual(1, done.returncode)
         self.assertIn(f"{self.root}/sys", done.stderr)
         self.assertIn("[gpu]sysfs_root", done.stderr)
+
+    def test_usage(self):
+        self.assertEqual(2, self.nova_gpu("host").returncode)
+        arguments = ("host", "prepare", "--apply", "--undo")
+        self.assertEqual(2, self.nova_gpu(*arguments).returncode)

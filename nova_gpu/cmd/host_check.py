@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu host check``: card by card, what stands between it and a guest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import mmio
+from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.host import boot, open_devices, passthrough, rebind, vfio
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import survey
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One card: who drives its functions, what is in the way of a guest (with what to do), and what
+    is worth knowing beside that."""
+
+    address: str
+    name: str
+    drivers: dict[str, str | None]
+    obstacles: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
+    """:param root: where /lib/modules is
+    :raises DiscoveryFailed: where the host's cards cannot be listed
+    """
+    return [_finding(looked, gpu, root) for gpu in looked.find()]
+
+
+def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path) -> Finding:
+    name = gpu.product.name or gpu.product.key
+    functions = passthrough.functions(gpu)
+    reason = looked.obstacle(gpu)
+    found = [reason] if reason else []
+    remarks: tuple[str, ...] = ()
+    if looked.mode is DeliveryMode.PCI:
+        found += passthrough.obstacles(gpu, looked.roots, CONF.gpu.guest_mmio_gib)
+        found += _module_missing(looked.roots, root)
+    try:
+        drivers = {str(each): vfio.driver(each, looked.roots) for each in functions}
+        if looked.mode is DeliveryMode.PCI:
+            found += _in_use(gpu, drivers, looked.roots)
+            remarks = tuple(_remarks(gpu, drivers, looked.roots))
+    except (OSError, ValueError) as error:
+        drivers = {}
+        found.append(f"the host does not tell about it: {error}; see the kernel's log about it")
+    return Finding(str(gpu.address), name, drivers, tuple(dict.fromkeys(found)), remarks)
+
+
+def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
+    loaded = (roots.sysfs / "bus/pci/drivers" / vfio.DRIVER).is_dir()
+    if not loaded and boot.module_kind(root) is None:
+        yield (
+            f"kernel {os.uname().release} has no module vfio-pci; install the package with its "
+            "further modules, or another kernel"
+        )
+
+
+def _in_use(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator[str]:
+    """A card that a guest has is not in use in this sense."""
+    if not all(map(vfio.is_vfio, drivers.values())) and (who := _holders(gpu, roots)):
+        yield f"it is in use by {who}; end that first"
+
+
+def _holders(gpu: GPU, roots: Roots) -> str:
+    found = rebind.holders(str(roots.proc), open_devices.numbers(gpu, roots))
+    return ", ".join(f"{command} (pid {pid})" for pid, command in found)
+
+
+def _remarks(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator[str]:
+    if not all(map(vfio.is_vfio, drivers.values())):
+        yield (
+            "it is bound to vfio-pci when a guest gets it and given back afterwards; "
+            "nova-gpu host prepare has it there from boot on"
+        )
+        if os.geteuid() != 0:
+            yield "processes of other users that have it open are seen by root only"
+    elif who := _holders(gpu, roots):
+        yield f"a guest has it: {who}"
+    size = passthrough.mmio_bytes(gpu, roots) / mmio.GIB
+    yield f"it maps {size:.2g} GiB of memory; guests have room for {CONF.gpu.guest_mmio_gib} GiB"
+
+
+def text(findings: list[Finding]) -> str:
+    """For people"""
+    lines = []
+    for each in findings:
+        verdict = "cannot be given to a guest" if each.obstacles else "can be given to a guest"
+        lines.append(f"{each.address} ({each.name}): {verdict}")
+        drivers = each.drivers.items()
+        lines += [f"    {function} is with {driver or 'no driver'}" for function, driver in drivers]
+        lines += [f"  - {reason}" for reason in each.obstacles]
+        lines += [f"    {remark}" for remark in each.remarks]
+    return "\n".join(lines)
+
+
+def main(looked: survey.Survey, root: pathlib.Path, *, as_json: bool) -> int:
+    """:returns: 0 where every card can be given, else 1"""
+    findings = check(looked, root)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in findings], indent=2))
+    elif findings:
+        print(text(findings))
+    else:
+        print("No GPU was found on this host, or [gpu] options leave all of them out.")
+    return 0 if findings and not any(each.obstacles for each in findings) else 1

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+
+from nova_gpu.cmd import host_check
+from nova_gpu.virt import survey
+from tests.fixtures import hosts, pci
+from tests.unit.cmd import base
+
+CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
+
+
+class HostCheckTest(base.HostTestCase):
+    def host(self, *, iommu: bool = True) -> hosts.Host:
+        host = hosts.Host(self.root, iommu=iommu)
+        (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
+        host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO,))
+        return host
+
+    def check(self, status: int, *, as_json: bool = False) -> str:
+        looked = survey.Survey()
+        return self.printed(status, lambda: host_check.main(looked, self.root, as_json=as_json))
+
+    def test_no_iommu(self) -> None:
+        self.host(iommu=False)
+        shown = self.check(1)
+        self.assertIn(f"{CARD} (GeForce RTX 2080 Ti): cannot be given to a guest\n", shown)
+        self.assertIn("no IOMMU is on", shown)
+        self.assertIn(f"{AUDIO} is with no driver", shown)
+
+    def test_no_module(self) -> None:
+        host = self.host()
+        (host.roots.sysfs / "bus/pci/drivers/vfio-pci").rmdir()
+        self.assertIn("has no module vfio-pci", self.check(1))
+        modules = self.root / "lib/modules" / os.uname().release
+        modules.mkdir(parents=True)
+        (modules / "modules.dep").write_text("kernel/drivers/vfio/pci/vfio-pci.ko:\n")
+        self.assertNotIn("has no module vfio-pci", self.check(1))
+
+    def test_in_use(self) -> None:
+        host = self.host()
+        sound = host.path(AUDIO) / "sound/card0/controlC0"
+        sound.mkdir(parents=True)
+        (sound / "dev").write_text("1:3\n")
+        process = host.roots.proc / "812"
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(b"/usr/bin/pipewire\0")
+        (process / "fd/7").symlink_to("/dev/null")
+        self.assertIn("in use by /usr/bin/pipewire (pid 812); end that first", self.check(1))
+        for address in (CARD, AUDIO):
+            host.bind(address, "vfio-pci")
+        shown = self.check(1)
+        self.assertNotIn("end that first", shown)
+        self.assertIn("a guest has it: /usr/bin/pipewire (pid 812)", shown)
+
+    def test_json(self) -> None:
+        host = self.host(iommu=False)
+        host.bind(AUDIO, "snd_hda_intel")
+        (card,) = json.loads(self.check(1, as_json=True))
+        self.assertEqual({CARD: "nvidia", AUDIO: "snd_hda_intel"}, card["drivers"])
+        self.assertEqual(CARD, card["address"])
+        self.assertIn("no IOMMU is on", " ".join(card["obstacles"]))
+
+    def test_containers(self) -> None:
+        self.host(iommu=False)
+        self.virt_type("lxc")
+        shown = self.check(0)
+        self.assertIn("can be given to a guest", shown)
+        self.assertNotIn("vfio-pci", shown)
+
+    def test_no_card(self) -> None:
+        hosts.Host(self.root)
+        self.assertIn("No GPU was found", self.check(1))
+
+
+class CommandTest(base.CommandTestCase):
+    def test_exit_status(self) -> None:
+        hosts.Host(self.root, iommu=False).add_gpu(CARD, "10de", "1e04")
+        self.configure("kvm")
+        done = self.nova_gpu("host", "check", "--json")
+        self.assertEqual(1, done.returncode, done.stderr)
+        self.assertEqual([CARD], [card["address"] for card in json.loads(done.stdout)])

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+
+from nova_gpu.cmd import host_prepare
+from nova_gpu.core import exception
+from nova_gpu.virt import survey
+from tests.fixtures import hosts, pci
+from tests.unit.cmd import base
+
+CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
+
+
+class HostPrepareTest(base.HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(self.root)
+        (self.host.roots.proc / "cpuinfo").write_text("vendor_id : GenuineIntel\n")
+        self.target = self.root / "target"
+        for folder in ("etc/modprobe.d", "etc/initramfs-tools/hooks", "etc/default/grub.d"):
+            (self.target / folder).mkdir(parents=True)
+
+    def add_card(self, **attributes: object) -> None:
+        self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO,), **attributes)
+
+    def prepare(self, status: int = 0, *, apply: bool = False) -> str:
+        looked = survey.Survey()
+        return self.printed(status, lambda: host_prepare.main(looked, self.target, apply=apply))
+
+    def undo(self) -> str:
+        return self.printed(0, lambda: host_prepare.undo(self.target))
+
+    def files(self) -> set[str]:
+        return {str(p.relative_to(self.target)) for p in self.target.rglob("*") if p.is_file()}
+
+    def test_print_apply_and_undo(self) -> None:
+        self.add_card(iommu_group=None)
+        shown = self.prepare()
+        self.assertEqual(set(), self.files())
+        self.assertIn("/etc/modprobe.d/nova-gpu.conf (to be written):\n", shown)
+        self.assertIn("    options vfio-pci ids=10de:10f0,10de:1e04\n", shown)
+        self.assertIn("Kernel arguments: intel_iommu=on iommu=pt\n", shown)
+        self.assertIn("Nothing was written; --apply does it.\n", shown)
+        self.assertIn("update-initramfs -u -k all; update-grub; boot the host.", shown)
+        shown = self.prepare(apply=True)
+        self.assertIn("/etc/modprobe.d/nova-gpu.conf (written):\n", shown)
+        self.assertTrue(pathlib.Path(self.target, "etc/modprobe.d/nova-gpu.conf").is_file())
+        self.assertNotIn("(written)", self.prepare(apply=True))
+        self.assertIn("as it was before", self.undo())
+        self.assertEqual(set(), self.files())
+        self.assertIn("nothing to undo", self.undo())
+
+    def test_a_card_that_no_guest_can_have(self) -> None:
+        self.add_card(memory_mib=64 * 1024)
+        self.host.add_gpu("0000:82:00.0", "10de", "1b84", boot_vga=True, class_code=pci.VGA)
+        self.option("addresses", [CARD, "0000:82:00.0"])
+        shown = self.prepare()
+        self.assertIn(f"{CARD} is left out: ", shown)
+        self.assertIn("ids=10de:1b84\n", shown)
+
+    def test_no_card(self) -> None:
+        self.assertIn("no card to prepare", self.prepare(1, apply=True))
+        self.assertEqual(set(), self.files())
+
+    def test_containers(self) -> None:
+        self.add_card()
+        self.virt_type("lxc")
+        self.assertIn("virt_type = lxc", self.prepare(1, apply=True))
+        self.assertEqual(set(), self.files())
+
+    def test_a_file_that_was_changed(self) -> None:
+        self.add_card()
+        self.prepare(apply=True)
+        (self.target / "etc/modprobe.d/nova-gpu.conf").write_text("mine\n")
+        error = self.assertRaises(exception.FileChanged, host_prepare.undo, self.target)
+        self.assertEqual("/etc/modprobe.d/nova-gpu.conf", error.path)
+
+
+class CommandTest(base.CommandTestCase):
+    def test_there_and_back(self) -> None:
+        host = hosts.Host(self.root)
+        host.add_gpu(CARD, "10de", "1e04")
+        self.configure("kvm")
+        file = self.root / "etc/modprobe.d/nova-gpu.conf"
+        for verb, there in (("--apply", True), ("--undo", False)):
+            done = self.nova_gpu("host", "prepare", "--root", str(self.root), verb)
+            self.assertEqual(0, done.returncode, done.stderr)
+            self.assertEqual(there, file.is_file())
