@@ -86,8 +86,9 @@ def _remarks(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator
             yield "processes of other users that have it open are seen by root only"
     elif who := _holders(gpu, roots):
         yield f"a guest has it: {who}"
-    size = passthrough.mmio_bytes(gpu, roots) / mmio.GIB
-    yield f"it maps {size:.2g} GiB of memory; guests have room for {CONF.gpu.guest_mmio_gib} GiB"
+    if size := passthrough.mmio_bytes(gpu, roots):
+        room = CONF.gpu.guest_mmio_gib
+        yield f"it maps {mmio.in_gib(size)} GiB of memory; guests have room for {room} GiB"
 
 
 def text(findings: list[Finding]) -> str:

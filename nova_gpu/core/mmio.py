@@ -23,3 +23,8 @@ def window(bars: Iterable[int]) -> int:
         return 0
     largest = sizes[-1]
     return -(-sum(sizes) // largest) * largest
+
+
+def in_gib(size: int) -> str:
+    """*size* bytes in GiB, for people"""
+    return f"{round(size / GIB, 2):g}"

@@ -34,15 +34,28 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 
 def _console_framebuffer(roots: Roots) -> str | None:
-    """The framebuffer that virtual terminals are shown on, ``None`` where they are on none.
+    """The framebuffer that the kernel's console is shown on, ``None`` where it is on none.
 
-    fbcon maps every terminal to the one that registered first, which has the lowest number.
+    fbcon maps every virtual terminal to the one that registered first, which has the lowest number.
+    On a host whose console is a serial line alone nobody looks at those, and fbcon moves to the
+    first framebuffer there is: also to one whose card was just given back to the host.
     """
+    if not _has_terminal_for_console(roots):
+        return None
     folder = f"{roots.sysfs}/class/vtconsole"
     if not any(_is_framebuffer_console(f"{folder}/{name}") for name in _names(folder)):
         return None
     names = [name for name in _names(f"{roots.sysfs}/class/graphics") if _FRAMEBUFFER.match(name)]
     return min(names, key=lambda name: int(name.removeprefix("fb")), default=None)
+
+
+def _has_terminal_for_console(roots: Roots) -> bool:
+    """Whether the kernel's messages go to virtual terminals, or nobody can tell"""
+    try:
+        active = sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active")
+    except OSError:
+        return True
+    return "tty0" in active.split()
 
 
 def _is_framebuffer_console(vtconsole: str) -> bool:

@@ -46,3 +46,13 @@ class TestConsole(base.BaseTestCase):
         self.framebuffer(ONE, 0)
         consoles.add_terminals(self.host.roots.sysfs, framebuffer=False)
         self.assertIsNone(self.console(ONE))
+
+    def test_serial_console(self) -> None:
+        self.host.add_gpu(ONE, "1002", "74a1")
+        self.framebuffer(ONE, 0)
+        consoles.add_terminals(self.host.roots.sysfs, framebuffer=True, active="ttyS0")
+        self.assertIsNone(self.console(ONE))
+        (self.host.roots.sysfs / "class/tty/console/active").write_text("tty0 ttyS0\n")
+        self.assertIn("fb0", str(self.console(ONE)))
+        (self.host.roots.sysfs / "class/tty/console/active").unlink()
+        self.assertIn("fb0", str(self.console(ONE)))
