@@ -177,8 +177,9 @@ def _too_large(gpu: model.GPU, roots: Roots, mmio_gib: int) -> str | None:
         return None
     name = gpu.product.name or gpu.product.key
     return (
-        f"{name} maps {mmio.in_gib(needed)} GiB of memory, and a guest has room for {mmio_gib} GiB above "
-        "4 GiB; set [gpu]guest_mmio_gib if the firmware and CPU model of your guests give them more"
+        f"{name} maps {mmio.in_gib(needed)} GiB of memory, and a guest has room for {mmio_gib} GiB "
+        "above 4 GiB; set [gpu]guest_mmio_gib if the firmware and CPU model of your guests give "
+        "them more"
     )
 
 
