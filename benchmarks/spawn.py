@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from benchmarks import report
-from tests.lxc import inside, outside, place
+from tests.cloud import running
+from tests.lxc import outside, place
 
 GPUS = 2
 _OURS, _STOCK = "gpu.GPULibvirtDriver", "libvirt.LibvirtDriver"
@@ -177,7 +178,7 @@ def main() -> int:
             print(f"SKIP: {reason}")
             return 77
         return outside.run("benchmarks.spawn", *sys.argv[1:])
-    measure(inside.begin(), arguments.runs, arguments.json)
+    measure(running.begin(), arguments.runs, arguments.json)
     sys.stderr.flush()
     os._exit(0)
 

@@ -20,10 +20,6 @@ REFUSED = "Operation not permitted"  # EPERM, the device cgroup's word
 class LXCTestCase(cloud.Cloud):
     # Inside
 
-    def domain(self, server: dict[str, Any]) -> str:
-        name: str = self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:instance_name"]
-        return name
-
     def run_inside(
         self, server: dict[str, Any], *argv: str, uid: int = 0
     ) -> subprocess.CompletedProcess[str]:
@@ -51,31 +47,17 @@ class LXCTestCase(cloud.Cloud):
         for gpu in set(range(len(place.GPUS))) - set(expected):
             number = guest.open_from_cgroup(self._lv, domain, place.node(gpu))
             self.assertEqual(REFUSED, os.strerror(number), f"another's card {place.GPUS[gpu]}")
-        self.assertEqual(len(expected), self._allocated(server))
+        self.assertEqual(len(expected), self.allocated(server))
 
     # Placement
 
-    def gpu_provider(self) -> str:
-        """Its uuid. :raises StopIteration: where the host has none"""
-        named = (each for each in self._get_all_providers() if each["name"].endswith(PROVIDER))
-        uuid: str = next(named)["uuid"]
-        return uuid
-
     def usage(self) -> int:
-        used: int = self._get_provider_usages(self.gpu_provider()).get("PGPU", 0)
-        return used
+        return self.used(self.gpu_provider(PROVIDER))
 
     def reserved(self) -> int:
-        inventory = self._get_provider_inventory(self.gpu_provider())
+        inventory = self._get_provider_inventory(self.gpu_provider(PROVIDER))
         reserved: int = inventory["PGPU"]["reserved"]
         return reserved
-
-    def has_gpu_provider(self) -> bool:
-        return any("_gpu_" in each["name"] for each in self._get_all_providers())
-
-    def _allocated(self, server: dict[str, Any]) -> int:
-        allocations = self._get_allocations_by_server_uuid(server["id"])
-        return sum(each["resources"].get("PGPU", 0) for each in allocations.values())
 
     def _delete_everything(self) -> None:
         super()._delete_everything()

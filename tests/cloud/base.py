@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""API, scheduler, conductor, compute and Placement in this process, on a real libvirt."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import os_vif
+from nova.tests.functional import integrated_helpers
+
+from nova_gpu.conf import CONF
+from tests.cloud import fixtures as cloud_fixtures
+from tests.fixtures import cells
+
+IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"  # image1 of Nova's GlanceFixture
+
+
+class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
+    """What its subclasses say: the folder for all state, and what a guest and its host are."""
+
+    ADMIN_API = True
+    microversion = "latest"
+    CAST_AS_CALL = False  # as in a real cloud, and several instances at once
+
+    # A flavor that a guest of the suite fits into, and how long such a guest may take.
+    FLAVOR: ClassVar[Mapping[str, int]] = {}
+    PATIENCE_S: ClassVar[float] = 90
+    POLL_S: ClassVar[float] = 0.2
+
+    _state: pathlib.Path
+
+    def setUp(self) -> None:
+        """``_state`` must be there already."""
+        self.useFixture(cloud_fixtures.RealHost())
+        self.useFixture(cloud_fixtures.OneEventLoop())
+        self.useFixture(cells.CellByContext())
+        super().setUp()
+        self.addCleanup(self._delete_everything)
+
+    # The services
+
+    def _setup_services(self) -> None:
+        self.serve_images()
+        self._set_flags()
+        self.set_host_flags()
+        os_vif.initialize()
+        self.prepare_host()
+        super()._setup_services()
+
+    def serve_images(self) -> None:
+        """What Glance has."""
+
+    def set_host_flags(self) -> None:
+        """Which libvirt, and how."""
+
+    def prepare_host(self) -> None:
+        """For what must be there before the compute service starts."""
+
+    def _set_flags(self) -> None:
+        for folder in ("etc/nova", "instances"):
+            (self._state / folder).mkdir(parents=True)
+        shutil.copy(_api_paste(), self._state / "etc/nova")
+        self.flags(
+            compute_driver="gpu.GPULibvirtDriver",
+            state_path=str(self._state),
+            instances_path=str(self._state / "instances"),
+            shutdown_timeout=10,
+        )
+        self.flags(enabled=False, group="vnc")
+        enabled = [*CONF.filter_scheduler.enabled_filters, "GPUFilter"]
+        self.flags(
+            available_filters=[
+                "nova.scheduler.filters.all_filters",
+                "nova_gpu.scheduler.filters.GPUFilter",
+            ],
+            enabled_filters=enabled,
+            group="filter_scheduler",
+        )
+
+    def stop_compute(self) -> None:
+        compute = self.computes.pop("compute")
+        compute.stop()
+        # As with the end of its process: what happens from now on is for the next service.
+        host = compute.manager.driver._host
+        host._event_handler._lifecycle_event_handler = lambda event: None
+        host.get_connection().close()
+
+    def restart_compute(self) -> None:
+        """A new driver object, which has to find everything out again."""
+        if "compute" in self.computes:
+            self.stop_compute()
+        self._start_compute("compute")
+        self.addCleanup(self._delete_everything)  # once more: this service is the first to end
+
+    # Instances
+
+    def flavor(self, **extra_specs: str) -> str:
+        """A flavor that a guest of the suite fits into; its id."""
+        created: str = self._create_flavor(**self.FLAVOR, extra_spec=extra_specs)
+        return created
+
+    def boot(self, flavor: str, expected_state: str = "ACTIVE") -> dict[str, Any]:
+        server: dict[str, Any] = self._create_server(
+            flavor_id=flavor, image_uuid=IMAGE, networks="none", expected_state=expected_state
+        )
+        return server
+
+    def boot_with(self, gpus: int) -> dict[str, Any]:
+        return self.boot(self.flavor(gpus=f"= {gpus}"))
+
+    def delete(self, server: dict[str, Any]) -> None:
+        self.api.delete_server(server["id"])
+        self.wait_for(
+            f"{server['id']} is gone",
+            lambda: all(each["id"] != server["id"] for each in self.api.get_servers(detail=False)),
+        )
+
+    def _wait_for_server_parameter(
+        self, server: dict[str, Any], expected_params: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """What all of Nova's own helpers wait with, for five seconds at most."""
+        found: dict[str, Any] = {}
+
+        def reached() -> bool:
+            found.update(self.api.get_server(server["id"]))
+            if found["status"] == "ERROR" != expected_params.get("status"):
+                self.fail(f"{server['id']} is in ERROR: {found.get('fault')}")
+            faulty = expected_params.get("status") != "ERROR" or "fault" in found
+            return faulty and all(found[key] == expected_params[key] for key in expected_params)
+
+        self.wait_for(str(expected_params), reached)
+        return found
+
+    def reboot(self, server: dict[str, Any], kind: str) -> None:
+        """*kind* is ``SOFT`` or ``HARD``."""
+        self.api.post_server_action(server["id"], {"reboot": {"type": kind}})
+        self.wait_until(server, "ACTIVE")
+
+    def wait_until(self, server: dict[str, Any], status: str) -> None:
+        """In that status and with nothing going on."""
+        expected = {"status": status, "OS-EXT-STS:task_state": None}
+        self._wait_for_server_parameter(server, expected)
+
+    def fault(self, server: dict[str, Any]) -> str:
+        text: str = self.api.get_server(server["id"])["fault"]["message"]
+        return text
+
+    def domain(self, server: dict[str, Any]) -> str:
+        """libvirt's name of it"""
+        name: str = self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:instance_name"]
+        return name
+
+    # Placement
+
+    def has_gpu_provider(self) -> bool:
+        return any("_gpu_" in each["name"] for each in self._get_all_providers())
+
+    def gpu_provider(self, ending: str) -> str:
+        """The uuid of that one. :raises StopIteration: where the host has none"""
+        named = (each for each in self._get_all_providers() if each["name"].endswith(ending))
+        uuid: str = next(named)["uuid"]
+        return uuid
+
+    def used(self, provider: str) -> int:
+        used: int = self._get_provider_usages(provider).get("PGPU", 0)
+        return used
+
+    def allocated(self, server: dict[str, Any]) -> int:
+        allocations = self._get_allocations_by_server_uuid(server["id"])
+        return sum(each["resources"].get("PGPU", 0) for each in allocations.values())
+
+    # The end
+
+    def wait_for(
+        self, what: str, holds: Callable[[], bool], timeout_s: float | None = None
+    ) -> None:
+        """Real guests on a busy machine take their time; what holds is seen soon all the same."""
+        timeout_s = timeout_s or self.PATIENCE_S
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            self.assertLess(time.monotonic(), deadline, f"not within {timeout_s} s: {what}")
+            time.sleep(self.POLL_S)
+
+    def _delete_everything(self) -> None:
+        for server in self.api.get_servers(detail=False):
+            self.api.delete_server(server["id"])
+        self.wait_for("no instance", lambda: not self.api.get_servers(detail=False))
+
+
+def _api_paste() -> pathlib.Path:
+    """Where Nova's wheel installed it; the test base looks for it below ``state_path``."""
+    files = importlib.metadata.files("nova") or ()
+    (found,) = (each for each in files if str(each).endswith("etc/nova/api-paste.ini"))
+    return pathlib.Path(str(found.locate()))

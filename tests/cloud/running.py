@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the suites that need a machine of their own are run in it."""
+
+from __future__ import annotations
+
+import os
+import time
+import unittest
+from collections.abc import Iterable
+from typing import TextIO
+
+
+class Result(unittest.TextTestResult):
+    """One line for each test, its seconds first."""
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        unittest.TestResult.startTest(self, test)
+        self._started = time.monotonic()
+
+    def _write_status(self, test: unittest.TestCase, status: str) -> None:
+        name = test.id().removeprefix("tests.").partition(".")[2]
+        self.stream.write(f"{time.monotonic() - self._started:6.1f} s  {name} ... {status}\n")
+        self.stream.flush()
+
+
+def begin() -> TextIO:
+    """To be called before Nova is imported: standard output, which Nova's log no longer goes to."""
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # Nova 2026.2 decides between threads and eventlet on the first import of its tests.
+    os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
+    import nova.tests.functional  # noqa: F401
+
+    return stream
+
+
+def discover(folder: str, patterns: Iterable[str]) -> unittest.TestSuite:
+    """The tests below *folder*; *patterns* are as unittest reads its ``-k``."""
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [_pattern(each) for each in patterns] or None
+    return loader.discover(folder, top_level_dir=".")
+
+
+def run(suite: unittest.TestSuite, stream: TextIO, result: type[Result] = Result) -> bool:
+    """Whether all went well."""
+    runner = unittest.TextTestRunner(stream=stream, verbosity=2, warnings="ignore")
+    runner.resultclass = result
+    passed = runner.run(suite).wasSuccessful()
+    stream.flush()
+    return passed
+
+
+def _pattern(text: str) -> str:
+    return text if "*" in text else f"*{text}*"
