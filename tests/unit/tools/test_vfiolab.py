@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the VM's tools that need no VM."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+
+import fixtures
+import testtools
+
+from tools.vfiolab import boot, cards, environment, place
+
+CONSOLE = "[    0.9] some driver said so\r\nvfiolab: up 4.95\r\n"
+PANIC = "[   71.2] Kernel panic - not syncing: corrupted stack end detected inside scheduler\r\n"
+
+
+class VerdictTest(testtools.TestCase):
+    def test_exit_status(self) -> None:
+        for status in (0, 1, 77):
+            console = f"{CONSOLE}vfiolab: EXIT {status}\r\n[ 99.1] reboot: Power down\r\n"
+            self.assertEqual((boot.End.EXIT, status, ""), boot.verdict(console))
+
+    def test_panic(self) -> None:
+        end, status, reason = boot.verdict(CONSOLE + PANIC)
+        self.assertEqual((boot.End.PANIC, None), (end, status))
+        self.assertEqual(PANIC.partition("] ")[2].strip(), reason)
+
+    def test_warning_before_the_exit_is_no_panic(self) -> None:
+        console = f"{CONSOLE}[ 50.0] BUG: soft lockup\r\nvfiolab: EXIT 1\r\n"
+        self.assertEqual((boot.End.EXIT, 1, ""), boot.verdict(console))
+
+    def test_without_a_word(self) -> None:
+        self.assertEqual((boot.End.LOST, None, ""), boot.verdict(CONSOLE))
+
+    def test_which_ends_are_the_commands(self) -> None:
+        valid = [end for end in boot.End if boot.Boot(end, None, 1.0).is_valid]
+        self.assertEqual([boot.End.EXIT, boot.End.LIMIT, boot.End.EMULATOR], valid)
+
+
+class CommandTest(testtools.TestCase):
+    def test_words_stay_words(self) -> None:
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        command = ["printf", "%s|", "two words", "$HOME", "$NAME"]
+        boot.write_command(folder, command, {"NAME": "it's"})
+
+        ran = subprocess.run(["sh", folder / "command"], capture_output=True, text=True, check=True)
+        self.assertEqual("two words|$HOME|$NAME|", ran.stdout)
+
+        boot.write_command(folder, ["sh", "-c", 'echo "$NAME"'], {"NAME": "it's"})
+        ran = subprocess.run(["sh", folder / "command"], capture_output=True, text=True, check=True)
+        self.assertEqual("it's\n", ran.stdout)
+
+
+class MadeTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.state = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.made: list[pathlib.Path] = []
+
+    def make(self, folder: pathlib.Path) -> None:
+        self.made.append(folder)
+        (folder / "file").write_text("content")
+
+    def test_once(self) -> None:
+        first = place.made(self.state, "disk", "a", self.make)
+        self.assertEqual(first, place.made(self.state, "disk", "a", self.make))
+        self.assertEqual(1, len(self.made))
+        self.assertEqual("content", (first / "file").read_text())
+
+    def test_what_failed_is_made_again(self) -> None:
+        def fail(folder: pathlib.Path) -> None:
+            (folder / "half").write_text("")
+            raise OSError("disk full")
+
+        self.assertRaises(OSError, place.made, self.state, "disk", "a", fail)
+        folder = place.made(self.state, "disk", "a", self.make)
+        self.assertEqual(["file"], [path.name for path in folder.iterdir()])
+
+    def test_prune_keeps_other_kinds(self) -> None:
+        old, new, other = (
+            place.made(self.state, kind, key, self.make)
+            for kind, key in (("disk", "a"), ("disk", "b"), ("kernel", "a"))
+        )
+        place.prune(self.state, {new})
+        self.assertEqual([False, True, True], [path.exists() for path in (old, new, other)])
+
+    def test_digest_is_of_a_files_content(self) -> None:
+        file = self.state / "file"
+        file.write_text("one")
+        before = place.digest("x", file)
+        self.assertEqual(before, place.digest("x", file))
+        file.write_text("two")
+        self.assertNotEqual(before, place.digest("x", file))
+
+
+class CardsTest(testtools.TestCase):
+    def test_every_bus_is_named_once(self) -> None:
+        words = " ".join(cards.arguments())
+        ids = re.findall(r"\bid=(\w+)", words)
+        self.assertEqual(sorted(set(ids)), sorted(ids))
+        self.assertEqual(set(), set(re.findall(r"\bbus=(\w+),", words)) - {*ids, "pcie"})
+        self.assertNotIn("{", words)
+
+    def test_addresses_are_those_of_the_slots(self) -> None:
+        """The kernel numbers the buses: one for each port, and one behind the bridge."""
+        self.assertEqual(len(cards.SLOTS) + 1, int(cards.NETWORK.split(":")[1], 16))
+
+
+class EnvironmentTest(testtools.TestCase):
+    def test_without_nova(self) -> None:
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.assertIn(str(folder), environment.obstacle(folder) or "")

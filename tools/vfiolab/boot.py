@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command in a VM that is booted for it; again where the VM itself failed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tools.vfiolab.vm import VM
+
+RETRIES = 3
+_POLL_S = 0.2
+_EXIT = re.compile(r"^vfiolab: EXIT (\d+)", re.MULTILINE)
+_PANIC = re.compile(r"Kernel panic - not syncing[^\r\n]*|BUG: [^\r\n]*|Oops: [^\r\n]*")
+_ENVIRONMENT = {
+    "PATH": "/opt/nova/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHONPATH": "/project",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "VFIOLAB": "1",
+}
+
+
+class End(enum.Enum):
+    """How a boot came to its end. A panic is the emulator's fault or the kernel's, and says nothing
+    of what ran; a limit does."""
+
+    EXIT = "it ended"
+    PANIC = "the VM's kernel panicked"
+    LOST = "the VM ended without a word"
+    LIMIT = "its time was up"
+    EMULATOR = "QEMU failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Boot:
+    """``status`` is the command's exit status where it had one. ``reason``: of a panic."""
+
+    end: End
+    status: int | None
+    seconds: float
+    reason: str = ""
+
+    @property
+    def is_valid(self) -> bool:
+        return self.end in (End.EXIT, End.LIMIT, End.EMULATOR)
+
+
+def run(
+    vm: VM,
+    command: Sequence[str],
+    out: pathlib.Path,
+    *,
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+    on_output: Callable[[str], None],
+    on_retry: Callable[[Boot], None],
+) -> Boot:
+    """The last boot: the first valid one, or after as many as :data:`RETRIES` further ones.
+
+    *command* runs in /project and may write to *out*, which is /out in the VM and stays from one
+    boot to the next, so that it can go on where it was. What it prints is passed to *on_output*.
+    """
+    write_command(out, command, environment or {})
+    deadline = time.monotonic() + limit_s
+    for attempt in range(RETRIES + 1):
+        boot = _once(vm, out, deadline, on_output)
+        if boot.is_valid or attempt == RETRIES:
+            break
+        on_retry(boot)
+    return boot
+
+
+def write_command(
+    out: pathlib.Path, command: Sequence[str], environment: Mapping[str, str]
+) -> None:
+    variables = {**_ENVIRONMENT, **environment}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    (out / "command").write_text("\n".join([*lines, f"exec {shlex.join(command)}"]) + "\n")
+
+
+def verdict(console: str) -> tuple[End, int | None, str]:
+    """What the console of a VM that is off says of its end. The command's status is the last word:
+    a warning of the kernel before it is none of its end."""
+    if match := _EXIT.search(console):
+        return End.EXIT, int(match[1]), ""
+    if match := _PANIC.search(console):
+        return End.PANIC, None, match[0]
+    return End.LOST, None, ""
+
+
+def _once(vm: VM, out: pathlib.Path, deadline: float, on_output: Callable[[str], None]) -> Boot:
+    console, output = out / "console", out / "output"
+    console.write_bytes(b"")
+    output.touch()
+    argv = vm.arguments(out, console)
+    # The copied emulator finds its modules by this.
+    variables = {**os.environ, "QEMU_MODULE_DIR": "/usr/lib/x86_64-linux-gnu/qemu"}
+    started = time.monotonic()
+    with (
+        output.open(encoding="utf-8", errors="replace") as source,
+        (out / "qemu.log").open("wb") as log,
+    ):
+        source.seek(0, os.SEEK_END)
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables
+        )
+        try:
+            while child.poll() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                on_output(source.read())
+            end, status, reason = verdict(console.read_text(errors="replace"))
+            if end is not End.EXIT and child.returncode is None:
+                end = End.LIMIT
+            elif end is not End.EXIT and child.returncode:
+                end, reason = End.EMULATOR, (out / "qemu.log").read_text(errors="replace")[-500:]
+        finally:
+            child.kill()
+            child.wait()
+        on_output(source.read())
+    return Boot(end, status, time.monotonic() - started, reason)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is on the VM's PCI bus: cards for guests, and cards that no guest can be given."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shutil
+import struct
+
+# QEMU's own displays have this id and no option to change it.
+_PLAIN = (0x1234, 0x1111)
+# What they are here: a Tesla M2090, which nova-gpu's table knows as Fermi.
+VENDOR_ID, PRODUCT_ID = "10de", "1091"
+
+_QEMU = pathlib.Path("/usr/bin/qemu-system-x86_64")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """A root port with what is behind it. ``devices`` are QEMU's words, ``{bus}`` being the port's;
+    ``port`` is the port's place on the root bus, its options behind it."""
+
+    port: str
+    devices: tuple[str, ...]
+
+
+_DISPLAY = "secondary-vga,bus={bus},addr=0.0,multifunction=on"
+_AUDIO = "intel-hda,bus={bus},addr=0.1"
+
+# The kernel numbers buses in the order of the ports, and so do these names.
+SLOTS = (
+    # Two whole cards of one product.
+    Slot("0x4", (_DISPLAY, _AUDIO)),
+    Slot("0x5", (_DISPLAY, _AUDIO)),
+    # Another product, a VGA controller without a driver.
+    Slot("0x6", ("ati-vga,model=rv100,bus={bus},addr=0.0,multifunction=on", _AUDIO)),
+    # A display that shares a conventional bus, and so an IOMMU group, with another device.
+    Slot(
+        "0x7",
+        (
+            "pcie-pci-bridge,id=conventional,bus={bus}",
+            "secondary-vga,bus=conventional,addr=1",
+            "edu,bus=conventional,addr=2",
+        ),
+    ),
+    # Two functions of one port without access control: a card whose neighbour is in its group.
+    Slot("0x8.0,multifunction=on,disable-acs=on", (_DISPLAY, _AUDIO)),
+    Slot("0x8.1,disable-acs=on", ("e1000e,bus={bus}",)),
+    # No card: for Nova's own PCI passthrough, beside the cards.
+    Slot("0x9", ("e1000e,bus={bus}",)),
+)
+# Their addresses.
+WHOLE = ("0000:01:00.0", "0000:02:00.0")
+OTHER = "0000:03:00.0"
+BEHIND_BRIDGE, ON_BRIDGE = "0000:05:01.0", "0000:05:02.0"
+WITH_STRANGER, STRANGER = "0000:06:00.0", "0000:07:00.0"
+NETWORK = "0000:08:00.0"
+
+
+def arguments() -> list[str]:
+    """QEMU's."""
+    words = []
+    for number, slot in enumerate(SLOTS, start=1):
+        bus = f"port{number}"
+        port = f"pcie-root-port,id={bus},chassis={number},slot={number},bus=pcie.0,addr={slot.port}"
+        for device in (port, *(each.format(bus=bus) for each in slot.devices)):
+            words += ["-device", device]
+    return words
+
+
+def emulator(folder: pathlib.Path) -> pathlib.Path:
+    """A copy in *folder* of the machine's QEMU whose displays have the pretended id.
+
+    :raises ValueError: where this build of QEMU has the id elsewhere than expected
+    """
+    program = _QEMU.read_bytes()
+    plain = struct.pack("<HH", *_PLAIN)
+    if (count := program.count(plain)) != 1:
+        raise ValueError(f"{_QEMU} has the PCI id of its displays {count} times, not once")
+    pretended = struct.pack("<HH", int(VENDOR_ID, 16), int(PRODUCT_ID, 16))
+    path = folder / _QEMU.name
+    path.write_bytes(program.replace(plain, pretended))
+    shutil.copymode(_QEMU, path)
+    return path

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM ready to be booted: what it is made of, and QEMU's command line for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shutil
+
+from tools.novalab import steps
+from tools.testing import machine
+from tools.vfiolab import cards, debian, environment, place, system
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VM:
+    """``iommu`` False: the kernel is told not to use it. ``bare``: without udev and libvirtd."""
+
+    emulator: pathlib.Path
+    system: pathlib.Path
+    environment: pathlib.Path
+    tree: pathlib.Path
+    memory_mib: int = 4096
+    iommu: bool = True
+    bare: bool = False
+    append: str = ""
+
+    def arguments(self, out: pathlib.Path, console: pathlib.Path) -> list[str]:
+        """QEMU's whole command line; *out* is what the VM can write to, *console* its console."""
+        return [
+            *(str(self.emulator), "-name", "vfiolab", "-machine", "q35", "-accel", "tcg"),
+            # One processor: with two, SVM of QEMU 7.2 lets an interrupt through after VMRUN, and
+            # the VM's kernel panics in every other run. Five-level page tables only cost time.
+            *("-cpu", "max,la57=off", "-smp", "1", "-m", str(self.memory_mib)),
+            *("-L", "/usr/share/qemu", "-L", "/usr/share/seabios", "-L", "/usr/lib/ipxe/qemu"),
+            *("-nodefaults", "-vga", "none", "-display", "none", "-no-reboot"),
+            *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
+            *("-device", "intel-iommu,intremap=on,caching-mode=on,aw-bits=48"),
+            *("-kernel", str(self.system / system.KERNEL)),
+            *("-initrd", str(self.system / system.INITRAMFS)),
+            *("-append", self._command_line()),
+            *_disk("system", self.system / system.DISK, "0x2"),
+            *_disk("environment", self.environment / environment.DISK, "0x3"),
+            *_share("lab", place.INSIDE, "0x10", "readonly=on"),
+            *_share("project", self.tree, "0x11", "readonly=on"),
+            *_share("out", out, "0x12"),
+            *cards.arguments(),
+        ]
+
+    def _command_line(self) -> str:
+        words = ["console=ttyS0", "loglevel=4", "panic=-1"]
+        words.append("intel_iommu=on" if self.iommu else "intel_iommu=off")
+        words.append(
+            "vfiolab=bare" if self.bare else f"vfiolab.id={cards.VENDOR_ID}:{cards.PRODUCT_ID}"
+        )
+        return " ".join([*words, self.append]).strip()
+
+
+def obstacle(venv: pathlib.Path) -> str | None:
+    """Why this machine can run no VM, ``None`` where it can (or lacks packages only)."""
+    return debian.obstacle() or environment.obstacle(venv)
+
+
+def build(state: pathlib.Path, tree: pathlib.Path, venv: pathlib.Path, **options: object) -> VM:
+    """Makes what is not there yet. *options* are fields of :class:`VM`.
+
+    :raises steps.Failed: with the log of what failed
+    :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
+    """
+    log = state / "log" / "packages.log"
+    if added := machine.install(debian.NEEDED, log):
+        steps.say(f"  installed {' '.join(added)}")
+    parts = (system.build(state), environment.build(state, venv), _emulator(state))
+    place.prune(state, set(parts))
+    booted, packages, emulator = parts
+    (program,) = emulator.iterdir()
+    return VM(program, booted, packages, tree.resolve(), **options)  # type: ignore[arg-type]
+
+
+def _emulator(state: pathlib.Path) -> pathlib.Path:
+    program = pathlib.Path(shutil.which("qemu-system-x86_64") or "/usr/bin/qemu-system-x86_64")
+    key = place.digest(program, pathlib.Path(cards.__file__))
+
+    def make(folder: pathlib.Path) -> None:
+        try:
+            cards.emulator(folder)
+        except ValueError as error:
+            raise steps.Failed(f"no card can be pretended: {error}") from error
+
+    return place.made(state, "emulator", key, make)
+
+
+def _disk(name: str, file: pathlib.Path, slot: str) -> list[str]:
+    """It is never written to: what the VM changes is gone with it."""
+    drive = f"file={file},format=raw,if=none,id={name},snapshot=on,cache=unsafe"
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},bus=pcie.0,addr={slot}"]
+
+
+def _share(tag: str, folder: pathlib.Path, slot: str, *options: str) -> list[str]:
+    words = ["local", f"id={tag}", f"path={folder}", "security_model=none", *options]
+    device = f"virtio-9p-pci,fsdev={tag},mount_tag={tag},bus=pcie.0,addr={slot}"
+    return ["-fsdev", ",".join(words), "-device", device]
