@@ -38,7 +38,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="tools/test",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Install what the suites need below .tools/, then run them. "
-        "No name: all of them.",
+        "No name: all that are run by default.",
         epilog=f"suites:\n{described}\n\nLogs are in .tools/log/. On a machine where Debian "
         "packages are missing it must run as root.",
     )
@@ -76,7 +76,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _selected(options: argparse.Namespace) -> list[suites.Suite]:
     if options.suites:
         return [suite for suite in suites.SUITES if suite.name in options.suites]
-    return [s for s in suites.SUITES if s.every_release or options.nova == NEWEST]
+    return [
+        suite
+        for suite in suites.SUITES
+        if not suite.by_name_only and (suite.every_release or options.nova == NEWEST)
+    ]
 
 
 def _prepare(env: Environment, no_install: bool) -> None:

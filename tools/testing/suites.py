@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from tools.testing import outcome
 from tools.testing.environment import STATE, Environment
 
-# tests.lxc ends with this (automake's word for "skipped") after a line "SKIP: reason" when the
-# machine cannot run it at all.
+# tests.lxc and tests.vfio end with this (automake's word for "skipped") after a line "SKIP: reason"
+# when the machine cannot run them at all.
 SKIPPED = 77
 
 
@@ -26,13 +26,15 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A named part of the tests. ``echo``: every finished test is shown, not only failures."""
+    """A named part of the tests. ``echo``: every finished test is shown, not only failures.
+    ``by_name_only``: not run unless it is asked for."""
 
     name: str
     summary: str
     limit_s: float
     echo: bool = False
     every_release: bool = False
+    by_name_only: bool = False
 
 
 SUITES = (
@@ -47,6 +49,13 @@ SUITES = (
         every_release=True,
     ),
     Suite("lxc", "tests/lxc: the same against a real libvirtd and its LXC driver", 600, echo=True),
+    Suite(
+        "vfio",
+        "tests/vfio: the same in a VM with an IOMMU, KVM and cards, on QEMU; not by default",
+        1800,
+        echo=True,
+        by_name_only=True,
+    ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
 
@@ -57,10 +66,10 @@ def checks(suite: Suite, environment: Environment, pattern: str | None) -> Seque
         return _style()
     if suite.name == "types":
         return (Check("mypy", ("mypy", "--cache-dir", str(STATE / "mypy"))),)
-    if suite.name == "lxc":
+    if suite.name in ("lxc", "vfio"):
         selection = ("-k", pattern) if pattern else ()
-        argv = (environment.python, "-m", "tests.lxc", *selection)
-        return (Check("tests.lxc", argv, outcome.from_unittest),)
+        argv = (environment.python, "-m", f"tests.{suite.name}", *selection)
+        return (Check(f"tests.{suite.name}", argv, outcome.from_unittest),)
     return (_stestr(suite, environment, pattern),)
 
 

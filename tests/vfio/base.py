@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test asks of its cloud, of the guests and of the host."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import unittest
+from typing import Any
+
+from tests.vfio import cloud, host
+from tools.vfiolab import cards
+
+PROVIDER = f"_gpu_{cards.VENDOR_ID}_{cards.PRODUCT_ID}_pci"
+DISPLAY = (f"{cards.VENDOR_ID}:{cards.PRODUCT_ID}", "038000")
+AUDIO = ("8086:2668", "040300")
+# Function 0 and 1 of a card, with the host.
+HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
+VFIO_DRIVERS = ["vfio-pci", "vfio-pci"]
+_FUNCTION = re.compile(r"^guest: function (\S+) (\S+) (03\d{4}|04\d{4})\r?$", re.MULTILINE)
+_READY = "guest: ready"
+
+
+class VFIOTestCase(unittest.TestCase):
+    """It finds the cloud up and without instances, and the cards with the host."""
+
+    maxDiff = None
+
+    def setUp(self) -> None:
+        self.cloud = cloud.current
+        self.api = self.cloud.api
+        self.addCleanup(self._clean_up)
+
+    def _clean_up(self) -> None:
+        self.cloud._delete_everything()
+        self.assertEqual([], self.domains())
+        self.assertEqual([HOST_DRIVERS] * 2, [host.drivers(card) for card in cards.WHOLE])
+        self.assertEqual([], host.open_groups())
+        if self.cloud.has_gpu_provider():
+            self.cloud.wait_for("no GPU used", lambda: not self.used())
+
+    # The guest
+
+    def seen_in(self, server: dict[str, Any], starts: int = 1) -> dict[str, tuple[str, str]]:
+        """(product, class) of the displays and audio devices that the guest sees, by address there,
+        after it was started for the *starts*th time."""
+
+        def is_ready() -> bool:
+            return self.cloud.console(server).count(_READY) >= starts
+
+        self.cloud.wait_for(f"start {starts} of {server['id']} up to its shell", is_ready)
+        last = self.cloud.console(server).split(_READY)[starts - 1]
+        return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(last)}
+
+    # Placement
+
+    def used(self) -> int:
+        return self.cloud.used(self.cloud.gpu_provider(PROVIDER))
+
+    def inventory(self) -> dict[str, int]:
+        provider = self.cloud.gpu_provider(PROVIDER)
+        inventory: dict[str, int] = self.cloud._get_provider_inventory(provider)["PGPU"]
+        return inventory
+
+    # The host
+
+    def virsh(self, *words: str) -> str:
+        argv = ["virsh", "--quiet", "--connect", "qemu:///system", *words]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+    def domains(self) -> list[str]:
+        return self.virsh("list", "--all", "--name").split()
+
+    def hostdevs(self, server: dict[str, Any]) -> list[str]:
+        """The host's addresses in the domain's XML, in its order."""
+        xml = self.virsh("dumpxml", self.cloud.domain(server))
+        found = []
+        for device in re.findall(r"<hostdev .*?</hostdev>", xml, re.DOTALL):
+            source = re.search(r"<source>(.*?)</source>", device, re.DOTALL)
+            assert source is not None
+            words = dict(re.findall(r"(\w+)='0x(\w+)'", source[1]))
+            found.append(f"{words['domain']}:{words['bus']}:{words['slot']}.{words['function']}")
+        return found
