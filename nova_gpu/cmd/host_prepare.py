@@ -33,7 +33,7 @@ def main(looked: survey.Survey, root: pathlib.Path, *, apply: bool) -> int:
         print("nova-gpu: this host has no card to prepare.", file=sys.stderr)
         return 1
     host = boot.host(root, looked.roots)
-    functions = boot.functions(gpus, looked.roots)
+    functions = boot.functions(gpus, root, looked.roots)
     files = boot_files.files(functions, host)
     changed = (written_files.apply if apply else written_files.changes)(files, root)
     print(_described(files, set(changed), apply))

@@ -19,7 +19,8 @@ DRACUT = "/etc/dracut.conf.d/nova-gpu.conf"
 GRUB = "/etc/default/grub.d/nova-gpu.cfg"
 
 # Who may ask for a function before vfio-pci does, by its vendor (any where None) and by its base
-# class and subclass. A softdep of a module that a host does not have means nothing.
+# class and subclass: a host may get such a driver later. A softdep of a module that a host does not
+# have means nothing.
 _DRIVERS: tuple[tuple[str | None, frozenset[int], tuple[str, ...]], ...] = (
     ("10de", frozenset({0x0300, 0x0302}), ("nouveau", "nova_core", "nvidia", "nvidiafb")),
     ("1002", frozenset({0x0300, 0x0380, 0x1200}), ("amdgpu", "radeon")),
@@ -39,14 +40,14 @@ class File:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """One function of a card for guests. ``module`` is that of its driver now, if it has one;
+    """One function of a card for guests. ``modules`` are those of the host's that would take it;
     ``shared``: functions that stay with the host have its ids too."""
 
     address: PciAddress
     vendor_id: str
     product_id: str
     class_code: int
-    module: str | None = None
+    modules: tuple[str, ...] = ()
     shared: bool = False
 
 
@@ -110,8 +111,7 @@ def _modprobe(functions: tuple[Function, ...]) -> str:
 
 
 def _modules(function: Function) -> Iterable[str]:
-    if function.module:
-        yield function.module
+    yield from function.modules
     for vendor_id, classes, modules in _DRIVERS:
         if vendor_id in (None, function.vendor_id) and function.class_code >> 8 in classes:
             yield from modules

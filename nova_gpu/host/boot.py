@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import fnmatch
 import os
 import pathlib
 from collections.abc import Iterable
@@ -15,9 +16,12 @@ from nova_gpu.host.roots import Roots
 _MODULE = "vfio-pci.ko"
 
 
-def functions(gpus: Iterable[model.GPU], roots: Roots) -> tuple[boot_files.Function, ...]:
-    """Every function of *gpus*.
+def functions(
+    gpus: Iterable[model.GPU], root: pathlib.Path, roots: Roots
+) -> tuple[boot_files.Function, ...]:
+    """Every function of *gpus*, whoever drives it now.
 
+    :param root: where /lib/modules is
     :raises DiscoveryFailed: where the host's other functions, which may have the same ids, cannot
         be listed
     :raises OSError, ValueError: where a function cannot be read
@@ -31,6 +35,7 @@ def functions(gpus: Iterable[model.GPU], roots: Roots) -> tuple[boot_files.Funct
         raise exception.DiscoveryFailed(str(folder), error.strerror or str(error)) from error
     for name in names:
         by_ids[_ids(vfio.device(name, roots))].add(name)
+    aliases = _pci_aliases(root)
     found = []
     for address in sorted(mine):
         device = vfio.device(address, roots)
@@ -40,7 +45,7 @@ def functions(gpus: Iterable[model.GPU], roots: Roots) -> tuple[boot_files.Funct
                 address,
                 *ids,
                 sysfs.hexadecimal(device, "class"),
-                _module(device),
+                _modules(device, aliases),
                 shared=not by_ids[ids] <= set(map(str, mine)),
             )
         )
@@ -54,12 +59,25 @@ def _ids(device: str) -> tuple[str, str]:
     )
 
 
-def _module(device: str) -> str | None:
-    """The kernel's module behind the function's driver now; of vfio-pci ``None``."""
-    driver = sysfs.link(device, "driver")
-    if driver is None or vfio.is_vfio(driver):
-        return None
-    return sysfs.link(f"{device}/driver", "module")
+def _modules(device: str, aliases: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The modules that udev would load for a function"""
+    modalias = sysfs.attribute(device, "modalias")
+    found = {module for pattern, module in aliases if fnmatch.fnmatchcase(modalias, pattern)}
+    return tuple(sorted(found))
+
+
+def _pci_aliases(root: pathlib.Path) -> list[tuple[str, str]]:
+    """What depmod wrote of drivers of PCI functions, as (pattern, module)"""
+    try:
+        lines = (_modules_folder(root) / "modules.alias").read_text().splitlines()
+    except OSError:
+        return []
+    words = (line.split() for line in lines if line.startswith("alias pci:"))
+    return [(each[1], each[2]) for each in words if len(each) == 3]
+
+
+def _modules_folder(root: pathlib.Path) -> pathlib.Path:
+    return root / "lib/modules" / os.uname().release
 
 
 def host(root: pathlib.Path, roots: Roots) -> boot_files.Host:
@@ -75,7 +93,7 @@ def host(root: pathlib.Path, roots: Roots) -> boot_files.Host:
 
 def module_kind(root: pathlib.Path) -> str | None:
     """How the running kernel has vfio-pci: ``builtin``, as a module (``dep``), or not at all."""
-    folder = root / "lib/modules" / os.uname().release
+    folder = _modules_folder(root)
     for kind in ("builtin", "dep"):
         try:
             lines = (folder / f"modules.{kind}").read_text().splitlines()

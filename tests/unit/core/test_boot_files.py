@@ -18,7 +18,7 @@ def function(address: str, ids: str, class_code: int, **more: object) -> boot_fi
     return boot_files.Function(PciAddress.parse(address), *ids.split(":"), class_code, **more)
 
 
-CARD = function("0000:81:00.0", "10de:1e04", 0x030000, module="nvidia")
+CARD = function("0000:81:00.0", "10de:1e04", 0x030000, modules=("snd_of_another_name",))
 AUDIO = function("0000:81:00.1", "10de:10f7", 0x040300)
 CONTROLLER = function("0000:81:00.2", "10de:1ad6", 0x0C0330)
 
@@ -40,7 +40,7 @@ class TestFiles(base.BaseTestCase):
         )
         lines = files[boot_files.MODPROBE].splitlines()
         self.assertIn("options vfio-pci ids=10de:10f7,10de:1ad6,10de:1e04", lines)
-        for module in ("nvidia", "nouveau", "snd_hda_intel", "xhci_pci"):
+        for module in ("nvidia", "snd_of_another_name", "snd_hda_intel", "xhci_pci"):
             self.assertIn(f"softdep {module} pre: vfio-pci", lines)
         self.assertNotIn("softdep amdgpu pre: vfio-pci", lines)
         self.assertIn("\nvfio-pci\n", files[boot_files.MODULES_LOAD])

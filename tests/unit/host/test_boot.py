@@ -8,7 +8,7 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import exception, model
+from nova_gpu.core import boot_files, exception, model
 from nova_gpu.host import boot, discovery
 from nova_gpu.host.selection import Selection
 from tests.fixtures import hosts, pci
@@ -19,7 +19,11 @@ ONE, TWO = "0000:81:00.0", "0000:82:00.0"
 class TestFunctions(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+
+    def functions(self, *addresses: str) -> tuple[boot_files.Function, ...]:
+        return boot.functions(self.cards(*addresses), self.root, self.host.roots)
 
     def cards(self, *addresses: str) -> tuple[model.GPU, ...]:
         named = frozenset(map(model.PciAddress.parse, addresses))
@@ -27,7 +31,7 @@ class TestFunctions(base.BaseTestCase):
 
     def test_every_function(self) -> None:
         self.host.add_gpu(ONE, "10de", "1e04", companions=(pci.AUDIO,))
-        found = boot.functions(self.cards(ONE), self.host.roots)
+        found = self.functions(ONE)
         self.assertEqual(
             [(ONE, "1e04", False), ("0000:81:00.1", "10f0", False)],
             [(str(each.address), each.product_id, each.shared) for each in found],
@@ -36,28 +40,39 @@ class TestFunctions(base.BaseTestCase):
     def test_ids_of_a_card_that_stays_with_the_host(self) -> None:
         self.host.add_gpu(ONE, "10de", "1e04", companions=(pci.AUDIO,))
         self.host.add_gpu(TWO, "10de", "2335", companions=(pci.AUDIO,))
-        found = boot.functions(self.cards(ONE), self.host.roots)
+        found = self.functions(ONE)
         self.assertEqual([False, True], [each.shared for each in found])
-        found = boot.functions(self.cards(ONE, TWO), self.host.roots)
+        found = self.functions(ONE, TWO)
         self.assertEqual([False] * 4, [each.shared for each in found])
 
-    def test_module_of_the_driver(self) -> None:
-        self.host.add_gpu(ONE, "10de", "1e04", driver="bochs-drm", companions=(pci.AUDIO,))
-        driver = self.host.roots.sysfs / "bus/pci/drivers/bochs-drm"
-        module = self.host.roots.sysfs / "module/bochs"
-        module.mkdir(parents=True)
-        pci.link(driver / "module", module)
-        found = boot.functions(self.cards(ONE), self.host.roots)
-        self.assertEqual(["bochs", None], [each.module for each in found])
-        self.host.bind(ONE, "vfio-pci")
-        found = boot.functions(self.cards(ONE), self.host.roots)
-        self.assertEqual([None, None], [each.module for each in found])
+    def test_modules_that_would_take_it(self) -> None:
+        """Whoever has it now: otherwise the files would change once the card is prepared."""
+        self.host.add_gpu(ONE, "10de", "1e04", class_code=pci.VGA, companions=(pci.AUDIO,))
+        modules = self.root / "lib/modules" / os.uname().release
+        modules.mkdir(parents=True)
+        (modules / "modules.alias").write_text(
+            "# Aliases extracted from modules themselves.\n"
+            "alias pci:v000010DEd*sv*sd*bc03sc00i00* nouveau\n"
+            "alias pci:v000010DEd*sv*sd*bc03sc02i00* nouveau\n"
+            "alias pci:v000010DEd00001E04sv*sd*bc*sc*i* nvidia\n"
+            "alias pci:v00001002d00001E04sv*sd*bc*sc*i* amdgpu\n"
+            "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
+            "alias pci:v000010DEd*sv*sd*bc04sc03i00* snd_hda_intel\n"
+        )
+        for driver in ("nvidia", "vfio-pci"):
+            self.host.bind(ONE, driver)
+            self.assertEqual(
+                [("nouveau", "nvidia"), ("snd_hda_intel",)],
+                [each.modules for each in self.functions(ONE)],
+            )
 
     def test_unreadable_host(self) -> None:
         self.host.add_gpu(ONE, "10de", "1e04")
         cards = self.cards(ONE)
         self.host.devices.rename(self.host.devices.with_name("gone"))
-        self.assertRaises(exception.DiscoveryFailed, boot.functions, cards, self.host.roots)
+        self.assertRaises(
+            exception.DiscoveryFailed, boot.functions, cards, self.root, self.host.roots
+        )
 
 
 class TestHost(base.BaseTestCase):
