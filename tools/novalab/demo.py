@@ -63,7 +63,7 @@ def run(lab: settings.Lab) -> None:
     words = ["--property", f"gpus== {total}", "-c", "name", "-c", "properties"]
     _openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, *words)
     _create(lab, _SECOND, _LARGE, succeeds=False)
-    _openstack(lab, member, "server", "show", _SECOND, "-c", "status", "-c", "fault")
+    _openstack(lab, member, "server", "show", _SECOND, "-f", "yaml", "-c", "status", "-c", "fault")
     fault = servers.error_of(_named(client, _SECOND))
     said = re.search(rf"\b{total - wanted}\b", fault)
     _expect(bool(said), f"the fault does not say that {total - wanted} are free: {fault}")
