@@ -39,7 +39,7 @@ _TRAIT_LENGTH = 255
 def is_own_trait(trait: str) -> bool:
     """Whether the driver sets and removes *trait* on groups, so that it can say who has it."""
     prefixes = (TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_CUDA)
-    return trait == TRAIT_GPU or trait.startswith(prefixes)
+    return trait == TRAIT_GPU or trait.startswith((*prefixes, f"CUSTOM_{TRAIT_CUDA}"))
 
 
 def word(value: str | None) -> str | None:

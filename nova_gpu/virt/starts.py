@@ -13,11 +13,12 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 import nova_gpu.privsep.nodes
-from nova_gpu.core import exception, inventory, names, request
+from nova_gpu.core import exception, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import guest as guests
+from nova_gpu.virt import provider_tree
 from nova_gpu.virt.host_gpus import HostGPUs
 
 LOG = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def _compare(gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGro
         request.Held(
             count=1,
             architecture=group.product.architecture,
-            traits=inventory.traits(group.product, gpus.hypervisor_type, ()),
+            traits=provider_tree.traits(group.product, gpus.hypervisor_type, ()),
         )
         for group, _ in held
     ]
