@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What libvirt and QEMU say when a card cannot be given, as our own errors."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import libvirt
+
+from nova_gpu.core import exception, model
+from nova_gpu.host import passthrough
+
+_CHECK = "nova-gpu host check, on that host, says more"
+_GONE = "mend or replace the card, or boot the host again"
+_IOMMU = f"turn on VT-d or AMD-Vi in the host's firmware and kernel; {_CHECK}"
+_BUSY = "end what uses it on the host, or remove the domain with virsh if nobody needs it"
+
+# (what is said, the reason, the remedy): the first that is found in the message counts. Of libvirt
+# (src/hypervisor/virhostdev.c, src/util/virpci.c, src/qemu/qemu_hostdev.c) and QEMU (hw/vfio).
+_TABLE: Sequence[tuple[str, str, str]] = (
+    (r"is in use by driver \S+, domain (?P<who>\S+)", "the domain {who} has it", _BUSY),
+    (r"PCI device \S+ is in use", "another domain has it", _BUSY),
+    (
+        r"must be manually detached from the host",
+        "a driver of the host has it",
+        f"bind all functions of the card to vfio-pci; {_CHECK}",
+    ),
+    (
+        r"host doesn't support (passthrough of host PCI devices|VFIO PCI)",
+        "the host's IOMMU is off or its kernel has no vfio",
+        _IOMMU,
+    ),
+    (r"no iommu_group found", "the host's IOMMU is off or does not cover it", _IOMMU),
+    (
+        r"group (?P<who>\d+) is not viable",
+        "drivers of the host have other devices of its IOMMU group {who}",
+        f"bind all functions of the card to vfio-pci, or put it into a slot whose ports have ACS; "
+        f"{_CHECK}",
+    ),
+    (
+        r"is not assignable",
+        "libvirt finds it not isolated from other devices",
+        f"put it into a slot whose ports have ACS; {_CHECK}",
+    ),
+    (
+        r"(failed to open /dev/vfio/\d+|error getting device from group \d+)[^\n]*busy",
+        "another process of the host has it open",
+        _BUSY,
+    ),
+    (
+        r"failed to open /dev/vfio/|error getting device from group|Failed to set iommu",
+        "vfio does not give it",
+        f"see the kernel's log; {_CHECK}",
+    ),
+    (
+        r"(VFIO_MAP_DMA failed|vfio_dma_map\([^\n]*)[^\n]*Cannot allocate memory",
+        "the guest's memory cannot be locked for it",
+        "give libvirt's guests a larger limit of locked memory, or the host more free memory",
+    ),
+    (r"Device \S+ not found: could not access", "it is no longer on the PCI bus", _GONE),
+    (r"Unknown PCI header type", "it no longer answers on the PCI bus", _GONE),
+    (
+        r"Unable to reset PCI device",
+        "it could not be reset",
+        f"boot the host again; if it comes back, the card cannot be given to guests one after "
+        f"another there; {_CHECK}",
+    ),
+)
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@contextlib.contextmanager
+def translated(cards: Sequence[model.GPU]) -> Iterator[None]:
+    """Around the start of a guest with *cards*.
+
+    :raises DeviceUnavailable: in place of what libvirt says of one of them
+    """
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        said = str(error)
+        found = translate(said, cards)
+        if found is None:
+            raise
+        raise found from error
+
+
+def translate(message: str, cards: Sequence[model.GPU]) -> exception.DeviceUnavailable | None:
+    """What *message* says of one of *cards*; ``None`` where it is about anything else.
+
+    A message that names no device is about the first card, one that names only others about none:
+    the guest may have more devices of the host than its GPUs.
+    """
+    card_by_function: Mapping[str, model.GPU] = {
+        str(function): card for card in cards for function in passthrough.functions(card)
+    }
+    named = _ADDRESS.findall(message)
+    about = [card_by_function[address] for address in named if address in card_by_function]
+    if not cards or (named and not about):
+        return None
+    card = about[0] if about else cards[0]
+    for pattern, reason, remedy in _TABLE:
+        if match := re.search(pattern, message, re.IGNORECASE):
+            said = reason.format(**match.groupdict())
+            return exception.DeviceUnavailable(str(card.address), said, remedy)
+    return None
