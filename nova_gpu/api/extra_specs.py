@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
-from nova_gpu.core import condition, exception, names, request
+from nova_gpu.core import condition, exception, guest_options, names, request
 
 
 @dataclasses.dataclass
@@ -56,6 +56,12 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "The older spelling of hypervisor.",
             condition.ALLOWED,
             condition.check_syntax,
+        ),
+        _validator(
+            names.OPTION_ROM,
+            "Whether a KVM guest sees the option ROMs of its GPUs. It does by default.",
+            guest_options.ALLOWED_SWITCH,
+            lambda name, value: guest_options.option_rom({name: value}),
         ),
     ]
 

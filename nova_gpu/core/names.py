@@ -25,6 +25,7 @@ GPUS = "gpus"
 GPU_ARCH = "gpu_arch"
 HYPERVISOR = "hypervisor"
 HYPERVISOR_TYPE = "hypervisor_type"
+OPTION_ROM = "gpu:option_rom"
 
 # The key of ComputeNode.stats under which a host reports its GPUs as one JSON string. It must not
 # be one of the words above: ComputeCapabilitiesFilter judges every un-namespaced extra spec that
