@@ -70,7 +70,8 @@ an integer) and ``name`` (the rest of the line, hence the last), for example
         default=True,
         help="""
 Ask NVIDIA's management library about cards the nvidia driver holds. It is asked in a process of its
-own that lives for a moment. Without the nvidia-ml-py package, or where the library fails, only
+own that lives for a moment, and only where guests get device nodes: on a KVM host it would hold
+cards that are to change hands. Without the nvidia-ml-py package, or where the library fails, only
 what it alone knows (memory, NVLinks, the card's UUID) is missing.
 
 Related options:

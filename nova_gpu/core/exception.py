@@ -14,6 +14,7 @@
     ├── FileChanged             somebody has changed a file that nova-gpu wrote
     ├── PlacementFailed         Placement did not answer: url, reason
     ├── RequestMismatch         an instance does not hold what its flavor asks for
+    ├── GuestUnfit              what image and flavor make of the guest cannot take the GPUs
     └── GuestCannotStart        not on this host now; on another it may
         ├── DeviceUnavailable       a device is missing, ill, or another guest's
         ├── DomainsUnreadable       libvirt does not say which guests there are
@@ -96,6 +97,12 @@ class PlacementFailed(GPUError):
 
 class RequestMismatch(GPUError):
     """What an instance holds is not what its flavor asks for."""
+
+
+class GuestUnfit(GPUError):
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"the guest cannot take its GPUs: {reason}; {remedy}")
+        self.reason, self.remedy = reason, remedy
 
 
 class GuestCannotStart(GPUError):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 import libvirt
@@ -38,15 +39,20 @@ class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
         return element
 
 
-def gpus_by_domain(
-    host: libvirt_host.Host, address_by_node: Mapping[str, PciAddress]
-) -> dict[str, frozenset[PciAddress]]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parts:
+    """What a domain may name of a host's GPUs: device nodes by path, PCI functions by address."""
+
+    card_by_node: Mapping[str, PciAddress]
+    card_by_function: Mapping[PciAddress, PciAddress]
+
+
+def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[PciAddress]]:
     """The GPUs that each domain names, running or only defined, by the domain's uuid.
 
-    :param address_by_node: the GPU behind each device node, by its path
     :raises libvirt.libvirtError: where the domains cannot be listed
     """
-    return {uuid: gpus_in(xml, address_by_node) for uuid, xml in _domains(host)}
+    return {uuid: gpus_in(xml, parts) for uuid, xml in _domains(host)}
 
 
 def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
@@ -73,18 +79,20 @@ def _domains(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
         yield guest.uuid, xml
 
 
-def gpus_in(xml: str, address_by_node: Mapping[str, PciAddress]) -> frozenset[PciAddress]:
+def gpus_in(xml: str, parts: Parts) -> frozenset[PciAddress]:
     """The GPUs that one domain's XML names: by our metadata, else by its devices.
 
-    Metadata that somebody edited into what is no address counts for nothing.
+    Metadata that somebody edited into what is no address counts for nothing. Who has one function
+    of a card has the card; other devices of the host that a guest may have are left out.
     """
     domain = etree.fromstring(xml.encode())
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
     if ours is not None:
         with contextlib.suppress(exception.InvalidPciAddress):
             return frozenset(PciAddress.parse(each.get("address", "")) for each in ours)
-    nodes = {node for node in _nodes(domain) if node in address_by_node}
-    return frozenset(_hostdevs(domain)) | {address_by_node[node] for node in nodes}
+    found = [parts.card_by_node.get(node) for node in _nodes(domain)]
+    found += [parts.card_by_function.get(function) for function in _hostdevs(domain)]
+    return frozenset(card for card in found if card)
 
 
 def _hostdevs(domain: etree._Element) -> Iterator[PciAddress]:

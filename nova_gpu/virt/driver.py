@@ -12,7 +12,7 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
-from nova_gpu.virt import container_root, starts
+from nova_gpu.virt import container_root, refusals, starts
 from nova_gpu.virt import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
 
@@ -81,6 +81,24 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         if not container_root.is_in_use(self, instance):
             super()._create_domain_cleanup_lxc(instance, *args, **kwargs)
 
+    # What a guest with a passed through card cannot do
+
+    def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+        refusals.suspend(self._gpus, instance)
+        super().suspend(context, instance, *args, **kwargs)
+
+    def check_can_live_migrate_destination(
+        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        refusals.live_migration_to(self._gpus, instance)
+        return super().check_can_live_migrate_destination(context, instance, *args, **kwargs)
+
+    def check_can_live_migrate_source(
+        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        refusals.live_migration_from(self._gpus, instance)
+        return super().check_can_live_migrate_source(context, instance, *args, **kwargs)
+
     # And from it
 
     def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:
@@ -89,4 +107,4 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def _undefine_domain(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         super()._undefine_domain(instance, *args, **kwargs)
-        self._gpus.domain_is_gone()
+        self._gpus.domain_is_gone(instance)

@@ -6,22 +6,32 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import threading
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping
 
 import libvirt
 from nova import context as nova_context
 from nova import exception as nova_exception
+from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names, stats, topology
-from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey, PciAddress
-from nova_gpu.host import libraries, nodes
+from nova_gpu.core import exception, names, topology
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
+from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import domains, holds, occupancy, provider_tree, records, survey
+from nova_gpu.virt import (
+    binding,
+    container_files,
+    domains,
+    holds,
+    occupancy,
+    provider_tree,
+    records,
+    survey,
+)
 from nova_gpu.virt import offer as offers
 
 LOG = logging.getLogger(__name__)
@@ -42,9 +52,9 @@ class HostGPUs:
         self._offer: offers.Offer = {}
         self._provider_uuids: dict[GroupKey, str] = {}
         self._occupancy = occupancy.Occupancy()
-        self._strangers: dict[PciAddress, str] = {}
         self._survey = survey.Survey()
-        self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
+        self.mode = self._survey.mode
+        self._bindings = binding.Bindings(self.roots, self._occupancy)
 
     @property
     def offer(self) -> offers.Offer:
@@ -67,22 +77,14 @@ class HostGPUs:
     # Looking
 
     def begin(self) -> None:
-        """At service start, before guests are resumed: look, and have the device nodes made."""
+        """At service start, before guests are resumed: look, have the device nodes made, and take
+        the cards of stopped guests from the host's drivers, which a host boot gave them to."""
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
-            gpus = [gpu for group in self._offer.values() for gpu in group.gpus.values()]
-            nodes.make_nodes(gpus, self.roots)
-            self._prune_libraries()
-
-    def _prune_libraries(self) -> None:
-        """Removes the library folders that no guest has bound: of drivers that were replaced."""
-        try:
-            in_use = domains.mount_sources(self._host)
-        except libvirt.libvirtError as error:
-            LOG.warning("Which libraries guests use is not known, so all are kept: %s", error)
-            return
-        for folder in libraries.prune(self.library_root, in_use):
-            LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
+            nodes.make_nodes(self._cards(), self.roots)
+            container_files.prune(self._host, self.library_root)
+        else:
+            self._bindings.take_again(self._cards())
 
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
@@ -92,7 +94,11 @@ class HostGPUs:
         self._find()
         if starting or self._offer or self._provider_uuids:
             self._look_again()
-            self._read_records()
+            if self._read_records() and self.mode is DeliveryMode.PCI:
+                counted = self._occupancy.counted()
+                self._bindings.give_back(
+                    card for card in self._cards() if card.address not in counted
+                )
 
     def _find(self) -> None:
         try:
@@ -110,7 +116,7 @@ class HostGPUs:
         :raises DomainsUnreadable: what libvirt said before is kept
         """
         try:
-            named = domains.gpus_by_domain(self._host, self._survey.address_by_node(self._offer))
+            named = domains.gpus_by_domain(self._host, self._survey.parts(self._offer))
         except libvirt.libvirtError as error:
             raise exception.DomainsUnreadable(str(error)) from error
         self._occupancy.saw_domains(named)
@@ -122,7 +128,7 @@ class HostGPUs:
         except exception.DomainsUnreadable as error:
             LOG.error("%s. What was known before is kept.", error)
 
-    def _read_records(self) -> None:
+    def _read_records(self) -> bool:
         context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
         try:
             self._occupancy.read_records(
@@ -130,6 +136,8 @@ class HostGPUs:
             )
         except Exception as error:  # whatever the conductor, the bus or the database raise
             LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
+            return False
+        return True
 
     # Publishing
 
@@ -143,11 +151,12 @@ class HostGPUs:
                 self._offer = offers.including(self._offer, key, address)
             offered = self._offer
         self._provider_uuids = provider_tree.ensure(tree, nodename, offered)
-        strangers = self._known_strangers()
+        strangers = self._occupancy.strangers()
+        self._survey.report_strangers(strangers)
         for key, uuid in self._provider_uuids.items():
             if key in offered:
                 group = offered[key]
-                reserved = len(self._lost(group) | (strangers & group.gpus.keys()))
+                reserved = len(self._lost(group) | (strangers.keys() & group.gpus.keys()))
                 provider_tree.publish(tree, uuid, group, reserved, self.hypervisor_type, self)
             else:
                 provider_tree.withdraw(tree, uuid, self)
@@ -156,40 +165,17 @@ class HostGPUs:
         return self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """Those of a group that are ill and nobody's."""
+        """Those of a group that nobody can be given now and nobody has."""
         recorded = self._recorded(self._provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
-        return group.ill.keys() - ours - self._occupancy.started()
-
-    def _known_strangers(self) -> Set[PciAddress]:
-        """The cards that a domain has for which Nova does not count them, each said once."""
-        strangers = self._occupancy.strangers()
-        for address, uuid in strangers.items() - self._strangers.items():
-            LOG.error(
-                "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
-                "such GPU here. Remove the domain with virsh if nobody needs it.",
-                address,
-                uuid,
-            )
-        self._strangers = strangers
-        return strangers.keys()
+        bad = group.ill.keys() | (self._bindings.refused() & group.gpus.keys())
+        return bad - ours - self._occupancy.started()
 
     def stats(self) -> str | None:
         """What the scheduler's filter reads of this host, ``None`` without GPUs."""
         if not self._offer:
             return None
-        nodename = self._host.get_hostname()
-        groups = tuple(
-            stats.GroupStats(
-                provider=names.provider_name(nodename, key),
-                product=group.product.key,
-                architecture=group.product.architecture,
-                mode=key.mode,
-                total=len(group.gpus),
-            )
-            for key, group in self._offer.items()
-        )
-        return stats.dumps(stats.HostStats(self.hypervisor_type, groups))
+        return offers.report(self._offer, self._host.get_hostname(), self.hypervisor_type)
 
     # The pool
 
@@ -198,7 +184,9 @@ class HostGPUs:
     ) -> frozenset[PciAddress]:
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.ill.keys() if group else frozenset()
-        return frozenset((well & set(addresses)) - self._occupancy.taken())
+        return frozenset(
+            (well & set(addresses)) - self._occupancy.taken() - self._bindings.refused()
+        )
 
     def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
         gpus = {a: gpu for group in self._offer.values() for a, gpu in group.gpus.items()}
@@ -223,6 +211,10 @@ class HostGPUs:
                 # Before the hold ends, so that at no moment nobody seems to have them.
                 self._look_again()
 
+    def give_to_guests(self, card: GPU) -> None:
+        """:raises BindingFailed: where a function of *card* cannot be had from the host's driver"""
+        self._bindings.give_to_guests(card)
+
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """Which of this host's groups a provider stands for, ``None`` for another host's.
 
@@ -240,7 +232,14 @@ class HostGPUs:
         keys = {uuid: key for key, uuid in self._provider_uuids.items()}
         return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
 
-    def domain_is_gone(self) -> None:
+    def domain_is_gone(self, instance: objects.Instance) -> None:
         """A domain was removed: its GPUs are free for the next claim, not a period later."""
-        if self._offer:
-            self._look_again()
+        if not self._offer:
+            return
+        had = self._occupancy.had_by(instance.uuid)
+        self._look_again()
+        if self.mode is DeliveryMode.PCI and not binding.is_rebuilding(instance):
+            self._bindings.give_back(card for card in self._cards() if card.address in had)
+
+    def _cards(self) -> list[GPU]:
+        return [gpu for group in self._offer.values() for gpu in group.gpus.values()]

@@ -97,6 +97,25 @@ class Occupancy:
                 if provider_uuid in key_by_provider
             }
 
+    def counted(self) -> frozenset[PciAddress]:
+        """All cards that the database counts for an instance here, of whatever group it says."""
+        with self._lock:
+            return frozenset(each for uuid in self._records for each in self._counted(uuid))
+
+    def had_by(self, instance_uuid: str) -> frozenset[PciAddress]:
+        """What the instance's domain named at the last look, or its guest was started with."""
+        with self._lock:
+            nothing = frozenset[PciAddress]()
+            named = self._named.get(instance_uuid, nothing)
+            return named | self._started.get(instance_uuid, nothing)
+
+    def own(self) -> frozenset[PciAddress]:
+        """The cards named by a domain for which the database counts them."""
+        with self._lock:
+            return frozenset(
+                each for uuid, named in self._named.items() for each in named & self._counted(uuid)
+            )
+
     def started(self) -> frozenset[PciAddress]:
         """What guests were started with that the database has not been asked about since."""
         with self._lock:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
+from nova_gpu.core import names, stats
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 
 GONE = "it is no longer on the PCI bus"
@@ -54,6 +55,21 @@ def including(offered: Offer, key: GroupKey, address: PciAddress) -> Offer:
     product = group.product if group else Product(key.vendor_id, key.product_id)
     missing = GPU(address, product, class_code=0)
     return {**offered, key: _with(group, key, missing, NOT_FOUND)}
+
+
+def report(offered: Offer, nodename: str, hypervisor_type: str) -> str:
+    """What the scheduler's filter reads of this host."""
+    groups = tuple(
+        stats.GroupStats(
+            provider=names.provider_name(nodename, key),
+            product=group.product.key,
+            architecture=group.product.architecture,
+            mode=key.mode,
+            total=len(group.gpus),
+        )
+        for key, group in offered.items()
+    )
+    return stats.dumps(stats.HostStats(hypervisor_type, groups))
 
 
 def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:

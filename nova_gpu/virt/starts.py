@@ -13,12 +13,12 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 import nova_gpu.privsep.nodes
-from nova_gpu.core import exception, names, request
+from nova_gpu.core import exception, guest_options, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import guest as guests
-from nova_gpu.virt import provider_tree
+from nova_gpu.virt import guest_pci, libvirt_errors, provider_tree, whole_cards
 from nova_gpu.virt.host_gpus import HostGPUs
 
 LOG = logging.getLogger(__name__)
@@ -38,19 +38,21 @@ def starting(
     with contextlib.ExitStack() as stack:
         with _in_novas_words(instance, spawning):
             held = _gpus_of(gpus, instance)
+            cards = [gpu for _, gpu in held]
             if held:
                 # First, because the pool has them back as soon as a hold ends or is refused.
-                addresses = frozenset(gpu.address for _, gpu in held)
+                addresses = frozenset(gpu.address for gpu in cards)
                 stack.enter_context(gpus.held(instance.uuid, addresses))
             _compare(gpus, instance, held)
-            _open_nodes(gpus, instance, held)
-        if held:
+            _make_ready(gpus, instance, cards)
+        if cards:
             LOG.info(
                 "Starting with GPUs %s",
-                ", ".join(str(gpu.address) for _, gpu in held),
+                ", ".join(str(gpu.address) for gpu in cards),
                 instance=instance,
             )
-        yield
+        with _in_novas_words(instance, spawning), libvirt_errors.translated(cards):
+            yield
 
 
 def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
@@ -58,15 +60,19 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
 
     :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
     """
-    if gpus.mode is not DeliveryMode.LXC or not gpus.offer:
+    if not gpus.offer:
         return
-    guests.isolate(guest)
+    if gpus.mode is DeliveryMode.LXC:
+        guests.isolate(guest)
     with _in_novas_words(instance, spawning=False):
         held = [gpu for _, gpu in _gpus_of(gpus, instance)]
-        if held:
+        if held and gpus.mode is DeliveryMode.LXC:
             addresses = tuple(gpu.address for gpu in held)
             given = contents.contents(held, gpus.roots, gpus.library_root)
             guests.add_gpus(guest, addresses, given)
+        elif held:
+            option_rom = guest_options.option_rom(instance.flavor.extra_specs or {})
+            guest_pci.add_gpus(guest, held, option_rom=option_rom)
 
 
 def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup, GPU]]:
@@ -116,13 +122,21 @@ def _compare(gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGro
         )
 
 
-def _open_nodes(
-    gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGroup, GPU]]
-) -> None:
+def _make_ready(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:
+    """:raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now"""
+    if gpus.mode is DeliveryMode.LXC:
+        _open_nodes(gpus, instance, cards)
+    elif cards:
+        whole_cards.refuse_unfit_guest(instance, cards, gpus.roots)
+        for card in cards:
+            gpus.give_to_guests(card)
+
+
+def _open_nodes(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:
     """A guest with user ids of its own is "others" to the host's nodes."""
-    for _, gpu in held:
+    for gpu in cards:
         given = nodes.guest_nodes(gpu.address, gpus.roots)
-        if gpus.mode is DeliveryMode.LXC and any(_is_closed(node, gpus.roots) for node in given):
+        if any(_is_closed(node, gpus.roots) for node in given):
             for path in nova_gpu.privsep.nodes.open_to_guests(str(gpu.address)):
                 LOG.info("Everybody may open %s now, for the guest", path, instance=instance)
 

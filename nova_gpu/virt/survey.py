@@ -11,8 +11,9 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.host import discovery, nodes, nvml, products, selection
+from nova_gpu.host import discovery, nodes, nvml, passthrough, products, selection
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import domains, pci_aliases
 from nova_gpu.virt.offer import Offer
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +30,9 @@ class Survey:
     def __init__(self) -> None:
         self.roots = Roots.of(CONF.gpu)
         self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
+        self._device_spec = pci_aliases.DeviceSpec(
+            CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
+        )
         try:
             self._selection = selection.Selection.parse(
                 CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
@@ -37,19 +41,23 @@ class Survey:
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self._said: set[tuple[PciAddress, str | None]] = set()
+        self._strangers: Mapping[PciAddress, str] = {}
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
         """The host's cards.
 
         NVML is asked until it has answered for every card that NVIDIA's driver has. What it said is
-        kept: it does not change, and a group's traits must not come and go with the library.
+        kept: it does not change, and a group's traits must not come and go with the library. Where
+        guests get whole cards it is never asked: a process that has a card's node open keeps the
+        card from changing hands.
 
         :raises DiscoveryFailed: where sysfs cannot be read
         """
         found = self._discover()
         held = {gpu.address for gpu in found if gpu.driver == _NVIDIA_DRIVER}
-        if CONF.gpu.nvml and held - self._nvml_facts.keys():
+        wanted = CONF.gpu.nvml and self.mode is DeliveryMode.LXC
+        if wanted and held - self._nvml_facts.keys():
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             found = self._discover()
         return found
@@ -61,8 +69,17 @@ class Survey:
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
-        if CONF.libvirt.virt_type != "lxc":
-            return f"[libvirt]virt_type = {CONF.libvirt.virt_type}: only LXC guests get GPUs as yet"
+        if self.mode is DeliveryMode.LXC:
+            return self._container_obstacle(gpu)
+        if CONF.libvirt.virt_type not in ("kvm", "qemu"):
+            return f"[libvirt]virt_type = {CONF.libvirt.virt_type}; it must be kvm, qemu or lxc"
+        try:
+            reason = self._device_spec.obstacle(gpu, self.roots)
+        except (OSError, ValueError) as error:
+            return f"the host does not tell about it: {error}; see the kernel's log about it"
+        return reason or passthrough.obstacle(gpu, self.roots, CONF.gpu.guest_mmio_gib)
+
+    def _container_obstacle(self, gpu: GPU) -> str | None:
         unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
         if not unprivileged and not CONF.gpu.allow_privileged_containers:
             return (
@@ -79,14 +96,13 @@ class Survey:
             )
         return None
 
-    def address_by_node(self, offered: Offer) -> dict[str, PciAddress]:
-        """The offered card behind each device node that is one card's alone."""
-        return {
-            node: address
-            for group in offered.values()
-            for address, gpu in group.gpus.items()
-            for node in nodes.own_nodes(gpu, self.roots)
-        }
+    def parts(self, offered: Offer) -> domains.Parts:
+        """The offered card behind each PCI function and each node that is one card's alone."""
+        gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
+        return domains.Parts(
+            {node: gpu.address for gpu in gpus for node in nodes.own_nodes(gpu, self.roots)},
+            {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
+        )
 
     def report(self, found: Iterable[GPU], offered: Offer) -> None:
         """Says in the log what is offered and what is not, each card once until it changes."""
@@ -106,3 +122,15 @@ class Survey:
             else:
                 LOG.warning("GPU %s (%s) is not offered: %s", address, name, reason)
         self._said = now
+
+    def report_strangers(self, strangers: Mapping[PciAddress, str]) -> None:
+        """Says in the log which domains have cards that Nova does not count for them, each once."""
+        for address, uuid in strangers.items() - self._strangers.items():
+            LOG.error(
+                "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
+                "such GPU here. An instance that has it by a pci_passthrough:alias keeps it; any "
+                "other domain that nobody needs can be removed with virsh.",
+                address,
+                uuid,
+            )
+        self._strangers = strangers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cloud in one process whose compute hosts are LXC hosts with generated GPUs."""
+"""A cloud in one process whose compute hosts have generated GPUs; they are LXC hosts here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GPUServersTestBase(readings.ReadingTestBase):
         self.hosts: dict[str, hosts.Host] = {}
         self.useFixture(cells.CellByContext())
         super().setUp()
-        self.useFixture(libvirt.LXCFixture())
+        self._setup_hypervisor()
         self.useFixture(
             fixtures.MonkeyPatch(
                 "nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off",
@@ -52,10 +52,13 @@ class GPUServersTestBase(readings.ReadingTestBase):
         # uses too: in the midst of it the test fails with a transaction that is not its own.
         self.useFixture(fixtures.MonkeyPatch("nova.servicegroup.api.INITIAL_REPORTING_DELAY", 3600))
         self.flags(service_down_time=3600)
-        self.flags(virt_type="lxc", group="libvirt")
-        self.flags(uid_maps=["0:1000000:65536"], gid_maps=["0:1000000:65536"], group="libvirt")
         self.flags(nvml=False, group="gpu")
         self.flags(state_path=self.useFixture(fixtures.TempDir()).path)
+
+    def _setup_hypervisor(self) -> None:
+        self.useFixture(libvirt.LXCFixture())
+        self.flags(virt_type="lxc", group="libvirt")
+        self.flags(uid_maps=["0:1000000:65536"], gid_maps=["0:1000000:65536"], group="libvirt")
 
     def _setup_compute_service(self) -> None:
         self.flags(compute_driver="gpu.GPULibvirtDriver")
@@ -74,12 +77,13 @@ class GPUServersTestBase(readings.ReadingTestBase):
 
     # Hosts
 
-    def start_host(self, name: str = "host1", machine: str = "fermi-8") -> None:
+    def start_host(self, name: str = "host1", machine: str = "fermi-8", **kwargs: Any) -> None:
+        """*kwargs* are those of Nova's ``start_compute``."""
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.hosts[name] = hosts.build(machine, root, nodes.Nodes.FILES)
         self.nodes[name] = _address_by_node(self.hosts[name])
         self._point_options_at(name)
-        self.start_compute(name)
+        self.start_compute(name, **kwargs)
 
     def restart_host(self, name: str) -> None:
         """A new service with a new driver; libvirt and its domains stay."""

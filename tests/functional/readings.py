@@ -15,6 +15,8 @@ from nova.tests.functional.libvirt import base
 from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import driver as libvirt_driver
 
+from nova_gpu.conf import CONF
+
 Server = dict[str, Any]
 
 
@@ -71,7 +73,8 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
         url = f"/resource_providers?in_tree={self.compute_rp_uuids[host]}"
         providers = self.placement.get(url, version="1.14").body["resource_providers"]
         matches = {
-            each["uuid"]: re.search("_gpu_...._(....)_lxc$", each["name"]) for each in providers
+            each["uuid"]: re.search("_gpu_...._(....)_(?:lxc|pci)$", each["name"])
+            for each in providers
         }
         return {match[1]: uuid for uuid, match in matches.items() if match}
 
@@ -106,7 +109,7 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
     def xml(self, driver: libvirt_driver.LibvirtDriver, instance: objects.Instance) -> str:
         """The guest as *driver* would define it now"""
         image = instance.image_meta
-        disks = blockinfo.get_disk_info("lxc", instance, image)
+        disks = blockinfo.get_disk_info(CONF.libvirt.virt_type, instance, image)
         # The metadata has the time in it.
         with mock.patch("nova.virt.libvirt.driver.time.time", return_value=1800000000.0):
             return str(driver._get_guest_xml(self.context, instance, [], disks, image))

@@ -33,6 +33,13 @@ DRIVER_34 = {
     ),
     "_teardown_container": "self, instance",
     "_undefine_domain": "self, instance, keep_vtpm=False, keep_nvram=False",
+    "check_can_live_migrate_destination": (
+        "self, context, instance, src_compute_info, dst_compute_info, block_migration=False,"
+        " disk_over_commit=False"
+    ),
+    "check_can_live_migrate_source": (
+        "self, context, instance, dest_check_data, block_device_info=None"
+    ),
     "finish_migration": (
         "self, context, migration, instance, disk_info, network_info, image_meta,"
         " resize_instance, allocations, block_device_info=None, power_on=True, share_info=None"
@@ -51,6 +58,7 @@ DRIVER_34 = {
         "self, context, instance, image_meta, injected_files, admin_password, allocations,"
         " network_info=None, block_device_info=None, power_on=True, accel_info=None"
     ),
+    "suspend": "self, context, instance",
     "update_provider_tree": "self, provider_tree, nodename, allocations=None",
 }
 DRIVER_33 = {

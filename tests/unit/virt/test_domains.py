@@ -11,7 +11,11 @@ from nova_gpu.virt import domains
 from tests.fixtures import cards
 
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
-NODES = {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B}
+(A_AUDIO,) = cards.addresses("0000:04:00.1")
+PARTS = domains.Parts(
+    {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B},
+    {A: A, A_AUDIO: A, B: B, C: C},
+)
 
 
 def domain(devices: str = "", metadata: str = "") -> str:
@@ -30,14 +34,14 @@ def mount(path: str) -> str:
     return f"<filesystem type='mount'><source dir='{path}'/><target dir='{path}'/></filesystem>"
 
 
-def hostdev(domain: str, bus: str, kind: str = "pci") -> str:
-    address = f"<address domain='{domain}' bus='{bus}' slot='0x00' function='0x0'/>"
+def hostdev(domain: str, bus: str, kind: str = "pci", function: int = 0) -> str:
+    address = f"<address domain='{domain}' bus='{bus}' slot='0x00' function='0x{function}'/>"
     return f"<hostdev mode='subsystem' type='{kind}'><source>{address}</source></hostdev>"
 
 
 class GPUsInTest(unittest.TestCase):
     def assertNames(self, expected: Sequence[object], xml: str) -> None:
-        self.assertEqual(set(expected), domains.gpus_in(xml, NODES))
+        self.assertEqual(set(expected), domains.gpus_in(xml, PARTS))
 
     def test_none(self) -> None:
         self.assertNames([], domain())
@@ -53,8 +57,12 @@ class GPUsInTest(unittest.TestCase):
     def test_pci_devices(self) -> None:
         self.assertNames([A, C], domain(hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")))
 
+    def test_one_function_is_the_card(self) -> None:
+        self.assertNames([A], domain(hostdev("0x0000", "0x04", function=1)))
+
     def test_other_devices(self) -> None:
         self.assertNames([], domain(hostdev("0x0000", "0x04", "usb")))
+        self.assertNames([], domain(hostdev("0x0000", "0x3b")))
 
     def test_metadata_outlasts_the_nodes_numbers(self) -> None:
         ours = domains.GuestMetaGPUs((A, C)).to_xml()
@@ -107,15 +115,15 @@ class Host:
 class ByDomainTest(unittest.TestCase):
     def test_every_domain(self) -> None:
         host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))
-        self.assertEqual({"one": {A}, "two": set()}, domains.gpus_by_domain(host, NODES))
+        self.assertEqual({"one": {A}, "two": set()}, domains.gpus_by_domain(host, PARTS))
 
     def test_gone_since_it_was_listed(self) -> None:
         host = Host(Guest("one", Gone("gone")), Guest("two", domain(node("/dev/nvidia1"))))
-        self.assertEqual({"two": {B}}, domains.gpus_by_domain(host, NODES))
+        self.assertEqual({"two": {B}}, domains.gpus_by_domain(host, PARTS))
 
     def test_unreadable_is_not_nothing(self) -> None:
         host = Host(Guest("one", Broken("broken")), Guest("two", domain()))
-        self.assertRaises(libvirt.libvirtError, domains.gpus_by_domain, host, NODES)
+        self.assertRaises(libvirt.libvirtError, domains.gpus_by_domain, host, PARTS)
 
     def test_mount_sources(self) -> None:
         host = Host(Guest("one", domain(mount("/a") + mount("/b"))), Guest("two", domain()))

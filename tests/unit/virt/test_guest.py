@@ -58,7 +58,7 @@ class AddGPUsTest(unittest.TestCase):
         self.assertEqual(("LD_LIBRARY_PATH", "/usr/lib/nova-gpu"), (env.get("name"), env.text))
 
     def test_metadata_says_which(self) -> None:
-        self.assertEqual(set(ADDRESSES), domains.gpus_in(self.xml, {}))
+        self.assertEqual(set(ADDRESSES), domains.gpus_in(self.xml, domains.Parts({}, {})))
 
     def test_nova_reads_its_own_back(self) -> None:
         config = vconfig.LibvirtConfigGuest()

@@ -23,6 +23,24 @@ class OccupancyTest(unittest.TestCase):
         self.occupancy.saw_domains({"two": frozenset({B})})
         self.assertEqual({B}, self.occupancy.taken())
 
+    def test_had_by_an_instance(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        with self.occupancy.hold("one", frozenset({B}), dict):
+            pass
+        self.assertEqual({A, B}, self.occupancy.had_by("one"))
+        self.assertEqual(set(), self.occupancy.had_by("two"))
+
+    def test_counted_and_own(self) -> None:
+        """What another host's provider calls A may be an instance's here for all anybody knows."""
+        counted: Records = {
+            "one": frozenset({("here", str(A))}),
+            "two": frozenset({("elsewhere", str(B))}),
+        }
+        self.occupancy.read_records(lambda: counted)
+        self.occupancy.saw_domains({"one": frozenset({A, C}), "stranger": frozenset({B})})
+        self.assertEqual({A, B}, self.occupancy.counted())
+        self.assertEqual({A}, self.occupancy.own())
+
     def test_handed_out_for_a_time(self) -> None:
         self.occupancy.hand_out({A}, (), 60)
         self.occupancy.hand_out({B}, (), -1)

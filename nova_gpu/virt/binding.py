@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cards are with VFIO and which with the host's drivers.
+
+A card that was prepared at boot is always with VFIO. Any other one is from before a guest starts
+with it until nobody has it any more, also while its instance is stopped: libvirt alone would hand
+it to the host's driver at every stop, and that could then touch what is claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+from nova import objects
+from nova.compute import task_states
+from oslo_concurrency import lockutils
+from oslo_log import log as logging
+
+import nova_gpu.privsep.vfio
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import passthrough, vfio
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.occupancy import Occupancy
+
+LOG = logging.getLogger(__name__)
+
+# For so long a card that could not be bound is given to nobody new. It may be in use by a process
+# that ends, and nothing tells when it has.
+_RETRY_AFTER_S = 300.0
+
+_REBUILDING = (
+    task_states.REBUILDING,
+    task_states.REBUILD_BLOCK_DEVICE_MAPPING,
+    task_states.REBUILD_SPAWNING,
+)
+
+
+def is_rebuilding(instance: objects.Instance) -> bool:
+    """Whether the guest goes only to come back with the same cards."""
+    return instance.task_state in _REBUILDING
+
+
+class Bindings:
+    """Changes the hands a host's cards are in, of each card one change at a time."""
+
+    def __init__(self, roots: Roots, occupancy: Occupancy) -> None:
+        self._roots = roots
+        self._occupancy = occupancy
+        # Those that giving back left with VFIO: they need not be asked about in every period.
+        self._prepared: set[PciAddress] = set()
+        self._failures: dict[PciAddress, str] = {}
+        self._refused_until: dict[PciAddress, float] = {}
+
+    def give_to_guests(self, card: GPU) -> None:
+        """Binds the functions of *card* that are not with VFIO yet.
+
+        :raises BindingFailed: where one of them cannot be
+        """
+        with _lock(card):
+            if not self._is_with_vfio(card):
+                self._prepared.discard(card.address)
+                try:
+                    nova_gpu.privsep.vfio.give_to_guests(str(card.address))
+                except exception.BindingFailed as error:
+                    self._refused_until[card.address] = time.monotonic() + _RETRY_AFTER_S
+                    LOG.error("%s", error)
+                    raise
+                LOG.info("GPU %s is with vfio-pci now, for guests", card.address)
+            self._refused_until.pop(card.address, None)
+
+    def refused(self) -> frozenset[PciAddress]:
+        """The cards that could not be had from the host's drivers when they were last needed.
+
+        A claim that drew one of them again would fail again, while others may be free.
+        """
+        now = time.monotonic()
+        return frozenset(a for a, until in dict(self._refused_until).items() if until > now)
+
+    def take_again(self, cards: Iterable[GPU]) -> None:
+        """At service start, those of *cards* that an instance here has: a host boot gave them to
+        the host's drivers."""
+        own = self._occupancy.own()
+        for card in cards:
+            if card.address in own:
+                with contextlib.suppress(exception.BindingFailed):  # said, and tried at its start
+                    self.give_to_guests(card)
+
+    def give_back(self, cards: Iterable[GPU]) -> None:
+        """Returns those of *cards* that nobody has to the drivers they were taken from."""
+        for card in cards:
+            with _lock(card):
+                # Asked under the lock: a start that began meanwhile keeps its card.
+                if card.address not in self._prepared | self._occupancy.taken():
+                    self._give_back(card)
+
+    def _give_back(self, card: GPU) -> None:
+        if not self._has_any_with_vfio(card):
+            return
+        try:
+            nova_gpu.privsep.vfio.give_to_host(str(card.address))
+        except Exception as error:  # also what privsep itself may raise: a guest is being removed
+            if self._failures.get(card.address) != str(error):
+                self._failures[card.address] = str(error)
+                LOG.error("GPU %s was not given back to the host: %s", card.address, error)
+            return
+        self._failures.pop(card.address, None)
+        if self._is_with_vfio(card):
+            self._prepared.add(card.address)
+        else:
+            LOG.info("GPU %s is with the host's drivers again", card.address)
+
+    def _is_with_vfio(self, card: GPU) -> bool:
+        try:
+            return vfio.is_prepared(passthrough.functions(card), self._roots)
+        except OSError:
+            return False
+
+    def _has_any_with_vfio(self, card: GPU) -> bool:
+        try:
+            drivers = [vfio.driver(each, self._roots) for each in passthrough.functions(card)]
+        except OSError:
+            return False  # gone, and with it whatever was bound
+        return any(vfio.is_vfio(driver) for driver in drivers)
+
+
+def _lock(card: GPU) -> contextlib.AbstractContextManager[object]:
+    return lockutils.lock(f"nova-gpu-binding-{card.address}", do_log=False)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A KVM guest's GPUs in libvirt's terms: each card whole, behind a PCI Express port of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lxml import etree
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import passthrough
+from nova_gpu.virt import domains
+
+
+class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
+    """One function of a card, at its own number in the only slot behind a port.
+
+    :param port: the index of the port's controller, which is the bus behind it to libvirt
+    :param is_first_of_many: whether to tell the guest that the slot has more functions
+    """
+
+    def __init__(
+        self, address: PciAddress, port: int, *, is_first_of_many: bool, option_rom: bool
+    ) -> None:
+        super().__init__()
+        self.domain, self.bus = f"{address.domain:04x}", f"{address.bus:02x}"
+        self.slot, self.function = f"{address.slot:02x}", f"{address.function:x}"
+        self.port = port
+        self.is_first_of_many = is_first_of_many
+        self.option_rom = option_rom
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        place = {"type": "pci", "domain": "0x0000", "bus": f"0x{self.port:02x}", "slot": "0x00"}
+        place["function"] = f"0x{self.function}"
+        if self.is_first_of_many:
+            place["multifunction"] = "on"
+        etree.SubElement(element, "address", place)
+        if not self.option_rom:
+            etree.SubElement(element, "rom", bar="off")
+        return element
+
+
+def refuse_machine_type(machine_type: str | None) -> None:
+    """The same judgement as Nova's ``_guest_needs_pcie``.
+
+    :raises GuestUnfit: for a machine type without PCI Express
+    """
+    if machine_type and ("q35" in machine_type or machine_type.startswith("virt")):
+        return
+    raise exception.GuestUnfit(
+        f"its machine type is {machine_type or 'not set'}, which has no PCI Express ports",
+        "set the image property hw_machine_type=q35 (or on the hosts, for all images without it, "
+        "[libvirt]hw_machine_type = x86_64=q35)",
+    )
+
+
+def add_gpus(guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU], *, option_rom: bool) -> None:
+    """Puts the ports and functions of *cards* in front of Nova's devices.
+
+    libvirt numbers the controllers that say no index themselves from the first free one on, and
+    puts devices that say no place onto those. None of the cards is the primary display: that is
+    Nova's video device, if the guest has one.
+
+    :raises GuestUnfit: for a machine type without PCI Express
+    """
+    refuse_machine_type(guest.os_mach_type)
+    guest.metadata.append(domains.GuestMetaGPUs(tuple(card.address for card in cards)))
+    guest.devices[:0] = _devices(cards, option_rom)
+
+
+def _devices(cards: Sequence[GPU], option_rom: bool) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
+    for index, card in enumerate(cards, start=1):
+        port = vconfig.LibvirtConfigGuestPCIeRootPortController()
+        port.index = index
+        yield port
+        functions = passthrough.functions(card)
+        for address in functions:
+            yield GuestFunction(
+                address,
+                index,
+                is_first_of_many=address == functions[0] and len(functions) > 1,
+                option_rom=option_rom,
+            )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same cloud with KVM hosts, whose guests get whole cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.tests import fixtures as nova_fixtures
+
+from nova_gpu.core import model
+from tests.fixtures import hosts, kernel, libvirt, pci
+from tests.functional import base
+from tests.functional.base import Server
+
+FIRST_SOCKET = ("0000:3b:00.0", "0000:5e:00.0")
+SECOND_SOCKET = ("0000:af:00.0", "0000:d8:00.0")
+ALL = FIRST_SOCKET + SECOND_SOCKET
+
+Q35 = "x86_64=q35"
+
+
+class KVMServersTestBase(base.GPUServersTestBase):
+    """Privileged functions run in this process, over the generated tree."""
+
+    def _setup_hypervisor(self) -> None:
+        self.useFixture(libvirt.QEMUFixture())
+        self.useFixture(nova_fixtures.PrivsepFixture())
+        self.flags(virt_type="kvm", hw_machine_type=[Q35], group="libvirt")
+
+    def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
+        super().start_host(name, machine, **kwargs)
+
+    def kernel(self, name: str, *drivers: str) -> kernel.Kernel:
+        """Somebody who does what is written to the drivers' files on that host."""
+        return self.useFixture(kernel.Kernel(self.hosts[name], ("vfio-pci", *drivers)))
+
+    def rendered(self, server: Server, host: str = "host1") -> list[str]:
+        """The cards the domain names, each with all its functions behind a port of its own."""
+        domain = self.domain(server, host)
+        by_port: dict[str, list[str]] = {}
+        for hostdev in domain.findall("devices/hostdev[@type='pci']"):
+            if (place := hostdev.find("address")) is not None:
+                by_port.setdefault(place.get("bus"), []).append(_address(hostdev))
+        ports = domain.xpath("devices/controller[@model='pcie-root-port']/@index")
+        self.assertEqual([int(port, 16) for port in by_port], [int(port) for port in ports])
+        for functions in by_port.values():
+            self.assertEqual(self._functions(host, functions[0]), functions)
+        return sorted(functions[0] for functions in by_port.values())
+
+    def _functions(self, host: str, address: str) -> list[str]:
+        slot = address.rpartition(".")[0]
+        return sorted(each.name for each in self.hosts[host].devices.glob(f"{slot}.*"))
+
+    def drivers(self, address: str, host: str = "host1") -> list[str | None]:
+        """What drives the functions of a card"""
+        links = [self.hosts[host].path(each) / "driver" for each in self._functions(host, address)]
+        return [link.resolve().name if link.is_symlink() else None for link in links]
+
+
+def _address(hostdev: Any) -> str:
+    source = hostdev.find("source/address")
+    parts = [int(source.get(part), 16) for part in ("domain", "bus", "slot", "function")]
+    return str(model.PciAddress(*parts))
+
+
+def add_pair(host: hosts.Host, address: str, driver: str | None, **attributes: Any) -> None:
+    """A two-function card that the host drives, its audio function too"""
+    host.add_gpu(address, "10de", "25b6", driver=driver, companions=[pci.AUDIO], **attributes)
+    host.bind(address.replace(".0", ".1"), "snd_hda_intel")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that Nova's own PCI passthrough has, on a host in use that moves from it to this driver."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.functional import kvm
+from tests.functional.base import Server
+
+CARD = kvm.ALL[0]
+A2 = {"vendor_id": "10de", "product_id": "25b6"}
+ALL_A2 = json.dumps(A2)
+
+
+def devices() -> fakelibvirt.HostPCIDevicesInfo:
+    """The generated cards as libvirt lists them, for Nova's PCI tracker"""
+    found = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+    for number, address in enumerate(kvm.ALL):
+        found.add_device(
+            dev_type="PCI",
+            bus=int(address[5:7], 16),
+            slot=0,
+            function=0,
+            iommu_group=number,
+            numa_node=0,
+            vend_id=A2["vendor_id"],
+            vend_name="NVIDIA Corporation",
+            prod_id=A2["product_id"],
+            prod_name="A2",
+            driver_name="vfio-pci",
+        )
+    return found
+
+
+def spec_of(bus: str, function: str = "0") -> str:
+    """Of one function, by a pattern: Nova looks a plain address up in the machine's own /sys."""
+    place = {"domain": ".*", "bus": bus, "slot": "00", "function": function}
+    return json.dumps({"address": place})
+
+
+class AliasesTest(kvm.KVMServersTestBase):
+    ADDITIONAL_FILTERS = ("GPUFilter", "PciPassthroughFilter")
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(alias=[json.dumps({**A2, "name": "a2"})], group="pci")
+
+    def device_spec(self, *specs: str) -> None:
+        self.flags(device_spec=list(specs), group="pci")
+
+    def boot_by_alias(self) -> Server:
+        return self.boot(self.flavor(**{"pci_passthrough:alias": "a2:1"}))
+
+    def by_alias(self, server: Server, host: str = "host1") -> list[str]:
+        """The buses of the cards that the guest has without our placing them"""
+        domain = self.domain(server, host)
+        found: list[Any] = domain.xpath("devices/hostdev[not(address)]/source/address/@bus")
+        return sorted(found)
+
+    def test_both_owners_are_named_and_the_service_starts(self) -> None:
+        self.device_spec(spec_of("3b"))
+        self.start_host(pci_info=devices())
+        self.assertInventory(total=3)
+        for part in (f"GPU {CARD}", "is not offered", "[pci]device_spec", "compute_driver", CARD):
+            self.assertIn(part, self.stdlog.logger.output)
+        mine, theirs = self.boot(self.gpu_flavor(3)), self.boot_by_alias()
+        self.assertGPUs(mine, kvm.ALL[1:])
+        self.assertEqual(["0x3b"], self.by_alias(theirs))
+        self.restart_host("host1")
+        self.assertEqual(["0x3b"], self.by_alias(theirs))
+        self.assertInventory(total=3, used=3)
+
+    def test_spec_of_a_companion_counts_as_well(self) -> None:
+        self.device_spec(spec_of("3b", function="1"))
+        self.start_host()
+        self.assertInventory(total=3)
+
+    def test_spec_that_is_added_while_the_card_is_offered(self) -> None:
+        self.start_host(pci_info=devices())
+        self.assertInventory(total=4)
+        server = self.boot(self.gpu_flavor(1))
+        self.device_spec(spec_of("5e"))
+        self.restart_host("host1")
+        self.assertGPUs(server, [CARD])
+        self.assertInventory(total=3, used=1)
+
+    def test_moving_a_host_in_use_from_aliases(self) -> None:
+        """As the documentation has it, step by step."""
+        self.device_spec(ALL_A2)
+        self.start_host("host1", pci_info=devices())
+        first, second = self.boot_by_alias(), self.boot_by_alias()
+        had = {server["id"]: self.by_alias(server) for server in (first, second)}
+        self.assertEqual({}, self.groups())
+
+        # The specification goes: what is free is offered, what an instance has is not.
+        self.device_spec()
+        self.restart_host("host1")
+        self.period()
+        self.assertInventory(total=4, reserved=2)
+        self.boot_refused(self.gpu_flavor(3))
+        new = self.boot(self.gpu_flavor(2))
+        self.assertEqual(2, len(self.rendered(new)))
+        for server in (first, second):
+            self.assertEqual(had[server["id"]], self.by_alias(server))
+
+        # They keep theirs through whatever starts them anew.
+        self._stop_server(first)
+        self._start_server(first)
+        self._reboot_server(second, hard=True)
+        self.period()
+        self.assertInventory(total=4, reserved=2, used=2)
+        for server in (first, second):
+            self.assertEqual(had[server["id"]], self.by_alias(server))
+
+        # One is resized to a flavor with GPUs, the other is deleted: their cards are offered.
+        self.start_host("host2")
+        self._resize_server(first, self.gpu_flavor(1))
+        self.confirm(first, source="host1")
+        self.assertGPUs(first, [CARD], "host2")
+        self.assertEqual([], self.by_alias(first, "host2"))
+        self._delete_server(second)
+        self.period()
+        self.assertInventory(total=4, reserved=0, used=2)
+        self.assertEqual(2, len(self.rendered(self.boot(self.gpu_flavor(2), host="host1"))))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that the host drives until a guest needs them. The kernel is a stand-in; see its fixture.
+
+The privileged functions and their child process are the real ones.
+"""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from tests.functional import kvm
+
+CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
+HOSTS = ["nouveau", "snd_hda_intel"]
+GUESTS = ["vfio-pci", "vfio-pci"]
+
+
+class LateBindingTest(kvm.KVMServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(machine="cpu-only")
+        for address in (CARD, OTHER):
+            kvm.add_pair(self.hosts["host1"], address, "nouveau")
+        self.stand_in = self.kernel("host1", *HOSTS)
+        self.period()
+        self.assertInventory(total=2)
+
+    def assertDrivers(self, card: list[str], other: list[str]) -> None:
+        self.assertEqual({CARD: card, OTHER: other}, {a: self.drivers(a) for a in (CARD, OTHER)})
+
+    def test_there_and_back(self) -> None:
+        self.assertDrivers(HOSTS, HOSTS)
+        for _ in range(2):
+            server = self.boot(self.gpu_flavor(1))
+            self.assertGPUs(server, [CARD])
+            self.assertDrivers(GUESTS, HOSTS)
+            self._delete_server(server)
+            self.assertDrivers(HOSTS, HOSTS)
+        self.assertInventory(total=2, used=0)
+
+    def test_with_vfio_as_long_as_an_instance_has_it(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self._stop_server(server)
+        self.period()
+        self.assertDrivers(GUESTS, HOSTS)
+        self.restart_host("host1")
+        self.assertDrivers(GUESTS, HOSTS)
+        self._start_server(server)
+        self._reboot_server(server, hard=True)
+        self._rebuild_server(server, "155d900f-4e14-4e4c-a73d-069cbf4541e6")
+        self.assertGPUs(server, [CARD])
+        self.assertDrivers(GUESTS, HOSTS)
+        # Bound once, and never in between.
+        self.assertEqual(2, sum(each.endswith("vfio-pci") for each in self.stand_in.done))
+
+    def test_host_boot_takes_the_card_of_a_stopped_guest_again(self) -> None:
+        self._stop_server(self.boot(self.gpu_flavor(1)))
+        for function, driver in zip((CARD, CARD.replace(".0", ".1")), HOSTS, strict=True):
+            self.hosts["host1"].bind(function, driver)
+        self.stand_in.boot("00000000-0000-4000-8000-000000000001")
+        self.restart_host("host1")
+        self.assertDrivers(GUESTS, HOSTS)
+
+    def test_card_that_cannot_be_had(self) -> None:
+        """Of two cards the second refuses: the first goes back too."""
+        self.stand_in.refused.add(f"{OTHER} vfio-pci")
+        self.boot_refused(self.gpu_flavor(2))
+        self.period()
+        self.assertDrivers(HOSTS, HOSTS)
+        self.assertIn(f"GPU {OTHER} was not bound", self.stdlog.logger.output)
+        self.assertInventory(total=2, reserved=1, used=0)
+
+    def test_card_that_cannot_be_had_is_not_drawn_again(self) -> None:
+        self.stand_in.refused.add(f"{CARD} vfio-pci")
+        self.boot_refused(self.gpu_flavor(1))
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), [OTHER])
+        self.period()
+        self.assertIn("0 of 2 free (1 in use, 1 out of", self.boot_refused(self.gpu_flavor(1)))
+
+    def test_card_that_could_not_be_had_is_tried_again_later(self) -> None:
+        self.stand_in.refused.add(f"{CARD} vfio-pci")
+        with mock.patch("nova_gpu.virt.binding._RETRY_AFTER_S", 0.0):
+            self.boot_refused(self.gpu_flavor(1))
+        self.stand_in.refused.clear()
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), [CARD])
+
+    def test_card_that_the_host_does_not_take_back(self) -> None:
+        """Its instance can be deleted all the same, and the next one has it."""
+        server = self.boot(self.gpu_flavor(1))
+        self.stand_in.refused.add(f"{CARD} nouveau")
+        self._delete_server(server)
+        self.assertIn(f"GPU {CARD} was not given back", self.stdlog.logger.output)
+        self.assertInventory(total=2, used=0)
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), [CARD])
+        self.assertDrivers(GUESTS, HOSTS)
+
+    def test_resize_on_the_same_host(self) -> None:
+        """Until it is confirmed both sets of cards are the instance's."""
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot(self.gpu_flavor(1))
+        self._resize_server(server, self.flavor(gpus="= 1", note="another"))
+        self.assertDrivers(GUESTS, GUESTS)
+        self.period()
+        self.assertDrivers(GUESTS, GUESTS)
+        self.confirm(server, source="host1")
+        self.period()
+        self.assertGPUs(server, [OTHER])
+        self.assertDrivers(HOSTS, GUESTS)
+
+    def test_prepared_cards_stay_prepared(self) -> None:
+        self.start_host("host2")
+        server = self.boot(self.gpu_flavor(2), host="host2")
+        self._delete_server(server)
+        self.period("host2")
+        for address in kvm.ALL:
+            self.assertEqual(GUESTS, self.drivers(address, "host2"))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A KVM instance keeps its cards through what can be done to it, and the rest is refused."""
+
+from __future__ import annotations
+
+import pathlib
+
+from nova import exception as nova_exception
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
+from nova.virt.libvirt import utils as libvirt_utils
+
+from tests.functional import kvm
+
+MINE = (kvm.ALL[0],)
+IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
+
+
+class LifecycleTest(kvm.KVMServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.server = self.boot(self.gpu_flavor(1))
+        self.neighbour = self.boot(self.gpu_flavor(1))
+
+    def assertAsBefore(self) -> None:
+        self.assertGPUs(self.server, MINE)
+        self.assertGPUs(self.neighbour, [kvm.ALL[1]])
+        self.assertInventory(total=4, used=2)
+
+    def test_stop_and_start_over_a_service_restart(self) -> None:
+        self._stop_server(self.server)
+        self.restart_host("host1")
+        self.period()
+        other = self.boot(self.gpu_flavor(2))
+        self.assertGPUs(other, kvm.SECOND_SOCKET)
+        self._delete_server(other)
+        self._start_server(self.server)
+        self.assertAsBefore()
+
+    def test_reboot(self) -> None:
+        self._reboot_server(self.server, hard=True)
+        self.assertAsBefore()
+        # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
+        self.flags(wait_soft_reboot_seconds=1, group="libvirt")
+        self._reboot_server(self.server)
+        self.assertAsBefore()
+
+    def test_rebuild(self) -> None:
+        self._rebuild_server(self.server, IMAGE)
+        self.assertAsBefore()
+
+    def test_rescue(self) -> None:
+        folder = libvirt_utils.get_instance_path(self.instance(self.server))
+        pathlib.Path(folder).mkdir()
+        self.api.post_server_action(self.server["id"], {"rescue": {"rescue_image_ref": IMAGE}})
+        self._wait_for_state_change(self.server, "RESCUE")
+        self.assertEqual(list(MINE), self.rendered(self.server))
+        self.api.post_server_action(self.server["id"], {"unrescue": None})
+        self._wait_for_state_change(self.server, "ACTIVE")
+        self.assertAsBefore()
+
+    def test_host_boot(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        connection = self.computes["host1"].driver._host.get_connection()
+        for domain in connection.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            domain.destroy()
+        self.restart_host("host1")
+        self.assertAsBefore()
+
+    def test_shelve_and_unshelve(self) -> None:
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(self.server)
+        self.assertInventory(total=4, used=1)
+        other = self.boot(self.gpu_flavor(1))
+        self.assertEqual([kvm.ALL[0]], self.rendered(other))
+        self._unshelve_server(self.server)
+        self.assertGPUs(self.server, [kvm.ALL[2]])
+        self.assertInventory(total=4, used=3)
+
+    def test_card_off_the_bus_while_assigned(self) -> None:
+        for function in (kvm.ALL[0], kvm.ALL[0].replace(".0", ".1")):
+            self.hosts["host1"].remove(function)
+        self.period()
+        self.assertInventory(total=4, used=2)
+        self._stop_server(self.server)
+        # A cast is a call here, so that what the host raises reaches the API.
+        self.assertRaises(client.OpenStackApiException, self._start_server, self.server)
+        self._delete_server(self.server)
+        self.period()
+        self.assertInventory(total=4, reserved=1, used=1)
+        self.assertGPUs(self.boot(self.gpu_flavor(2)), kvm.SECOND_SOCKET)
+
+
+class MovesTest(kvm.KVMServersTestBase):
+    """Between hosts whose cards have the same addresses."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+        self.server = self.boot(self.gpu_flavor(1))
+        self.start_host("host2")
+        # At host2 another instance has what the instance's own is called at host1.
+        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
+
+    def assertMoved(self, host1: int, host2: int) -> None:
+        self.assertInventory(total=4, used=host1, host="host1")
+        self.assertInventory(total=4, used=host2, host="host2")
+        self.assertGPUs(self.stranger, [kvm.ALL[0]], "host2")
+
+    def test_resize_confirm_and_back_by_cold_migration(self) -> None:
+        self._resize_server(self.server, self.gpu_flavor(2))
+        self.assertEqual(list(kvm.SECOND_SOCKET), self.rendered(self.server, "host2"))
+        self.assertMoved(1, 3)
+        self.confirm(self.server, source="host1")
+        self.assertGPUs(self.server, kvm.SECOND_SOCKET, "host2")
+        self.assertMoved(0, 3)
+        self._migrate_server(self.server)
+        self.confirm(self.server, source="host2")
+        self.assertGPUs(self.server, kvm.FIRST_SOCKET, "host1")
+        self.assertMoved(2, 1)
+
+    def test_revert(self) -> None:
+        self._resize_server(self.server, self.gpu_flavor(2))
+        self._revert_resize(self.server)
+        self.assertGPUs(self.server, [kvm.ALL[0]], "host1")
+        self.assertMoved(1, 1)
+
+    def test_evacuate(self) -> None:
+        self.force_down("host1")
+        self._evacuate_server(self.server, expected_host="host2")
+        self._start_server(self.server)
+        self.assertEqual([kvm.ALL[1]], self.rendered(self.server, "host2"))
+        self.bring_back("host1")
+        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, "host1")
+        self.assertMoved(0, 2)
+
+
+class RefusalsTest(kvm.KVMServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+        self.server = self.boot(self.gpu_flavor(1))
+        self.before = self._xml("host1")
+        self.start_host("host2")
+
+    def _xml(self, host: str) -> str:
+        connection = self.computes[host].driver._host.get_connection()
+        return str(connection.lookupByUUIDString(self.server["id"]).XMLDesc(0))
+
+    def assertGoesOn(self) -> None:
+        server = self._wait_for_server_parameter(
+            self.server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
+        )
+        self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
+        self.assertGPUs(self.server, [kvm.ALL[0]])
+        self.assertEqual(self.before, self._xml("host1"))
+        self.assertInventory(total=4, used=1, host="host1")
+        self.assertInventory(total=4, used=0, host="host2")
+
+    def refused(self, action: dict[str, object]) -> list[str]:
+        """What the instance's owner reads of it: a fault is shown of instances in ERROR only."""
+        # A cast is a call here, so that what the host raises reaches the API.
+        self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action, self.server["id"], action
+        )
+        newest = self.api.get_instance_actions(self.server["id"])[0]["request_id"]
+        url = f"/servers/{self.server['id']}/os-instance-actions/{newest}"
+        events = self.api.api_get(url).body["instanceAction"]["events"]
+        return [each["details"] for each in events]
+
+    def test_suspend(self) -> None:
+        self.assertEqual(
+            [
+                "Failed to suspend instance: the state of GPU 0000:3b:00.0 cannot be saved; stop "
+                "or shelve the instance"
+            ],
+            self.refused({"suspend": None}),
+        )
+        self.assertGoesOn()
+
+    def test_live_migration(self) -> None:
+        for host in ("host2", None):
+            with self.subTest(host=host):
+                said = self.refused({"os-migrateLive": {"host": host, "block_migration": "auto"}})
+                for details in said:
+                    self.assertIn("GPU cannot be moved to another host while the guest", details)
+                    self.assertIn("migrate the instance cold", details)
+                self.assertTrue(said)
+                self.assertGoesOn()
+
+    def test_live_migration_is_refused_at_the_source_too(self) -> None:
+        """Where another driver at the destination has nothing against it."""
+        driver = self.computes["host1"].driver
+        raised = self.assertRaises(
+            nova_exception.MigrationPreCheckError,
+            driver.check_can_live_migrate_source,
+            self.context,
+            self.instance(self.server),
+            None,
+        )
+        self.assertIn("GPU 0000:3b:00.0 cannot be moved", str(raised))

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is asked to bind what, and when. What binding does is tested with the functions that do it;
+here stand-ins for them change a generated tree."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import types
+from unittest import mock
+
+import fixtures
+from nova.compute import task_states
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU
+from nova_gpu.virt import binding, occupancy
+from tests.fixtures import cards, hosts, pci
+
+CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
+
+
+class BindingsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.occupancy = occupancy.Occupancy()
+        self.bindings = binding.Bindings(self.host.roots, self.occupancy)
+        self.calls: list[str] = []
+        self.error: Exception | None = None
+        for verb, driver in (("give_to_guests", "vfio-pci"), ("give_to_host", "nouveau")):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_gpu.privsep.vfio.{verb}", self._stand_in(verb, driver))
+            )
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def _stand_in(self, verb: str, driver: str) -> object:
+        def bind(address: str) -> None:
+            self.calls.append(f"{verb} {address}")
+            if self.error:
+                raise self.error
+            if verb == "give_to_guests" or not self.prepared:
+                for function in (CARD, AUDIO):
+                    self.host.bind(function, driver)
+
+        return bind
+
+    def card(self, driver: str) -> GPU:
+        self.host.add_gpu(CARD, "10de", "25b6", driver=driver, companions=[pci.AUDIO])
+        self.prepared = driver == "vfio-pci"
+        return dataclasses.replace(cards.card(CARD, driver), companions=cards.addresses(AUDIO))
+
+    def test_late_bound(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.bindings.give_to_guests(card)
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.bindings.give_back([card])
+        self.bindings.give_back([card])
+        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+
+    def test_a_companion_alone_with_the_host_is_bound(self) -> None:
+        card = self.card("vfio-pci")
+        self.host.bind(AUDIO, "snd_hda_intel")
+        self.bindings.give_to_guests(card)
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+
+    def test_prepared(self) -> None:
+        """Nobody is woken for it to be given, and to be given back once in a service's life."""
+        card = self.card("vfio-pci")
+        for _ in range(2):
+            self.bindings.give_to_guests(card)
+            self.bindings.give_back([card])
+        self.assertEqual([f"give_to_host {CARD}"], self.calls)
+
+    def test_taken(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        del self.calls[:]
+        self.occupancy.saw_domains({"one": frozenset({card.address})})
+        self.bindings.give_back([card])
+        self.occupancy.saw_domains({})
+        with self.occupancy.hold("one", frozenset({card.address}), dict):
+            self.bindings.give_back([card])
+        self.assertEqual([], self.calls)
+
+    def test_gone(self) -> None:
+        card = self.card("vfio-pci")
+        for function in (CARD, AUDIO):
+            self.host.remove(function)
+        self.bindings.give_back([card])
+        self.assertEqual([], self.calls)
+
+    def test_refused_to_guests(self) -> None:
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
+        self.assertIn("in use by X", self.log.output)
+        self.assertEqual({card.address}, self.bindings.refused())
+        self.error = None
+        self.bindings.give_to_guests(card)
+        self.assertEqual(set(), self.bindings.refused())
+
+    def test_refused_for_a_time(self) -> None:
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        with mock.patch.object(binding, "_RETRY_AFTER_S", 0.0):
+            self.assertRaises(
+                exception.BindingFailed, self.bindings.give_to_guests, self.card("nouveau")
+            )
+        self.assertEqual(set(), self.bindings.refused())
+
+    def test_refused_to_the_host(self) -> None:
+        """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.error = ValueError("no daemon")
+        for _ in range(2):
+            self.bindings.give_back([card])
+        self.assertEqual(1, self.log.output.count(f"GPU {CARD} was not given back"))
+        self.error = None
+        self.bindings.give_back([card])
+        self.assertEqual(3, self.calls.count(f"give_to_host {CARD}"))
+
+    def test_taken_again(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.take_again([card])
+        self.assertEqual([], self.calls)
+        self.occupancy.read_records(lambda: {"one": frozenset({("here", CARD)})})
+        self.occupancy.saw_domains({"one": frozenset({card.address})})
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.bindings.take_again([card])
+        self.assertIn("in use by X", self.log.output)
+        self.error = None
+        self.bindings.take_again([card])
+        self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
+
+
+class RebuildTest(base.BaseTestCase):
+    def test_task_states(self) -> None:
+        for state, rebuilding in (
+            (task_states.REBUILDING, True),
+            (task_states.REBUILD_SPAWNING, True),
+            (task_states.DELETING, False),
+            (None, False),
+        ):
+            with self.subTest(state=state):
+                instance = types.SimpleNamespace(task_state=state)
+                self.assertEqual(rebuilding, binding.is_rebuilding(instance))
