@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import importlib
+import platform
 import sys
 
+from nova.virt.libvirt import utils as libvirt_utils
 from oslo_upgradecheck import upgradecheck
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.virt import guest_pci
 
 _Result = upgradecheck.Result
 
@@ -43,9 +47,24 @@ class Checks(upgradecheck.UpgradeCommands):
             "No GPU is offered to containers: set [libvirt]uid_maps and [libvirt]gid_maps.",
         )
 
+    def _check_machine_type(self) -> upgradecheck.Result:
+        if CONF.libvirt.virt_type not in ("kvm", "qemu"):
+            return _Result(upgradecheck.Code.SUCCESS)
+        try:
+            guest_pci.refuse_machine_type(
+                libvirt_utils.get_default_machine_type(platform.machine())
+            )
+        except exception.GuestUnfit as error:
+            return _Result(
+                upgradecheck.Code.WARNING,
+                f"Of an image that says nothing else {error}.",
+            )
+        return _Result(upgradecheck.Code.SUCCESS)
+
     _upgrade_checks = (
         ("Driver can be imported by Nova", _check_shim),
         ("Containers are unprivileged", _check_id_maps),
+        ("Guests have PCI Express", _check_machine_type),
     )
 
 

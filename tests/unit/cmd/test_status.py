@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
+import platform
 import subprocess
 import sys
 
@@ -34,3 +35,11 @@ class UpgradeCheckTest(testtools.TestCase):
         done = self.check("[libvirt]\nvirt_type = lxc\n[gpu]\nallow_privileged_containers = true\n")
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertIn("root on this host", done.stdout)
+
+    def test_guests_without_pci_express(self):
+        done = self.check("[libvirt]\nvirt_type = kvm\nhw_machine_type = x86_64=pc,aarch64=no\n")
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIn("hw_machine_type=q35", " ".join(done.stdout.split()))
+        machine = platform.machine()
+        done = self.check(f"[libvirt]\nvirt_type = kvm\nhw_machine_type = {machine}=q35\n")
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
