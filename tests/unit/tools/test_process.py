@@ -21,6 +21,18 @@ class TestRun(unittest.TestCase):
             ["/bin/sh", "-c", script], log=self.log, environ=os.environ, limit_s=limit_s
         )
 
+    def ends(self, stat: pathlib.Path) -> bool:
+        """Whether a process that was killed is gone, or a zombie where nobody reaps orphans."""
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            try:
+                if stat.read_text().split()[2] == "Z":
+                    return True
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+            time.sleep(0.05)
+        return False
+
     def test_lines_and_status(self):
         finished = self.run_shell("echo one; echo two >&2; printf three; exit 3")
         self.assertEqual(process.Finished(3, ("one", "two", "three"), False), finished)
@@ -31,9 +43,7 @@ class TestRun(unittest.TestCase):
         finished = self.run_shell("sleep 60 & echo $!; wait", limit_s=0.5)
         self.assertTrue(finished.timed_out)
         self.assertLess(time.monotonic() - started, 20)
-        child = pathlib.Path("/proc", finished.lines[0], "stat")
-        # Gone, or a zombie where nobody reaps orphans.
-        self.assertTrue(not child.exists() or child.read_text().split()[2] == "Z")
+        self.assertTrue(self.ends(pathlib.Path("/proc", finished.lines[0], "stat")))
 
     def test_a_daemon_left_behind_does_not_hold_it_up(self):
         started = time.monotonic()
