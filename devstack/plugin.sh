@@ -16,6 +16,7 @@ function configure_nova_gpu {
         iniset "$NOVA_CONF" libvirt uid_maps "$ids"
         iniset "$NOVA_CONF" libvirt gid_maps "$ids"
         iniset "$NOVA_CONF" libvirt images_type raw
+        iniset "$NOVA_CONF" libvirt snapshot_image_format raw
     fi
     if is_service_enabled n-sch; then
         iniset_multiline "$NOVA_CONF" filter_scheduler available_filters \
