@@ -80,19 +80,27 @@ def _domains(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[PciAddress]:
-    """The GPUs that one domain's XML names: by our metadata, else by its devices.
+    """The GPUs that one domain's XML names: those of our metadata, and of its devices.
 
-    Metadata that somebody edited into what is no address counts for nothing. Who has one function
-    of a card has the card; other devices of the host that a guest may have are left out.
+    Of a container with metadata the device nodes count for nothing, as their numbers may be another
+    card's by now. PCI addresses stay: somebody may have added one, or copied the domain. Metadata
+    that somebody edited into what is no address is none. Who has one function of a card has the
+    card; other devices of the host that a guest may have are left out.
     """
     domain = etree.fromstring(xml.encode())
+    found = [parts.card_by_function.get(function) for function in _hostdevs(domain)]
+    ours = _metadata(domain)
+    if ours is None:
+        found += [parts.card_by_node.get(node) for node in _nodes(domain)]
+    return frozenset(card for card in found if card) | (ours or frozenset())
+
+
+def _metadata(domain: etree._Element) -> frozenset[PciAddress] | None:
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
     if ours is not None:
         with contextlib.suppress(exception.InvalidPciAddress):
             return frozenset(PciAddress.parse(each.get("address", "")) for each in ours)
-    found = [parts.card_by_node.get(node) for node in _nodes(domain)]
-    found += [parts.card_by_function.get(function) for function in _hostdevs(domain)]
-    return frozenset(card for card in found if card)
+    return None
 
 
 def _hostdevs(domain: etree._Element) -> Iterator[PciAddress]:

@@ -100,7 +100,7 @@ class Survey:
         """The offered card behind each PCI function and each node that is one card's alone."""
         gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
         return domains.Parts(
-            {node: gpu.address for gpu in gpus for node in nodes.own_nodes(gpu, self.roots)},
+            {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, self.roots)},
             {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
         )
 

@@ -68,6 +68,11 @@ class GPUsInTest(unittest.TestCase):
         ours = domains.GuestMetaGPUs((A, C)).to_xml()
         self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
 
+    def test_metadata_does_not_hide_a_pci_device(self) -> None:
+        ours = domains.GuestMetaGPUs((A,)).to_xml()
+        devices = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
+        self.assertNames([A, C], domain(devices, ours))
+
     def test_others_metadata(self) -> None:
         theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
         self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
