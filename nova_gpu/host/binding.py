@@ -106,11 +106,13 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
         formers = former_drivers.load(means.records, address, means.roots)
         gpu = _card(address, means.roots) if formers else None
         if gpu is not None:
-            back = {
-                each: formers[each]
-                for each in passthrough.functions(gpu)
-                if each in formers and vfio.is_vfio(vfio.driver(each, means.roots))
-            }
+            here = [each for each in passthrough.functions(gpu) if each in formers]
+            now = _drivers(here, means.roots)
+            # One without a driver is left over from an earlier try; any other is the operator's.
+            ours = [
+                each for each in here if now[each].driver is None or vfio.is_vfio(now[each].driver)
+            ]
+            back = {each: formers[each] for each in ours if now[each] != formers[each]}
             _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
         former_drivers.forget(means.records, address)
 

@@ -112,6 +112,18 @@ class TestThereAndBack(BindingTestCase):
         self.assertEqual(["vfio-pci"] * 3, self.drivers())
         self.assertEqual(frozenset(), former_drivers.recorded(self.records))
 
+    def test_what_an_earlier_try_left_without_a_driver(self) -> None:
+        self.to_guests()
+        self.host.bind(CARD, None)
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+
+    def test_what_the_operator_bound_meanwhile_stays(self) -> None:
+        self.to_guests()
+        self.host.bind(CARD, "nouveau")
+        self.to_host()
+        self.assertEqual(["nouveau", "snd_hda_intel", None], self.drivers())
+
     def test_a_card_that_is_gone(self) -> None:
         self.to_guests()
         for address in (USB, AUDIO, CARD):
