@@ -2,6 +2,10 @@
 """Gives a whole card to guests, that is to vfio-pci, and back to what had it before. For root.
 
 A card that was with vfio-pci already, because it was prepared at boot, stays there for ever.
+
+While a driver does not let go, the kernel holds the function's lock, and whoever reads
+driver_override, sriov_numvfs or another attribute that takes it waits as well, and cannot be ended.
+None of those is read here or anywhere else outside of the script.
 """
 
 from __future__ import annotations
@@ -25,10 +29,9 @@ from nova_gpu.host import (
     former_drivers,
     open_devices,
     passthrough,
-    sysfs,
     vfio,
 )
-from nova_gpu.host.former_drivers import Former, Formers
+from nova_gpu.host.former_drivers import Formers
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.selection import Selection
 
@@ -36,7 +39,6 @@ LOG = logging.getLogger(__name__)
 
 _SCRIPT = pathlib.Path(__file__).with_name("rebind.py")
 _SETTLE_S = 5.0
-_NO_OVERRIDE = "(null)"  # how the kernel shows it
 _SEE_KERNEL_LOG = "see the kernel's log about it"
 
 
@@ -54,6 +56,10 @@ class _NotMoved(Exception):
     def __init__(self, reason: str, remedy: str = _SEE_KERNEL_LOG, *, hangs: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.remedy, self.hangs = reason, remedy, hangs
+
+
+class _InUse(_NotMoved):
+    """A process has it open: nothing was touched."""
 
 
 # One card is moved by one thread at a time.
@@ -82,12 +88,20 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         _load_driver(means)
         before = former_drivers.load(means.records, address, means.roots)
         now = _drivers(functions, means.roots)
-        others = {each: former for each, former in now.items() if not vfio.is_vfio(former.driver)}
-        kept = {each: former for each, former in before.items() if each not in others}
+        # One that an earlier try left without a driver had the one that is written down.
+        others = {
+            each: driver or before.get(each)
+            for each, driver in now.items()
+            if not vfio.is_vfio(driver)
+        }
+        kept = {each: driver for each, driver in before.items() if each not in others}
         former_drivers.save(means.records, address, {**kept, **others}, means.roots)
         try:
-            wanted = dict.fromkeys(others, Former(vfio.DRIVER, vfio.DRIVER))
+            wanted = dict.fromkeys(others, vfio.DRIVER)
             _move(gpu, wanted, open_devices.numbers(gpu, means.roots), means)
+        except _InUse:
+            former_drivers.save(means.records, address, kept, means.roots)
+            raise
         except _NotMoved as error:
             # What hangs stays written down, because nobody knows how it ends.
             if not error.hangs:
@@ -108,13 +122,14 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
         if gpu is not None:
             here = [each for each in passthrough.functions(gpu) if each in formers]
             now = _drivers(here, means.roots)
-            # One without a driver is left over from an earlier try; any other is the operator's.
-            ours = [
-                each for each in here if now[each].driver is None or vfio.is_vfio(now[each].driver)
-            ]
-            back = {each: formers[each] for each in ours if now[each] != formers[each]}
+            back = {each: formers[each] for each in here if _is_ours(now[each])}
             _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
         former_drivers.forget(means.records, address)
+
+
+def _is_ours(driver: str | None) -> bool:
+    """One without a driver is left over from an earlier try; what the operator has bound stays."""
+    return driver is None or vfio.is_vfio(driver)
 
 
 @contextlib.contextmanager
@@ -139,11 +154,7 @@ def _card(address: model.PciAddress, roots: Roots) -> model.GPU | None:
 
 
 def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> Formers:
-    found = {}
-    for each in functions:
-        override = sysfs.attribute(vfio.device(each, roots), "driver_override")
-        found[each] = Former(vfio.driver(each, roots), "" if override == _NO_OVERRIDE else override)
-    return found
+    return {each: vfio.driver(each, roots) for each in functions}
 
 
 def _load_driver(means: Means) -> None:
@@ -159,10 +170,8 @@ def _load_driver(means: Means) -> None:
 
 def _undo(gpu: model.GPU, others: Formers, kept: Formers, means: Means) -> None:
     """Back to *others*. Where that fails too, they stay written down."""
-    now = _drivers(others, means.roots)
-    moved = {each: former for each, former in others.items() if now[each] != former}
     try:
-        _move(gpu, moved, (), means)
+        _move(gpu, others, (), means)
     except _NotMoved as error:
         LOG.error("GPU %s did not get its former drivers back: %s", gpu.address, error.reason)
     else:
@@ -188,8 +197,7 @@ def _move(
         "devices": sorted(devices),
         "settle_s": _SETTLE_S,
         "moves": [
-            {"address": str(each), "override": wanted.override, "driver": wanted.driver}
-            for each, wanted in sorted(drivers.items())
+            {"address": str(each), "driver": driver} for each, driver in sorted(drivers.items())
         ],
     }
     try:
@@ -204,7 +212,7 @@ def _move(
         raise _NotMoved(f"the process that binds it {error}") from error
     if answer["holders"]:
         who = ", ".join(f"{command} (pid {pid})" for pid, command in answer["holders"])
-        raise _NotMoved(f"it is in use by {who}", "end that first")
+        raise _InUse(f"it is in use by {who}", "end that first")
     if answer["error"]:
         raise _NotMoved(answer["error"])
 

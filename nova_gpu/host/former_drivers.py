@@ -8,7 +8,6 @@ Drivers are bound anew when the host boots: what was written before that is void
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -23,15 +22,8 @@ _DRIVER = re.compile(r"[\w-]+", re.ASCII)
 _SUFFIX = ".json"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Former:
-    """``driver`` ``None``: it had none. ``override`` is its driver_override, ``""`` for none."""
-
-    driver: str | None
-    override: str = ""
-
-
-Formers = Mapping[model.PciAddress, Former]
+# By function; None where it had no driver.
+Formers = Mapping[model.PciAddress, str | None]
 
 
 class Untrusted(Exception):
@@ -71,8 +63,8 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
         if content["boot_id"] != _boot_id(roots):
             return {}
         return {
-            model.PciAddress.parse(address): Former(_checked(driver), _checked(override) or "")
-            for address, (driver, override) in content["functions"].items()
+            model.PciAddress.parse(address): _checked(driver)
+            for address, driver in content["functions"].items()
         }
     except (ValueError, LookupError, TypeError, AttributeError, exception.GPUError) as error:
         path = folder / _name(card)
@@ -90,7 +82,7 @@ def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: 
         return
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o755)
-    functions = {str(address): (each.driver, each.override) for address, each in formers.items()}
+    functions = {str(address): driver for address, driver in formers.items()}
     text = json.dumps({"boot_id": _boot_id(roots), "functions": functions})
     with _opened(folder) as folder_fd:
         new = f".{_name(card)}"

@@ -136,8 +136,8 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
     """A card that others have a part of cannot be given whole."""
     for address in functions(gpu):
         device = vfio.device(address, roots)
-        virtual = sysfs.decimal(device, "sriov_numvfs")
-        if virtual:
+        # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
+        if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
             return (
                 f"it has {virtual} SR-IOV virtual functions; write 0 to "
                 f"/sys/bus/pci/devices/{address}/sriov_numvfs"

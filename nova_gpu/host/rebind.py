@@ -7,10 +7,11 @@ is one JSON object::
 
     {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
      "settle_s": 5,
-     "moves": [{"address": "0000:81:00.0", "override": "vfio-pci", "driver": "vfio-pci"}, ...]}
+     "moves": [{"address": "0000:81:00.0", "driver": "vfio-pci"}, ...]}
 
 Where a process has one of the character *devices* (major, minor) open nothing is moved. ``driver``
-null leaves a function without one. A driver may probe after the write has returned
+null leaves a function without one. A function's driver_override becomes vfio-pci for that driver
+and is cleared for any other. A driver may probe after the write has returned
 (PROBE_PREFER_ASYNCHRONOUS): that is waited for, for *settle_s* seconds. Before each step it prints
 a line that says which, so that the last one names what hangs, and in the end one JSON object::
 
@@ -28,6 +29,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
+_VFIO = "vfio-pci"
 _STEP_S = 0.02
 
 
@@ -71,9 +73,9 @@ class _NotMoved(Exception):
     """Why a function is not with its driver"""
 
 
-def _move(sysfs: str, settle_s: float, address: str, override: str, driver: str | None) -> None:
+def _move(sysfs: str, settle_s: float, address: str, driver: str | None) -> None:
     device = f"{sysfs}/bus/pci/devices/{address}"
-    _write(f"{device}/driver_override", f"{override}\n")
+    _write(f"{device}/driver_override", _VFIO if driver == _VFIO else "\n")
     present = _driver(device)
     if present == driver:
         return

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
+import struct
 import tempfile
+import time
 import unittest
 from collections.abc import Iterator
 from unittest import mock
@@ -16,9 +19,16 @@ from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
 import nova_gpu.privsep.vfio
+from nova_gpu.cmd import host_check
 from nova_gpu.core import exception
+from nova_gpu.virt import survey
 from tests.vfio import base, host
 from tools.vfiolab import cards
+
+_SET_IOMMU = 0x3B66
+_GROUP_SET_CONTAINER = 0x3B68
+_GROUP_GET_DEVICE_FD = 0x3B6A
+_TYPE1 = 1
 
 
 class BindingTest(unittest.TestCase):
@@ -64,11 +74,64 @@ class BindingTest(unittest.TestCase):
         nova_gpu.privsep.vfio.give_to_host(self.card)
         self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
 
+    def test_not_while_a_process_has_a_node_of_the_hosts_driver(self) -> None:
+        (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{self.card}-card")
+        with node.open(), self.assertRaises(exception.BindingFailed) as raised:
+            nova_gpu.privsep.vfio.give_to_guests(self.card)
+        self.assertIn(f"(pid {os.getpid()})", str(raised.exception))
+        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+
+    def test_a_driver_that_does_not_let_go(self) -> None:
+        """A device that was taken from its group is named by no node: nobody can see who has it."""
+        nova_gpu.privsep.vfio.give_to_guests(self.card)
+        self.enterContext(config_fixture.Config(CONF)).config(group="gpu", bind_timeout=3)
+        with self._device_open():
+            for limit in (" within 3 s", ""):
+                started = time.monotonic()
+                with self.assertRaises(exception.BindingFailed) as raised:
+                    nova_gpu.privsep.vfio.give_to_host(self.card)
+                self.assertLess(time.monotonic() - started, 30)
+                step = f"unbinding {self.card} from vfio-pci does not end{limit}"
+                self.assertIn(step, str(raised.exception))
+            # nova-compute's periodic look at the host does not wait for it either.
+            found = host_check.check(survey.Survey(), pathlib.Path("/"))
+            self.assertIn(self.card, [each.address for each in found])
+        ends = time.monotonic() + 60
+        while host.driver(self.card) is not None:  # what hung goes on
+            self.assertLess(time.monotonic(), ends)
+            time.sleep(0.1)
+        self._until_given_back(ends)
+        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+
+    def _until_given_back(self, ends: float) -> None:
+        """What was ended dies a moment after the kernel let it go."""
+        while True:
+            try:
+                return nova_gpu.privsep.vfio.give_to_host(self.card)
+            except exception.BindingFailed:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(0.1)
+
     @contextlib.contextmanager
-    def _group_open(self) -> Iterator[None]:
+    def _device_open(self) -> Iterator[None]:
+        """As a guest has it, through a container; include/uapi/linux/vfio.h has the calls."""
+        with contextlib.ExitStack() as stack:
+            container = os.open("/dev/vfio/vfio", os.O_RDWR)
+            stack.callback(os.close, container)
+            with self._group_open() as group:
+                fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack("i", container))
+                fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
+                name = bytearray(self.card.encode() + b"\0")
+                device = fcntl.ioctl(group, _GROUP_GET_DEVICE_FD, name, True)
+                stack.callback(os.close, device)
+            yield
+
+    @contextlib.contextmanager
+    def _group_open(self) -> Iterator[int]:
         node = pathlib.Path("/dev/vfio", str(host.group(self.card)))
         group = os.open(node, os.O_RDWR)
         try:
-            yield
+            yield group
         finally:
             os.close(group)

@@ -14,7 +14,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import binding, child, former_drivers
+from nova_gpu.host import binding, child, former_drivers, passthrough
 from tests.fixtures import consoles, hosts, kernel, pci
 
 CARD, AUDIO, USB = "0000:81:00.0", "0000:81:00.1", "0000:81:00.2"
@@ -99,12 +99,6 @@ class TestThereAndBack(BindingTestCase):
         self.to_host()
         self.assertEqual(["vfio-pci", "snd_hda_intel", None], self.drivers())
 
-    def test_an_override_of_the_operators_comes_back(self) -> None:
-        (self.host.path(AUDIO) / "driver_override").write_text("snd_hda_intel\n")
-        self.to_guests()
-        self.to_host()
-        self.assertEqual(["", "snd_hda_intel", ""], self.overrides())
-
     def test_what_was_written_before_the_host_booted_is_void(self) -> None:
         self.to_guests()
         self.kernel.boot("00000000-30a7-4b02-8d0c-1f36be1a5d80")
@@ -115,6 +109,13 @@ class TestThereAndBack(BindingTestCase):
     def test_what_an_earlier_try_left_without_a_driver(self) -> None:
         self.to_guests()
         self.host.bind(CARD, None)
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+
+    def test_the_same_when_the_next_guest_comes(self) -> None:
+        self.to_guests()
+        self.host.bind(CARD, None)
+        self.to_guests()
         self.to_host()
         self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
 
@@ -288,6 +289,20 @@ class TestHangs(BindingTestCase):
             thread.join()
         self.assertEqual([], errors)
         self.assertEqual(3, len([each for each in self.kernel.done if each.endswith("vfio-pci")]))
+
+
+class TestLock(BindingTestCase):
+    def test_nobody_but_the_script_reads_what_waits_for_the_functions_lock(self) -> None:
+        """With real vfio such a read cannot be ended; here nobody answers it."""
+        self.useFixture(fixtures.Timeout(60, gentle=True))
+        for name in ("driver_override", "sriov_numvfs"):
+            path = self.host.path(CARD) / name
+            path.unlink(missing_ok=True)
+            os.mkfifo(path)
+        self.assertIn("took too long", self.refused(timeout_s=2).reason)
+        self.assertIsNone(
+            passthrough.obstacle(binding._card(self.card, self.host.roots), self.host.roots)
+        )
 
 
 class TestScript(base.BaseTestCase):

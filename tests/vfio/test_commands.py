@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu host`` on a host with an IOMMU."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+import subprocess
+import unittest
+
+from nova.conf import CONF
+from oslo_config import fixture as config_fixture
+
+from nova_gpu.cmd import host_check, host_prepare
+from nova_gpu.virt import survey
+from tests.vfio import base, host
+from tools.vfiolab import cards
+
+_ROOT = pathlib.Path("/")
+
+
+class HostCommandsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        config = self.enterContext(config_fixture.Config(CONF))
+        config.config(group="gpu", addresses=[cards.WHOLE[1], cards.WITH_STRANGER])
+        config.config(group="libvirt", virt_type="kvm")
+
+    def test_check(self) -> None:
+        whole, with_stranger = host_check.check(survey.Survey(), _ROOT)
+        self.assertEqual(((), cards.WHOLE[1]), (whole.obstacles, whole.address))
+        self.assertEqual(base.HOST_DRIVERS, list(whole.drivers.values()))
+        self.assertIn(cards.STRANGER, with_stranger.obstacles[0])
+
+    def test_check_of_a_card_in_use(self) -> None:
+        (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{cards.WHOLE[1]}-card")
+        with node.open():
+            whole, _ = host_check.check(survey.Survey(), _ROOT)
+        self.assertIn("it is in use by ", whole.obstacles[0])
+
+    def test_prepared(self) -> None:
+        """The ids of the card are also those of the one with a stranger: udev binds by address."""
+        card = cards.WHOLE[1]
+        before = self._files()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            status = host_prepare.main(survey.Survey(), _ROOT, apply=True)
+        self.assertEqual(0, status)
+        self.addCleanup(self._to_host, card)
+        for function in host.functions(card):
+            host.unbind(function)
+        self._udevadm("control", "--reload")
+        self._udevadm("trigger", "--action=add", "--subsystem-match=pci")
+        self._udevadm("settle")
+        self.assertEqual(base.VFIO_DRIVERS, host.drivers(card))
+        self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WHOLE[0]))
+        self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WITH_STRANGER))
+        with contextlib.redirect_stdout(io.StringIO()):
+            host_prepare.undo(_ROOT)
+        self.assertEqual(before, self._files())
+
+    def _to_host(self, card: str) -> None:
+        self._udevadm("control", "--reload")
+        for function in host.functions(card):
+            host.override_by(function, "")
+            if host.driver(function) is not None:
+                host.unbind(function)
+            host.probe(function)
+
+    def _files(self) -> dict[str, bytes]:
+        folders = (_ROOT / "etc", _ROOT / "var/lib/nova-gpu")
+        paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        return {str(path): path.read_bytes() for path in paths}
+
+    def _udevadm(self, *words: str) -> None:
+        subprocess.run(["udevadm", *words], check=True)
