@@ -49,7 +49,7 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path) -> Finding:
         drivers = {str(each): vfio.driver(each, looked.roots) for each in functions}
         if looked.mode is DeliveryMode.PCI:
             found += _in_use(gpu, drivers, looked.roots)
-            remarks = tuple(_remarks(gpu, drivers, looked.roots))
+            remarks = () if found else tuple(_remarks(gpu, drivers, looked.roots))
     except (OSError, ValueError) as error:
         drivers = {}
         found.append(f"the host does not tell about it: {error}; see the kernel's log about it")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pathlib
+import re
 import subprocess
 import unittest
 
@@ -18,6 +19,7 @@ from tests.vfio import base, host
 from tools.vfiolab import cards
 
 _ROOT = pathlib.Path("/")
+_DOCUMENTED = pathlib.Path(__file__).parents[2] / "doc/source/admin/host-check"
 
 
 class HostCommandsTest(unittest.TestCase):
@@ -32,11 +34,35 @@ class HostCommandsTest(unittest.TestCase):
         self.assertEqual(base.HOST_DRIVERS, list(whole.drivers.values()))
         self.assertIn(cards.STRANGER, with_stranger.obstacles[0])
 
-    def test_check_of_a_card_in_use(self) -> None:
-        (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{cards.WHOLE[1]}-card")
-        with node.open():
-            whole, _ = host_check.check(survey.Survey(), _ROOT)
-        self.assertIn("it is in use by ", whole.obstacles[0])
+    def test_documentation(self) -> None:
+        """What doc/ shows is what the command prints."""
+        card = cards.WHOLE[1]
+        CONF.set_override("addresses", [card], group="gpu")
+        self.assertPrinted("unbound", 0)
+        (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{card}-card")
+        with node.open() as file:
+            process = subprocess.Popen(["sleep", "600"], pass_fds=[file.fileno()])
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertPrinted("busy", 1)
+        process.kill()
+        process.communicate()
+        self.addCleanup(self._to_host, card)
+        for function in host.functions(card):
+            host.override_by(function, "vfio-pci")
+            host.unbind(function)
+            host.probe(function)
+        self.assertPrinted("prepared", 0)
+
+    def assertPrinted(self, name: str, status: int) -> None:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            self.assertEqual(status, host_check.main(survey.Survey(), _ROOT, as_json=False))
+        printed, shown = (
+            re.sub(r"\(pid \d+\)", "(pid N)", text)
+            for text in (output.getvalue(), (_DOCUMENTED / f"{name}.txt").read_text())
+        )
+        self.assertEqual(shown, printed)
 
     def test_prepared(self) -> None:
         """The ids of the card are also those of the one with a stranger: udev binds by address."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 
 from nova_gpu.cmd import host_check
 from nova_gpu.virt import survey
 from tests.fixtures import hosts, pci
 from tests.unit.cmd import base
+
+DOCUMENTED = pathlib.Path(__file__).parents[3] / "doc/source/admin/host-check"
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 
@@ -74,6 +77,38 @@ class HostCheckTest(base.HostTestCase):
     def test_no_card(self) -> None:
         hosts.Host(self.root)
         self.assertIn("No GPU was found", self.check(1))
+
+
+class DocumentationTest(base.HostTestCase):
+    """The outputs in doc/ are of real runs; tests/vfio compares them there."""
+
+    CARD, AUDIO = "0000:02:00.0", "0000:02:00.1"
+
+    def assertPrinted(self, name: str, status: int) -> None:
+        looked = survey.Survey()
+        shown = self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
+        self.assertEqual((DOCUMENTED / f"{name}.txt").read_text(), shown)
+
+    def host(self, *, iommu: bool = True) -> hosts.Host:
+        host = hosts.Host(self.root, iommu=iommu)
+        (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
+        host.add_gpu(
+            self.CARD, "10de", "1091", driver="bochs-drm", companions=(pci.AUDIO,), memory_mib=0
+        )
+        host.bind(self.AUDIO, "snd_hda_intel")
+        return host
+
+    def test_no_iommu(self) -> None:
+        self.host(iommu=False)
+        self.assertPrinted("no-iommu", 1)
+
+    def test_bound_and_unbound(self) -> None:
+        host = self.host()
+        if os.geteuid() == 0:
+            self.assertPrinted("unbound", 0)
+        for address in (self.CARD, self.AUDIO):
+            host.bind(address, "vfio-pci")
+        self.assertPrinted("prepared", 0)
 
 
 class CommandTest(base.CommandTestCase):
