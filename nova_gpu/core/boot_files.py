@@ -41,14 +41,18 @@ class File:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
     """One function of a card for guests. ``modules`` are those of the host's that would take it;
-    ``shared``: functions that stay with the host have its ids too."""
+    ``shared``: the names of functions with the same ids that stay with the host."""
 
     address: PciAddress
     vendor_id: str
     product_id: str
     class_code: int
     modules: tuple[str, ...] = ()
-    shared: bool = False
+    shared: tuple[str, ...] = ()
+
+    @property
+    def ids(self) -> str:
+        return f"{self.vendor_id}:{self.product_id}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ def files(functions: Iterable[Function], host: Host) -> tuple[File, ...]:
     functions = tuple(functions)
     if not functions:
         return ()
-    overridden = [each.address for each in functions if each.shared]
+    overridden = [each for each in functions if each.shared]
     found = [
         File(MODPROBE, _HEAD + _modprobe(functions)),
         File(MODULES_LOAD, f"{_HEAD}vfio-pci\n"),
@@ -99,7 +103,7 @@ def files(functions: Iterable[Function], host: Host) -> tuple[File, ...]:
 
 
 def _ids(functions: Iterable[Function]) -> list[str]:
-    return sorted({f"{each.vendor_id}:{each.product_id}" for each in functions if not each.shared})
+    return sorted({each.ids for each in functions if not each.shared})
 
 
 def _modprobe(functions: tuple[Function, ...]) -> str:
@@ -117,10 +121,11 @@ def _modules(function: Function) -> Iterable[str]:
             yield from modules
 
 
-def _rule(address: PciAddress) -> str:
+def _rule(function: Function) -> str:
     """The last part is for a vfio-pci that was there before the rule."""
     return (
-        f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}", '
+        f"# Not by its ids {function.ids}, which {', '.join(function.shared)} has too.\n"
+        f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{function.address}", '
         'ATTR{driver_override}="vfio-pci", '
         "RUN+=\"/bin/sh -c 'modprobe -q vfio-pci; echo %k > /sys/bus/pci/drivers_probe'\"\n"
     )

@@ -46,7 +46,7 @@ def functions(
                 *ids,
                 sysfs.hexadecimal(device, "class"),
                 _modules(device, aliases),
-                shared=not by_ids[ids] <= set(map(str, mine)),
+                shared=tuple(sorted(by_ids[ids] - set(map(str, mine)))),
             )
         )
     return tuple(found)

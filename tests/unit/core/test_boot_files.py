@@ -68,11 +68,12 @@ class TestFiles(base.BaseTestCase):
         self.assertIn(boot_files.MODPROBE, files[boot_files.DRACUT])
 
     def test_ids_that_others_have_too(self) -> None:
-        audio = dataclasses.replace(AUDIO, shared=True)
+        audio = dataclasses.replace(AUDIO, shared=("0000:c1:00.1",))
         for host in (DEBIAN, FEDORA):
             files = self.texts((CARD, audio), host)
             self.assertIn("ids=10de:1e04\n", files[boot_files.MODPROBE])
-            rules = files[boot_files.UDEV].splitlines()[1:]
+            named, *rules = files[boot_files.UDEV].splitlines()[1:]
+            self.assertEqual("# Not by its ids 10de:10f7, which 0000:c1:00.1 has too.", named)
             self.assertEqual(1, len(rules))
             self.assertIn('KERNEL=="0000:81:00.1"', rules[0])
             self.assertIn('ATTR{driver_override}="vfio-pci"', rules[0])
@@ -80,7 +81,7 @@ class TestFiles(base.BaseTestCase):
             self.assertIn(boot_files.UDEV, initramfs)
 
     def test_all_shared(self) -> None:
-        card = dataclasses.replace(CARD, shared=True)
+        card = dataclasses.replace(CARD, shared=("0000:c1:00.1",))
         files = self.texts((card,), DEBIAN)
         self.assertNotIn("ids=", files[boot_files.MODPROBE])
         self.assertIn("softdep nvidia pre: vfio-pci", files[boot_files.MODPROBE])
@@ -101,6 +102,6 @@ class TestKernelArguments(base.BaseTestCase):
 
     def test_vfio_pci_that_is_part_of_the_kernel(self) -> None:
         host = dataclasses.replace(FEDORA, built_in=True)
-        audio = dataclasses.replace(AUDIO, shared=True)
+        audio = dataclasses.replace(AUDIO, shared=("0000:c1:00.1",))
         arguments = boot_files.kernel_arguments((CARD, audio), host)
         self.assertEqual(("iommu=pt", "vfio-pci.ids=10de:1e04"), arguments)

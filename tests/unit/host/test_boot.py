@@ -33,7 +33,7 @@ class TestFunctions(base.BaseTestCase):
         self.host.add_gpu(ONE, "10de", "1e04", companions=(pci.AUDIO,))
         found = self.functions(ONE)
         self.assertEqual(
-            [(ONE, "1e04", False), ("0000:81:00.1", "10f0", False)],
+            [(ONE, "1e04", ()), ("0000:81:00.1", "10f0", ())],
             [(str(each.address), each.product_id, each.shared) for each in found],
         )
 
@@ -41,9 +41,9 @@ class TestFunctions(base.BaseTestCase):
         self.host.add_gpu(ONE, "10de", "1e04", companions=(pci.AUDIO,))
         self.host.add_gpu(TWO, "10de", "2335", companions=(pci.AUDIO,))
         found = self.functions(ONE)
-        self.assertEqual([False, True], [each.shared for each in found])
+        self.assertEqual([(), ("0000:82:00.1",)], [each.shared for each in found])
         found = self.functions(ONE, TWO)
-        self.assertEqual([False] * 4, [each.shared for each in found])
+        self.assertEqual([()] * 4, [each.shared for each in found])
 
     def test_modules_that_would_take_it(self) -> None:
         """Whoever has it now: otherwise the files would change once the card is prepared."""
