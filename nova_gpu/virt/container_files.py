@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pathlib
 
-import libvirt
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+from nova_gpu.core import exception
 from nova_gpu.host import libraries
 from nova_gpu.virt import domains
 
@@ -19,8 +19,8 @@ def prune(host: libvirt_host.Host, library_root: pathlib.Path) -> None:
     """Removes those that no guest has bound: of drivers that were replaced."""
     try:
         in_use = domains.mount_sources(host)
-    except libvirt.libvirtError as error:
-        LOG.warning("Which libraries guests use is not known, so all are kept: %s", error)
+    except exception.DomainsUnreadable as error:
+        LOG.warning("%s. The libraries that guests may use are all kept.", error)
         return
     for folder in libraries.prune(library_root, in_use):
         LOG.info("Removed the libraries in %s, which no guest uses any more", folder)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import libvirt
 from lxml import etree
+from nova import exception as nova_exception
 from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
@@ -50,7 +51,7 @@ class Parts:
 def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[PciAddress]]:
     """The GPUs that each domain names, running or only defined, by the domain's uuid.
 
-    :raises libvirt.libvirtError: where the domains cannot be listed
+    :raises DomainsUnreadable: where libvirt does not list them
     """
     return {uuid: gpus_in(xml, parts) for uuid, xml in _domains(host)}
 
@@ -58,7 +59,7 @@ def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset
 def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
     """The host's files and folders that any domain has bound, running or only defined.
 
-    :raises libvirt.libvirtError: where the domains cannot be listed
+    :raises DomainsUnreadable: where libvirt does not list them
     """
     return frozenset(
         source.get("dir", "")
@@ -67,8 +68,18 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
     )
 
 
-def _domains(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
+def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
     """uuid and XML of every domain"""
+    try:
+        return list(_listed(host))
+    except libvirt.libvirtError as error:
+        raise exception.DomainsUnreadable(str(error)) from error
+    except nova_exception.HypervisorUnavailable as error:
+        # Nova's word for a libvirt that cannot be reached at all; what libvirt said is behind it.
+        raise exception.DomainsUnreadable(str(error.__context__ or error)) from error
+
+
+def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
     for guest in host.list_guests(only_running=False):
         try:
             xml = guest.get_xml_desc()

@@ -8,7 +8,6 @@ import pathlib
 import threading
 from collections.abc import Collection, Iterator, Mapping
 
-import libvirt
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
@@ -24,12 +23,10 @@ from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
     binding,
+    census,
     container_files,
-    domains,
-    holds,
     occupancy,
     provider_tree,
-    records,
     survey,
 )
 from nova_gpu.virt import offer as offers
@@ -47,12 +44,12 @@ class HostGPUs:
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
         self._host = host
         self._virtapi = virtapi
-        self._compute_host = CONF.host
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
         self._provider_uuids: dict[GroupKey, str] = {}
         self._occupancy = occupancy.Occupancy()
         self._survey = survey.Survey()
+        self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self._offer))
         self.mode = self._survey.mode
         self._bindings = binding.Bindings(self.roots, self._occupancy)
 
@@ -93,8 +90,8 @@ class HostGPUs:
         """
         self._find()
         if starting or self._offer or self._provider_uuids:
-            self._look_again()
-            if self._read_records() and self.mode is DeliveryMode.PCI:
+            self._census.look_again()
+            if self._census.read_records() and self.mode is DeliveryMode.PCI:
                 counted = self._occupancy.counted()
                 self._bindings.give_back(
                     card for card in self._cards() if card.address not in counted
@@ -109,35 +106,6 @@ class HostGPUs:
         with self._lock:
             self._offer = offers.offer(found, self._offer, self.mode, self._survey.obstacle)
         self._survey.report(found, self._offer)
-
-    def look_at_domains(self) -> holds.Named:
-        """Which GPUs the domains name, now.
-
-        :raises DomainsUnreadable: what libvirt said before is kept
-        """
-        try:
-            named = domains.gpus_by_domain(self._host, self._survey.parts(self._offer))
-        except libvirt.libvirtError as error:
-            raise exception.DomainsUnreadable(str(error)) from error
-        self._occupancy.saw_domains(named)
-        return named
-
-    def _look_again(self) -> None:
-        try:
-            self.look_at_domains()
-        except exception.DomainsUnreadable as error:
-            LOG.error("%s. What was known before is kept.", error)
-
-    def _read_records(self) -> bool:
-        context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
-        try:
-            self._occupancy.read_records(
-                lambda: records.read(context, self._compute_host, nodename)
-            )
-        except Exception as error:  # whatever the conductor, the bus or the database raise
-            LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
-            return False
-        return True
 
     # Publishing
 
@@ -204,12 +172,12 @@ class HostGPUs:
         :raises DeviceUnavailable: when another start or domain has one of them
         :raises DomainsUnreadable: when nobody can say so
         """
-        with self._occupancy.hold(instance_uuid, addresses, self.look_at_domains):
+        with self._occupancy.hold(instance_uuid, addresses, self._census.look_at_domains):
             try:
                 yield
             finally:
                 # Before the hold ends, so that at no moment nobody seems to have them.
-                self._look_again()
+                self._census.look_again()
 
     def give_to_guests(self, card: GPU) -> None:
         """:raises BindingFailed: where a function of *card* cannot be had from the host's driver"""
@@ -237,7 +205,7 @@ class HostGPUs:
         if not self._offer:
             return
         had = self._occupancy.had_by(instance.uuid)
-        self._look_again()
+        self._census.look_again()
         if self.mode is DeliveryMode.PCI and not binding.is_rebuilding(instance):
             self._bindings.give_back(card for card in self._cards() if card.address in had)
 

@@ -5,8 +5,10 @@ import unittest
 from collections.abc import Sequence
 
 import libvirt
+from nova import exception as nova_exception
 from nova.virt.libvirt import config as vconfig
 
+from nova_gpu.core import exception
 from nova_gpu.virt import domains
 from tests.fixtures import cards
 
@@ -117,6 +119,15 @@ class Host:
         return () if only_running else self._guests
 
 
+class Unreachable:
+    def list_guests(self, only_running: bool = True) -> Sequence[Guest]:
+        """As ``nova.virt.libvirt.host.Host.get_connection`` does it"""
+        try:
+            raise libvirt.libvirtError("Failed to connect socket")
+        except libvirt.libvirtError:
+            raise nova_exception.HypervisorUnavailable() from None
+
+
 class ByDomainTest(unittest.TestCase):
     def test_every_domain(self) -> None:
         host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))
@@ -128,7 +139,18 @@ class ByDomainTest(unittest.TestCase):
 
     def test_unreadable_is_not_nothing(self) -> None:
         host = Host(Guest("one", Broken("broken")), Guest("two", domain()))
-        self.assertRaises(libvirt.libvirtError, domains.gpus_by_domain, host, PARTS)
+        with self.assertRaisesRegex(exception.DomainsUnreadable, "broken"):
+            domains.gpus_by_domain(host, PARTS)
+
+    def test_nobody_to_ask(self) -> None:
+        """What libvirt said is kept, and not Nova's word for it."""
+        for look in (lambda: domains.gpus_by_domain(Unreachable(), PARTS), self._mount_sources):
+            with self.assertRaisesRegex(exception.DomainsUnreadable, "Failed to connect socket"):
+                look()
+
+    @staticmethod
+    def _mount_sources() -> object:
+        return domains.mount_sources(Unreachable())
 
     def test_mount_sources(self) -> None:
         host = Host(Guest("one", domain(mount("/a") + mount("/b"))), Guest("two", domain()))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libvirt or the database does not answer."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import fixtures
+from nova import exception as nova_exception
+from nova.virt.libvirt import driver as libvirt_driver
+from oslo_messaging import exceptions as messaging_exceptions
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from tests.functional import base
+
+_DOMAIN = """
+<domain type='lxc'>
+  <name>somebodys</name><uuid>0d6ff4a4-6e33-4a5b-9c0f-3f0a4f1b4a1c</uuid>
+  <memory>1024</memory><vcpu>1</vcpu><os><type>exe</type><init>/sbin/init</init></os>
+  <devices>
+    <hostdev mode='capabilities' type='misc'><source><char>/dev/nvidia4</char></source></hostdev>
+    <filesystem type='mount'><source dir='{folder}'/><target dir='/usr/lib/nova-gpu'/></filesystem>
+  </devices>
+</domain>"""
+
+
+def _fail_once(
+    name: str, happened: list[str], which: Any, method: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if happened or kwargs != which:
+        return method(*args, **kwargs)
+    happened.append(name)
+    raise nova_exception.HypervisorUnavailable()
+
+
+class LibvirtTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+
+    def _once_unreachable(self, name: str, **kwargs: Any) -> list[str]:
+        """The next such call of a ``Host`` fails; gives the name of the compute host it was."""
+        happened: list[str] = []
+        for compute_host, compute in self.computes.items():
+            host = compute.driver._host
+            method = getattr(host, name)
+            fail = functools.partial(_fail_once, compute_host, happened, kwargs, method)
+            self.useFixture(fixtures.MockPatchObject(host, name, fail))
+        return happened
+
+    def _instead(self, method: str, substitute: Callable[..., Any]) -> None:
+        self.useFixture(
+            fixtures.MonkeyPatch(f"nova.virt.libvirt.driver.LibvirtDriver.{method}", substitute)
+        )
+
+    def test_what_a_start_failed_of_is_what_is_said(self) -> None:
+        happened = []
+
+        def fail(this: libvirt_driver.LibvirtDriver, *args: Any, **kwargs: Any) -> None:
+            happened.append(self._once_unreachable("get_connection"))
+            raise nova_exception.BuildAbortException(instance_uuid="it", reason="no such disk")
+
+        self._instead("_create_guest_with_network", fail)
+        self.assertIn("no such disk", self.boot_refused(self.gpu_flavor(1)))
+        self.assertEqual([["host1"]], happened)
+
+    def test_an_instance_is_deleted_all_the_same(self) -> None:
+        original = libvirt_driver.LibvirtDriver._undefine_domain
+        happened = []
+
+        def undefine(this: libvirt_driver.LibvirtDriver, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            happened.append(self._once_unreachable("get_connection"))
+
+        server = self.boot(self.gpu_flavor(8))
+        self._instead("_undefine_domain", undefine)
+        self._delete_server(server)
+        self.assertEqual([["host1"]], happened)
+        self.period()
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_without_a_hold_another_host_is_tried(self) -> None:
+        self.start_host("host2")
+        happened = self._once_unreachable("list_guests", only_running=False)
+        server = self.boot(self.gpu_flavor(2))
+        (other,) = {"host1", "host2"} - set(happened)
+        self.assertGPUs(server, base.FIRST_SOCKET[:2], other)
+        self.assertInventory(used=0, host=happened[0])
+        self.assertIn("Who has which GPU cannot be said", self.stdlog.logger.output)
+
+    def test_a_stranger_stays_one(self) -> None:
+        self._define("/srv")
+        self.period()
+        happened = self._once_unreachable("list_guests", only_running=False)
+        self.period()
+        self.assertEqual(["host1"], happened)
+        self.assertIn("What was known before is kept", self.stdlog.logger.output)
+        self.assertInventory(reserved=1)
+
+    def test_libraries_of_no_guest_go_at_start(self) -> None:
+        used, left = self._library("used"), self._library("left")
+        self._define(str(used))
+        self.restart_host("host1")
+        self.assertEqual([True, False], [used.is_dir(), left.is_dir()])
+
+    def test_libraries_stay_where_it_is_not_known_whose(self) -> None:
+        left = self._library("left")
+
+        def look(host: object) -> None:
+            raise exception.DomainsUnreadable("nobody answers")
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.domains.mount_sources", look))
+        self.restart_host("host1")
+        self.assertTrue(left.is_dir())
+
+    def _library(self, name: str) -> pathlib.Path:
+        folder = pathlib.Path(CONF.state_path, "gpu-libraries", name)
+        folder.mkdir(parents=True)
+        os.utime(folder, (0, 0))
+        return folder
+
+    def _define(self, folder: str) -> None:
+        connection = self.computes["host1"].driver._host.get_connection()
+        connection.defineXML(_DOMAIN.format(folder=folder)).create()
+
+
+class DatabaseTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.server = self.boot(self.gpu_flavor(2))
+        self.period()
+
+    def _break(self) -> None:
+        def read(*args: object) -> None:
+            raise messaging_exceptions.MessagingTimeout("nobody answers")
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.records.read", read))
+
+    def test_what_was_read_before_counts(self) -> None:
+        self._break()
+        self.period()
+        self.assertInventory(used=2)
+        self.assertIn("cannot be read: nobody answers", self.stdlog.logger.output)
+        self.assertNotIn("is kept from instances", self.stdlog.logger.output)
+        self.assertGPUs(
+            self.boot(self.gpu_flavor(6)), sorted(set(base.ALL) - set(base.FIRST_SOCKET[:2]))
+        )
