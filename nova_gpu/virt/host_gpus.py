@@ -103,9 +103,11 @@ class HostGPUs:
         except exception.DiscoveryFailed as error:
             LOG.error("%s. What was found before is kept.", error)
             return
+        # Before the lock, which every claim takes: it may be slow.
+        obstacles = self._survey.obstacles(found)
         with self._lock:
-            self._offer = offers.offer(found, self._offer, self.mode, self._survey.obstacle)
-        self._survey.report(found, self._offer)
+            offered = self._offer = offers.offer(found, self._offer, self.mode, obstacles)
+        self._survey.report(found, obstacles, offered)
 
     # Publishing
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import names, stats
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
@@ -20,7 +20,7 @@ def offer(
     found: Iterable[GPU],
     before: Offer,
     mode: DeliveryMode,
-    obstacle: Callable[[GPU], str | None],
+    obstacles: Mapping[PciAddress, str],
 ) -> Offer:
     """The groups of this host.
 
@@ -28,14 +28,14 @@ def offer(
     an instance may have it: it is ill then. A card that was never offered and cannot be given is
     left out.
 
-    :param obstacle: why a card cannot be given to a guest, ``None`` where it can
+    :param obstacles: why cards cannot be given to a guest, of those that cannot
     """
     by_address = {gpu.address: gpu for gpu in found}
     groups: dict[GroupKey, GPUGroup] = {}
     for gpu in by_address.values():
         key = group_key(gpu, mode)
         known = key in before and gpu.address in before[key].gpus
-        reason = obstacle(gpu)
+        reason = obstacles.get(gpu.address)
         if reason is None or known:
             groups[key] = _with(groups.get(key), key, gpu, reason)
     for key, group in before.items():

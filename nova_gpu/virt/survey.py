@@ -67,6 +67,14 @@ class Survey:
             self.roots, self._selection, self._overrides, lambda: self._nvml_facts
         )
 
+    def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
+        """Those of *found* that a guest of this host cannot be given: why, and what to do.
+
+        It reads the host, file after file, for every card.
+        """
+        reasons = {gpu.address: self.obstacle(gpu) for gpu in found}
+        return {address: reason for address, reason in reasons.items() if reason}
+
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
         if self.mode is DeliveryMode.LXC:
@@ -104,15 +112,14 @@ class Survey:
             {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
         )
 
-    def report(self, found: Iterable[GPU], offered: Offer) -> None:
+    def report(
+        self, found: Iterable[GPU], obstacles: Mapping[PciAddress, str], offered: Offer
+    ) -> None:
         """Says in the log what is offered and what is not, each card once until it changes."""
         ill = {a: reason for group in offered.values() for a, reason in group.ill.items()}
         fine = {a: gpu for group in offered.values() for a, gpu in group.gpus.items()}
         cards = {gpu.address: gpu for gpu in found} | fine
-        now = {
-            (address, ill.get(address) if address in fine else self.obstacle(gpu))
-            for address, gpu in cards.items()
-        }
+        now = {(address, (ill if address in fine else obstacles).get(address)) for address in cards}
         for address, reason in sorted(now - self._said, key=lambda each: each[0]):
             name = cards[address].product.name or cards[address].product.key
             if reason is None:

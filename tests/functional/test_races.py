@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import copy
+import threading
 import time
 from collections.abc import Callable
 
 import fixtures
 from nova.compute import manager
 
+from nova_gpu.core.model import GPU
+from nova_gpu.virt import survey
 from tests.functional import base
 
 
@@ -91,6 +95,29 @@ class ForgottenClaimTest(base.GPUServersTestBase):
         self.assertGPUs(slow, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=2, host="host1")
         self.assertInventory(used=2, host="host2")
+
+
+class SlowHostTest(base.GPUServersTestBase):
+    def test_no_claim_waits_for_a_look_at_the_host(self) -> None:
+        self.start_host()
+        compute = self.computes["host1"]
+        original = survey.Survey.obstacle
+        waited: list[bool] = []
+
+        def obstacle(this: survey.Survey, gpu: GPU) -> str | None:
+            if not waited:
+                tree = copy.deepcopy(compute.rt.provider_tree)
+                claim = threading.Thread(
+                    target=compute.driver.update_provider_tree, args=(tree, "host1"), daemon=True
+                )
+                claim.start()
+                claim.join(10)
+                waited.append(claim.is_alive())
+            return original(this, gpu)
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.survey.Survey.obstacle", obstacle))
+        self.period()
+        self.assertEqual([False], waited)
 
 
 class BurstTest(base.GPUServersTestBase):

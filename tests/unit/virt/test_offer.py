@@ -16,10 +16,8 @@ KEPLERS = GroupKey("10de", "1023", DeliveryMode.LXC)
 
 
 def look(gpus: Iterable[GPU], before: offer.Offer, *obstructed: str) -> offer.Offer:
-    def obstacle(gpu: GPU) -> str | None:
-        return "no node" if str(gpu.address) in obstructed else None
-
-    return offer.offer(gpus, before, DeliveryMode.LXC, obstacle)
+    obstacles = dict.fromkeys(cards.addresses(*obstructed), "no node")
+    return offer.offer(gpus, before, DeliveryMode.LXC, obstacles)
 
 
 class OfferTest(unittest.TestCase):
