@@ -92,7 +92,7 @@ def files(functions: Iterable[Function], host: Host) -> tuple[File, ...]:
     if overridden:
         found.append(File(UDEV, _HEAD + "".join(map(_rule, overridden))))
     if host.initramfs_tools:
-        found.append(File(INITRAMFS_TOOLS, _initramfs_tools(bool(overridden)), 0o755))
+        found.append(File(INITRAMFS_TOOLS, _initramfs_tools(), 0o755))
     if host.dracut:
         found.append(File(DRACUT, _HEAD + _dracut(bool(overridden))))
     arguments = kernel_arguments(functions, host)
@@ -131,16 +131,12 @@ def _rule(function: Function) -> str:
     )
 
 
-def _initramfs_tools(overridden: bool) -> str:
-    """It copies /etc/modprobe.d by itself, and of the rules only those that are its own."""
-    rules = ""
-    if overridden:
-        rules = f'mkdir -p "$DESTDIR/etc/udev/rules.d"\ncp -p {UDEV} "$DESTDIR/etc/udev/rules.d/"\n'
+def _initramfs_tools() -> str:
+    """It copies /etc/modprobe.d, and udev's own hook /etc/udev/rules.d."""
     return (
         f"#!/bin/sh\n{_HEAD}"
         'case "$1" in prereqs) exit 0 ;; esac\n'
         ". /usr/share/initramfs-tools/hook-functions\n"
-        f"{rules}"
         "force_load vfio-pci\n"
     )
 

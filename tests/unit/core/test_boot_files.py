@@ -77,8 +77,7 @@ class TestFiles(base.BaseTestCase):
             self.assertEqual(1, len(rules))
             self.assertIn('KERNEL=="0000:81:00.1"', rules[0])
             self.assertIn('ATTR{driver_override}="vfio-pci"', rules[0])
-            initramfs = files[boot_files.INITRAMFS_TOOLS if host is DEBIAN else boot_files.DRACUT]
-            self.assertIn(boot_files.UDEV, initramfs)
+        self.assertIn(boot_files.UDEV, files[boot_files.DRACUT])
 
     def test_all_shared(self) -> None:
         card = dataclasses.replace(CARD, shared=("0000:c1:00.1",))
