@@ -41,16 +41,14 @@ class VFIOTestCase(unittest.TestCase):
 
     # The guest
 
-    def seen_in(self, server: dict[str, Any], starts: int = 1) -> dict[str, tuple[str, str]]:
+    def seen_in(self, server: dict[str, Any]) -> dict[str, tuple[str, str]]:
         """(product, class) of the displays and audio devices that the guest sees, by address there,
-        after it was started for the *starts*th time."""
-
-        def is_ready() -> bool:
-            return self.cloud.console(server).count(_READY) >= starts
-
-        self.cloud.wait_for(f"start {starts} of {server['id']} up to its shell", is_ready)
-        last = self.cloud.console(server).split(_READY)[starts - 1]
-        return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(last)}
+        since it was started last."""
+        self.cloud.wait_for(
+            f"{server['id']} is up to its shell", lambda: _READY in self.cloud.console(server)
+        )
+        said = self.cloud.console(server)
+        return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(said)}
 
     # Placement
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
 
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
 
@@ -58,3 +59,12 @@ def override_by(address: str, driver: str) -> None:
 
 def probe(address: str) -> None:
     (_DEVICES.parent / "drivers_probe").write_text(address)
+
+
+def remove(address: str) -> subprocess.Popen[bytes]:
+    """Takes the function off the bus, which the kernel does when nobody has it any more."""
+    return subprocess.Popen(["sh", "-c", 'echo 1 >"$0"', str(_DEVICES / address / "remove")])
+
+
+def rescan() -> None:
+    (_DEVICES.parent / "rescan").write_text("1")

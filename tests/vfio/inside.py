@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio.inside [PATTERN ...]``: the tests, in the VM.
+"""``python -m tests.vfio.inside PART [PATTERN ...]``: a part of the tests, in a VM.
 
-All tests that need a cloud share one: under emulation it takes half a minute to come up. What ran
-before a panic of the VM is not run again; /out/done has the names.
+The tests of the part ``cloud`` share one cloud: under emulation it takes half a minute to come up.
+Those of the part ``host`` need none. What ran before a panic of the VM is not run again; /out/done
+has the names.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from tests.cloud import running
 
+PARTS = ("cloud", "host")
 OUT = pathlib.Path("/out")
 _DONE = OUT / "done"
 
@@ -49,17 +51,20 @@ def main() -> int:
     stream = running.begin()
     from tests.vfio import base, cloud
 
+    part, *patterns = sys.argv[1:]
     done = set(_DONE.read_text().split()) if _DONE.exists() else set()
-    suite = running.discover("tests/vfio", sys.argv[1:])
-    tests = [test for test in _flat(suite) if test.id() not in done]
+    suite = unittest.TestSuite(
+        test
+        for test in _flat(running.discover("tests/vfio", patterns))
+        if test.id() not in done and isinstance(test, base.VFIOTestCase) == (part == PARTS[0])
+    )
     result = Result(unittest.runner._WritelnDecorator(stream), True, 2)  # type: ignore[attr-defined]
-    shared = [test for test in tests if isinstance(test, base.VFIOTestCase)]
-    unittest.TestSuite(test for test in tests if test not in shared).run(result)
-    if shared:
-        errors = cloud.run(lambda: unittest.TestSuite(shared).run(result), OUT / "nova.log")
-        for text in errors:
+    if part == PARTS[0] and suite.countTestCases():
+        for text in cloud.run(lambda: suite.run(result), OUT / "nova.log"):
             stream.write(f"   0.0 s  cloud ... ERROR\nERROR: the cloud of these tests\n{text}\n")
-        result.failed = result.failed or bool(errors)
+            result.failed = True
+    else:
+        suite.run(result)
     stream.flush()
     return 1 if result.failed else 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the boots of one run did together."""
+"""What the VMs of one run did together, each in one or more boots."""
 
 from __future__ import annotations
 
@@ -12,29 +12,41 @@ _TEST = re.compile(r"^ *[\d.]+ s  \S+.* \.\.\. (ok|FAIL|ERROR|skipped .*)$", re.
 
 
 class Tally:
-    """Counts the lines of tests.cloud.running.Result, however they come in."""
+    """Of one VM. It counts the lines of tests.cloud.running.Result, however they come in."""
 
     def __init__(self) -> None:
         self._pending = ""
         self.ran = 0
         self.failed = 0
-        self.panics: list[Boot] = []
+        self.lost: list[Boot] = []
+        self.last: Boot | None = None
 
-    def read(self, text: str) -> None:
-        complete, _, self._pending = (self._pending + text).rpartition("\n")
+    @property
+    def passed(self) -> bool:
+        return self.last is not None and self.last.status == 0 and not self.failed
+
+    def read(self, text: str) -> str:
+        """The lines that *text* completes, to be shown."""
+        complete, newline, self._pending = (self._pending + text).rpartition("\n")
         for match in _TEST.finditer(complete):
             self.ran += 1
             self.failed += match[1] in ("FAIL", "ERROR")
+        return complete + newline
 
-    def lost(self, boot: Boot) -> None:
+    def lose(self, boot: Boot) -> str:
+        """What there is to say of a boot that has to be repeated."""
         self._pending = ""
-        self.panics.append(boot)
+        self.lost.append(boot)
+        return f"VM booted again after {self.ran} tests: {boot.end.value} {boot.reason}\n"
 
-    def closing(self, last: Boot, seconds: float) -> Sequence[str]:
-        """In unittest's words, for who reads its output, with what befell the VM before them."""
-        lines = [f"VM retried: {each.end.value} {each.reason}" for each in self.panics]
-        ran = self.ran
-        if last.status is None:
+
+def closing(tallies: Sequence[Tally], seconds: float) -> Sequence[str]:
+    """In unittest's words, for who reads its output, with what befell the VMs before them."""
+    lines = []
+    ran = sum(each.ran for each in tallies)
+    for each in tallies:
+        lines += [f"VM retried: {boot.end.value} {boot.reason}" for boot in each.lost]
+        if each.last is not None and each.last.status is None:
             ran += 1
-            lines.append(f"ERROR: the VM: {last.end.value} {last.reason}".rstrip())
-        return [*lines, f"Ran {ran} tests in {seconds:.3f}s"]
+            lines.append(f"ERROR: the VM: {each.last.end.value} {each.last.reason}".rstrip())
+    return [*lines, f"Ran {ran} tests in {seconds:.3f}s"]

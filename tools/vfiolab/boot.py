@@ -10,6 +10,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -60,6 +61,7 @@ def run(
     *,
     limit_s: float,
     environment: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
     on_output: Callable[[str], None],
     on_retry: Callable[[Boot], None],
 ) -> Boot:
@@ -67,11 +69,17 @@ def run(
 
     *command* runs in /project and may write to *out*, which is /out in the VM and stays from one
     boot to the next, so that it can go on where it was. What it prints is passed to *on_output*.
+    Who sets *stop*, in another thread, ends it as if its time were up.
     """
     write_command(out, command, environment or {})
     deadline = time.monotonic() + limit_s
+    stop = stop or threading.Event()
+
+    def goes_on() -> bool:
+        return not stop.is_set() and time.monotonic() < deadline
+
     for attempt in range(RETRIES + 1):
-        boot = _once(vm, out, deadline, on_output)
+        boot = _once(vm, out, goes_on, on_output)
         if boot.is_valid or attempt == RETRIES:
             break
         on_retry(boot)
@@ -96,7 +104,9 @@ def verdict(console: str) -> tuple[End, int | None, str]:
     return End.LOST, None, ""
 
 
-def _once(vm: VM, out: pathlib.Path, deadline: float, on_output: Callable[[str], None]) -> Boot:
+def _once(
+    vm: VM, out: pathlib.Path, goes_on: Callable[[], bool], on_output: Callable[[str], None]
+) -> Boot:
     console, output = out / "console", out / "output"
     console.write_bytes(b"")
     output.touch()
@@ -113,12 +123,12 @@ def _once(vm: VM, out: pathlib.Path, deadline: float, on_output: Callable[[str],
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables
         )
         try:
-            while child.poll() is None and time.monotonic() < deadline:
+            while child.poll() is None and goes_on():
                 time.sleep(_POLL_S)
                 on_output(source.read())
             end, status, reason = verdict(console.read_text(errors="replace"))
-            if end is not End.EXIT and child.returncode is None:
-                end = End.LIMIT
+            if end is not End.EXIT and not goes_on():
+                end, reason = End.LIMIT, ""
             elif end is not End.EXIT and child.returncode:
                 end, reason = End.EMULATOR, (out / "qemu.log").read_text(errors="replace")[-500:]
         finally:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a flavor to a guest with whole cards, and back to the host."""
+
+from __future__ import annotations
+
+import os
+
+from tests.vfio import base, host
+from tools.vfiolab import cards
+
+
+class CardsTest(base.VFIOTestCase):
+    def test_both_functions_and_back(self) -> None:
+        """As often as ``--rounds`` says; each guest has the card of the tenant before."""
+        flavor = self.cloud.flavor(gpus="= 1", gpu_arch="s== fermi", hypervisor="s== QEMU")
+        for number in range(int(os.environ.get("ROUNDS", "2"))):
+            server = self.cloud.boot(flavor, project=f"tenant-{number}")
+
+            self.assertEqual(
+                {"0000:01:00.0": base.DISPLAY, "0000:01:00.1": base.AUDIO}, self.seen_in(server)
+            )
+            self.assertEqual(host.functions(cards.WHOLE[0]), self.hostdevs(server))
+            self.assertEqual(base.VFIO_DRIVERS, host.drivers(cards.WHOLE[0]))
+            self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WHOLE[1]))
+            self.assertEqual(1, self.used())
+
+            self.cloud.delete(server)
+            self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WHOLE[0]))
+            self.assertEqual([None, None], list(map(host.override, host.functions(cards.WHOLE[0]))))
+            self.assertEqual([], host.open_groups())
+            self.assertEqual([], self.domains())
+            self.assertEqual(0, self.used())
+
+    def test_two_cards(self) -> None:
+        server = self.cloud.boot_with(2)
+
+        expected = {
+            f"0000:{bus}:00.{function}": kind
+            for bus in ("01", "02")
+            for function, kind in enumerate((base.DISPLAY, base.AUDIO))
+        }
+        self.assertEqual(expected, self.seen_in(server))
+        held = [function for card in cards.WHOLE for function in host.functions(card)]
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(2, self.used())
