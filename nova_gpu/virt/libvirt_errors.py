@@ -50,12 +50,7 @@ _TABLE: Sequence[tuple[str, str, str]] = (
         _BUSY,
     ),
     (
-        r"failed to open /dev/vfio/|error getting device from group|Failed to set iommu",
-        "vfio does not give it",
-        f"see the kernel's log; {_CHECK}",
-    ),
-    (
-        r"(VFIO_MAP_DMA failed|vfio_dma_map\([^\n]*)[^\n]*Cannot allocate memory",
+        r"(VFIO_MAP_DMA failed|vfio_(container_)?dma_map\()[^\n]*Cannot allocate memory",
         "the guest's memory cannot be locked for it",
         "give libvirt's guests a larger limit of locked memory, or the host more free memory",
     ),
@@ -66,6 +61,19 @@ _TABLE: Sequence[tuple[str, str, str]] = (
         "it could not be reset",
         f"boot the host again; if it comes back, the card cannot be given to guests one after "
         f"another there; {_CHECK}",
+    ),
+    (
+        r"Failed to (bind|detach|unbind) PCI device|Failed to load PCI driver module",
+        "libvirt could not take it from the host's driver",
+        f"see the kernel's log; {_CHECK}",
+    ),
+    # What QEMU says of a device of ours and is not above: of containers, groups, iommufd.
+    (
+        r"failed to open /dev/vfio/|error getting device from group|Failed to set iommu|"
+        r"no available container|iommufd|failed to add group \d+ to KVM|"
+        r"vfio [0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]:",
+        "vfio does not give it",
+        f"see the kernel's log; {_CHECK}",
     ),
 )
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

@@ -75,6 +75,29 @@ SAID = (
         "memory cannot be locked",
     ),
     (
+        "vfio 0000:02:00.0: vfio_container_dma_map(0x55d0, 0x0, 0xa0000, 0x7f) = -12 (Cannot "
+        "allocate memory)",
+        SECOND,
+        "memory cannot be locked",
+    ),
+    (
+        "internal error: Failed to bind PCI device '0000:01:00.0' to vfio-pci: No such device",
+        FIRST,
+        "take it from the host's driver",
+    ),
+    (
+        "vfio 0000:02:00.0: failed to setup container for group 14: no available container",
+        SECOND,
+        "vfio does not give it",
+    ),
+    (
+        "vfio 0000:02:00.0: error bind device fd=24 to iommufd=23: Operation not permitted",
+        SECOND,
+        "vfio does not give it",
+    ),
+    ("failed to add group 14 to KVM VFIO device: Permission denied", FIRST, "vfio does not give"),
+    ("vfio 0000:02:00.0: something that no release said yet", SECOND, "vfio does not give it"),
+    (
         "Device 0000:01:00.1 not found: could not access /sys/bus/pci/devices/0000:01:00.1/config: "
         "No such file or directory",
         FIRST,
