@@ -20,7 +20,7 @@ from oslo_log import log as logging
 import nova_gpu.privsep.vfio
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import passthrough, vfio
+from nova_gpu.host import former_drivers, passthrough, vfio
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.occupancy import Occupancy
 
@@ -84,8 +84,12 @@ class Bindings:
         own = self._occupancy.own()
         for card in cards:
             if card.address in own:
-                with contextlib.suppress(exception.BindingFailed):  # said, and tried at its start
+                try:
                     self.give_to_guests(card)
+                except exception.BindingFailed:
+                    pass  # said, and tried again at its start
+                except Exception as error:  # what privsep itself may raise must not end the service
+                    LOG.error("GPU %s is not with VFIO: %s", card.address, error)
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the drivers they were taken from."""
@@ -96,7 +100,9 @@ class Bindings:
                     self._give_back(card)
 
     def _give_back(self, card: GPU) -> None:
-        if not self._has_any_with_vfio(card):
+        # A card that the host did not take back may be with nobody: then its record tells.
+        former = former_drivers.recorded(nova_gpu.privsep.vfio.records())
+        if card.address not in former and not self._has_any_with_vfio(card):
             return
         try:
             nova_gpu.privsep.vfio.give_to_host(str(card.address))

@@ -85,14 +85,32 @@ class LateBindingTest(kvm.KVMServersTestBase):
         self.assertGPUs(self.boot(self.gpu_flavor(1)), [CARD])
 
     def test_card_that_the_host_does_not_take_back(self) -> None:
-        """Its instance can be deleted all the same, and the next one has it."""
+        """Its instance can be deleted all the same, the next one has it, and it is tried again."""
         server = self.boot(self.gpu_flavor(1))
         self.stand_in.refused.add(f"{CARD} nouveau")
         self._delete_server(server)
         self.assertIn(f"GPU {CARD} was not given back", self.stdlog.logger.output)
         self.assertInventory(total=2, used=0)
-        self.assertGPUs(self.boot(self.gpu_flavor(1)), [CARD])
+        server = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(server, [CARD])
         self.assertDrivers(GUESTS, HOSTS)
+        self._delete_server(server)
+        self.stand_in.refused.clear()
+        self.period()
+        self.assertDrivers(HOSTS, HOSTS)
+
+    def test_card_of_one_function_that_the_host_does_not_take_back(self) -> None:
+        """Nothing of it is with vfio-pci afterwards; what is written down of it tells."""
+        single = "0000:d8:00.0"
+        self.hosts["host1"].add_gpu(single, "10de", "1023", driver="nouveau")
+        self.period()
+        server = self.boot(self.flavor(gpus="= 1", gpu_arch="kepler"))
+        self.stand_in.refused.add(f"{single} nouveau")
+        self._delete_server(server)
+        self.assertEqual([None], self.drivers(single))
+        self.stand_in.refused.clear()
+        self.period()
+        self.assertEqual(["nouveau"], self.drivers(single))
 
     def test_resize_on_the_same_host(self) -> None:
         """Until it is confirmed both sets of cards are the instance's."""

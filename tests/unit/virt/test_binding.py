@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import threading
 import types
 from unittest import mock
 
@@ -131,9 +132,42 @@ class BindingsTest(base.BaseTestCase):
         self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
         self.bindings.take_again([card])
         self.assertIn("in use by X", self.log.output)
+        # Whatever privsep raises: the service is being started.
+        self.error = TypeError("no such error class")
+        self.bindings.take_again([card])
+        self.assertIn("no such error class", self.log.output)
         self.error = None
         self.bindings.take_again([card])
+        self.assertEqual([f"give_to_guests {CARD}"] * 3, self.calls)
+
+    def test_a_start_waits_for_a_card_that_is_given_back(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        began, go_on = threading.Event(), threading.Event()
+
+        def slow(address: str) -> None:
+            began.set()
+            go_on.wait(30)
+            self.host.bind(CARD, "nouveau")
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.give_to_host", slow))
+        giving = threading.Thread(target=self.bindings.give_back, args=([card],))
+        giving.start()
+        self.assertTrue(began.wait(30))
+
+        def start() -> None:
+            with self.occupancy.hold("one", frozenset({card.address}), dict):
+                self.bindings.give_to_guests(card)
+
+        starting = threading.Thread(target=start)
+        starting.start()
+        starting.join(0.2)
+        self.assertTrue(starting.is_alive())
+        go_on.set()
+        for thread in (giving, starting):
+            thread.join(30)
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
+        self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
 
 
 class RebuildTest(base.BaseTestCase):
