@@ -65,6 +65,10 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         with starts.starting(self._gpus, instance):
             return super().rescue(context, instance, *args, **kwargs)
 
+    def unrescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+        with starts.starting(self._gpus, instance):
+            super().unrescue(context, instance, *args, **kwargs)
+
     def finish_migration(
         self, context: Any, migration: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -81,7 +85,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         if not container_root.is_in_use(self, instance):
             super()._create_domain_cleanup_lxc(instance, *args, **kwargs)
 
-    # What a guest with a passed through card cannot do
+    # What a guest with a passed through card cannot do, or become
 
     def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         refusals.suspend(self._gpus, instance)
@@ -98,6 +102,12 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> Any:
         refusals.live_migration_from(self._gpus, instance)
         return super().check_can_live_migrate_source(context, instance, *args, **kwargs)
+
+    def migrate_disk_and_power_off(
+        self, context: Any, instance: Any, dest: Any, flavor: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        refusals.resize(self._gpus, instance, flavor)
+        return super().migrate_disk_and_power_off(context, instance, dest, flavor, *args, **kwargs)
 
     # And from it
 

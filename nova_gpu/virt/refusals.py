@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import task_states
+from nova.virt.libvirt import utils as libvirt_utils
 
-from nova_gpu.core import names, request
+from nova_gpu.core import exception, guest_options, names, request
 from nova_gpu.core.model import DeliveryMode
+from nova_gpu.virt import guest_pci
 from nova_gpu.virt.host_gpus import HostGPUs
+
+_SNAPSHOT = (
+    task_states.IMAGE_SNAPSHOT_PENDING,
+    task_states.IMAGE_SNAPSHOT,
+    task_states.IMAGE_PENDING_UPLOAD,
+    task_states.IMAGE_UPLOADING,
+)
 
 _LIVE = (
     "cannot be moved to another host while the guest runs; migrate the instance cold (openstack "
@@ -21,13 +31,36 @@ _LIVE = (
 
 
 def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """:raises nova.exception.InstanceFaultRollback: the instance goes on as it was"""
+    """Nova suspends a guest for a snapshot as well, where it takes none of a running one.
+
+    :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+    """
     if held := _passed_through(gpus, instance):
+        remedy = "stop or shelve the instance"
+        if instance.task_state in _SNAPSHOT:
+            remedy = "stop the instance for the snapshot, as this host takes none of a running one"
         raise nova_exception.InstanceFaultRollback(
             nova_exception.InstanceSuspendFailure(
-                reason=f"the state of GPU {held} cannot be saved; stop or shelve the instance"
+                reason=f"the state of GPU {held} cannot be saved; {remedy}"
             )
         )
+
+
+def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -> None:
+    """Refuses at the source what the destination could only refuse when the guest is gone.
+
+    :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+    """
+    extra_specs = flavor.extra_specs or {}
+    if gpus.mode is not DeliveryMode.PCI or not request.asks_for_gpus(extra_specs):
+        return
+    try:
+        guest_options.option_rom(extra_specs)
+        guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
+    except exception.GPUError as error:
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.ResizeError(reason=str(error))
+        ) from error
 
 
 def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:

@@ -50,6 +50,16 @@ class ClaimsTest(kvm.KVMServersTestBase):
         roms = self.domain(hidden).xpath("devices/hostdev/rom/@bar")
         self.assertEqual(["off", "off"], roms)
 
+    def test_ports_for_other_devices_and_hiding_are_novas(self) -> None:
+        self.flags(num_pcie_ports=3, group="libvirt")
+        self.start_host()
+        server = self.boot(self.flavor(**{"gpus": "= 2", "hw:hide_hypervisor_id": "true"}))
+        self.assertGPUs(server, kvm.FIRST_SOCKET)
+        domain = self.domain(server)
+        ports = domain.xpath("devices/controller[@model='pcie-root-port']")
+        self.assertEqual(["1", "2", None, None, None], [port.get("index") for port in ports])
+        self.assertEqual(["on"], domain.xpath("features/kvm/hidden/@state"))
+
     def test_machine_type_without_pci_express(self) -> None:
         self.start_host()
         self.flags(hw_machine_type=[], group="libvirt")

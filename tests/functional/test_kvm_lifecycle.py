@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 
 from nova import exception as nova_exception
+from nova.compute import task_states
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 from nova.virt.libvirt import utils as libvirt_utils
@@ -60,6 +61,9 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self.api.post_server_action(self.server["id"], {"unrescue": None})
         self._wait_for_state_change(self.server, "ACTIVE")
         self.assertAsBefore()
+        # Its spawn, the rescue and what came after it.
+        starts = self.stdlog.logger.output.count(f"Starting with GPUs {MINE[0]}")
+        self.assertEqual(3, starts)
 
     def test_host_boot(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
@@ -186,15 +190,17 @@ class RefusalsTest(kvm.KVMServersTestBase):
 
     def test_snapshot_for_which_nova_suspends(self) -> None:
         self.flags(disable_libvirt_livesnapshot=True, group="workarounds")
+        instance = self.instance(self.server)
+        instance.task_state = task_states.IMAGE_SNAPSHOT
         raised = self.assertRaises(
             nova_exception.InstanceFaultRollback,
             self.computes["host1"].driver.snapshot,
             self.context,
-            self.instance(self.server),
+            instance,
             IMAGE,
             None,
         )
-        self.assertIn("cannot be saved; stop or shelve the instance", str(raised))
+        self.assertIn("cannot be saved; stop the instance for the snapshot", str(raised))
         self.assertGoesOn()
 
     def test_live_migration(self) -> None:
@@ -218,3 +224,26 @@ class RefusalsTest(kvm.KVMServersTestBase):
             None,
         )
         self.assertIn("GPU 0000:3b:00.0 cannot be moved", str(raised))
+
+
+class ResizeRefusedTest(kvm.KVMServersTestBase):
+    # Called instead of cast, the destination would take the source's error for its own.
+    CAST_AS_CALL = False
+
+    def test_guest_without_pci_express(self) -> None:
+        """At the source, as it runs: at the destination it would be gone."""
+        self.flags(hw_machine_type=[], group="libvirt")
+        for host in ("host1", "host2"):
+            self.start_host(host)
+        server = self.boot(self.flavor(), host="host1")
+        flavor = self.gpu_flavor(1)
+        self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
+        self._wait_for_assert(
+            lambda: self.assertIn("Resize error: the guest cannot take", self.stdlog.logger.output)
+        )
+        server = self._wait_for_server_parameter(
+            server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
+        )
+        self.assertEqual("host1", server["OS-EXT-SRV-ATTR:host"])
+        self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(server)))
+        self.assertIn("machine type is pc", self.stdlog.logger.output)

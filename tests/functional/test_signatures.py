@@ -50,6 +50,10 @@ DRIVER_34 = {
     ),
     "get_available_resource": "self, nodename",
     "init_host": "self, host",
+    "migrate_disk_and_power_off": (
+        "self, context, instance, dest, flavor, network_info, block_device_info=None, timeout=0,"
+        " retry_interval=0"
+    ),
     "rescue": (
         "self, context, instance, network_info, image_meta, rescue_password,"
         " block_device_info, share_info"
@@ -59,6 +63,7 @@ DRIVER_34 = {
         " network_info=None, block_device_info=None, power_on=True, accel_info=None"
     ),
     "suspend": "self, context, instance",
+    "unrescue": "self, context, instance",
     "update_provider_tree": "self, provider_tree, nodename, allocations=None",
 }
 DRIVER_33 = {
