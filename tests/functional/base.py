@@ -36,6 +36,7 @@ class GPUServersTestBase(readings.ReadingTestBase):
     microversion = "latest"
     ADMIN_API = True
     ADDITIONAL_FILTERS: tuple[str, ...] = ("GPUFilter",)
+    NODES = nodes.Nodes.FILES
 
     def setUp(self) -> None:
         self.hosts: dict[str, hosts.Host] = {}
@@ -80,7 +81,7 @@ class GPUServersTestBase(readings.ReadingTestBase):
     def start_host(self, name: str = "host1", machine: str = "fermi-8", **kwargs: Any) -> None:
         """*kwargs* are those of Nova's ``start_compute``."""
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.hosts[name] = hosts.build(machine, root, nodes.Nodes.FILES)
+        self.hosts[name] = hosts.build(machine, root, self.NODES)
         self.nodes[name] = _address_by_node(self.hosts[name])
         self._point_options_at(name)
         self.start_compute(name, **kwargs)

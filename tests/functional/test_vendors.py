@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests with cards of AMD and of Intel, whose nodes are not everybody's."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import fixtures
+import nova.privsep
+
+from tests.fixtures import nodes
+from tests.functional import base
+
+AMD_NODES = {"/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"}
+INTEL_NODES = {"/dev/dri/card3", "/dev/dri/renderD131"}
+OTHERS_NODES = {"/dev/dri/card2", "/dev/dri/renderD130", "/dev/dri/card4", "/dev/dri/renderD132"}
+
+
+class VendorsTest(base.GPUServersTestBase):
+    NODES = nodes.Nodes.FILES if os.getuid() else nodes.Nodes.DEVICES
+
+    def setUp(self) -> None:
+        super().setUp()
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        self.start_host(machine="amd-intel")
+
+    def test_the_cards_own_nodes(self) -> None:
+        amd = self.boot(self.flavor(gpus="= 1", gpu_arch="s== cdna3"))
+        self.assertEqual(["0000:03:00.0"], self.recorded(amd))
+        self.assertNodes(AMD_NODES, amd)
+
+        intel = self.boot(self.flavor(gpus="= 1", gpu_arch="s== xe-hpg"))
+        self.assertEqual(["0000:43:00.0"], self.recorded(intel))
+        self.assertNodes(INTEL_NODES, intel)
+
+    def test_users_of_the_guest_may_open_them(self) -> None:
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        everything = AMD_NODES | INTEL_NODES | OTHERS_NODES
+        self.assertEqual(dict.fromkeys(everything, 0o660), self._modes())
+
+        self.boot(self.flavor(gpus="= 1", gpu_arch="s== cdna3"))
+        expected = dict.fromkeys(everything, 0o660) | dict.fromkeys(AMD_NODES, 0o666)
+        self.assertEqual(expected, self._modes())
+
+        self.boot(self.flavor(gpus="= 1", gpu_arch="s== xe-hpg"))
+        expected |= dict.fromkeys(INTEL_NODES, 0o666)
+        self.assertEqual(expected, self._modes())
+
+    def assertNodes(self, expected: set[str], server: base.Server) -> None:
+        """Each as a device and as a mount, and no others."""
+        domain = self.domain(server)
+        chars = domain.xpath("devices/hostdev/source/char/text()")
+        mounts = domain.xpath("devices/filesystem[source/@dir]/target/@dir")
+        self.assertEqual(sorted(expected), sorted(chars))
+        self.assertEqual(sorted(expected | {"/"}), sorted(mounts))
+
+    def _modes(self) -> dict[str, int]:
+        dev = self.hosts["host1"].roots.dev
+        found = (path for path in dev.rglob("*") if not path.is_dir())
+        return {f"/dev/{p.relative_to(dev)}": stat.S_IMODE(p.stat().st_mode) for p in found}
