@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, BinaryIO
 
 import fixtures
 import libvirt
 import nova.privsep
+from nova.tests.fixtures import glance
 from nova.virt.libvirt import host as libvirt_host
 
 # What Nova's test base does to keep tests off the machine: libvirt, sysfs, uname, privsep.
@@ -69,3 +70,28 @@ class OneEventLoop(fixtures.Fixture):
     def _run() -> None:
         while True:
             libvirt.virEventRunDefaultImpl()
+
+
+class KeptUploads(fixtures.Fixture):
+    """What Nova uploads as the content of an image is there when it is asked for.
+
+    Nova's fixture forgets the content of an image that was made before, as a snapshot's is.
+    """
+
+    def _setUp(self) -> None:
+        update = glance.GlanceFixture.update
+
+        def kept(
+            self: glance.GlanceFixture,
+            context: Any,
+            image_id: str,
+            metadata: dict[str, Any],
+            data: BinaryIO | None = None,
+            purge_props: bool = False,
+        ) -> Any:
+            if data is not None:
+                self._imagedata[image_id] = content = data.read()
+                metadata = {**metadata, "size": len(content)}
+            return update(self, context, image_id, metadata, purge_props=purge_props)
+
+        self.useFixture(fixtures.MockPatchObject(glance.GlanceFixture, "update", kept))

@@ -15,6 +15,7 @@ from nova.compute import manager
 
 from nova_gpu.core.model import GPU
 from nova_gpu.virt import survey
+from tests.fixtures import claims
 from tests.functional import base
 
 
@@ -24,29 +25,11 @@ class ForgottenClaimTest(base.GPUServersTestBase):
         self.start_host("host1")
 
     def _between_claim_and_save(self, first: Callable[[manager.ComputeManager], None]) -> None:
-        """Has *first* run once, when an instance was claimed and before it is saved.
-
-        ``_allocate_network`` is the first thing after the claim that saves the instance.
-        """
-        original = manager.ComputeManager._allocate_network
-        runs = [first]
-
-        def interleaved(self: manager.ComputeManager, *args: object, **kwargs: object) -> object:
-            if runs:
-                runs.pop()(self)
-            return original(self, *args, **kwargs)
-
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.compute.manager.ComputeManager._allocate_network", interleaved
-            )
-        )
+        self.useFixture(claims.BetweenClaimAndSave(first))
 
     def assertTrackerForgot(self, compute: manager.ComputeManager) -> None:
         """Else these tests would show nothing."""
-        for assigned in compute.rt.assigned_resources.values():
-            for resources in assigned.values():
-                self.assertEqual(set(), set(resources.get("PGPU", ())))
+        self.assertEqual(set(), claims.claimed(compute))
 
     def test_afterwards_nobody_gets_the_same(self) -> None:
         def forget(compute: manager.ComputeManager) -> None:

@@ -49,10 +49,18 @@ class LXCTestCase(cloud.Cloud):
             self.assertEqual(REFUSED, os.strerror(number), f"another's card {place.GPUS[gpu]}")
         self.assertEqual(len(expected), self.allocated(server))
 
-    # Placement
+    # Nova and Placement
+
+    def failure(self, server: dict[str, Any]) -> str:
+        """Of what was last tried with it. A fault is shown only of servers in ERROR."""
+        newest = self.api.get_instance_actions(server["id"])[0]["request_id"]
+        events = self.api.get_instance_action_details(server["id"], newest)["events"]
+        return "\n".join(each["details"] or "" for each in events)
 
     def usage(self) -> int:
-        return self.used(self.gpu_provider(PROVIDER))
+        """GPUs of any kind"""
+        providers = self._get_all_providers()
+        return sum(self.used(each["uuid"]) for each in providers if "_gpu_" in each["name"])
 
     def reserved(self) -> int:
         inventory = self._get_provider_inventory(self.gpu_provider(PROVIDER))
@@ -61,5 +69,4 @@ class LXCTestCase(cloud.Cloud):
 
     def _delete_everything(self) -> None:
         super()._delete_everything()
-        if self.has_gpu_provider():
-            self.wait_for("no GPU used", lambda: not self.usage())
+        self.wait_for("no GPU used", lambda: not self.usage())

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import fixtures
 
 from tests.cloud import base
+from tests.fixtures import hosts
 from tests.lxc import place
 from tools.novalab import libvirtd
 
@@ -24,6 +25,7 @@ class Cloud(base.Cloud):
 
     # What a test class may say of its host
     UID_MAPS: Sequence[str] = ID_MAPS
+    MACHINE = "fermi-8"
 
     def setUp(self) -> None:
         if place.FOLDER not in os.environ:
@@ -31,7 +33,7 @@ class Cloud(base.Cloud):
         self._lv = place.private_libvirtd()
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir(str(place.folder()))).path)
         self._state.chmod(0o711)
-        self._host = place.folder() / "host"
+        self._host = hosts.build(self.MACHINE, self._state / "host")
         self._expect_nothing_left(self._lv, self._lv.leftovers())
         super().setUp()
 
@@ -52,8 +54,8 @@ class Cloud(base.Cloud):
             group="libvirt",
         )
         self.flags(
-            sysfs_root=str(self._host / "sys"),
-            proc_root=str(self._host / "proc"),
+            sysfs_root=str(self._host.roots.sysfs),
+            proc_root=str(self._host.roots.proc),
             cdi_spec_dirs=[str(self._state / "cdi")],
             nvml=False,
             group="gpu",

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run of the suite is: its folder, its guests' image, its host's GPUs."""
+"""Where a run of the suite is: its folder, its guests' image, its hosts' GPUs."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 
-from tests.fixtures import hosts
 from tools.novalab import image, libvirtd, nodes
 
 FOLDER = "NOVA_GPU_LXC_FOLDER"
 SOAK = "NOVA_GPU_LXC_SOAK"
 BURSTS = "NOVA_GPU_LXC_BURSTS"
 
-# The host of machines/fermi-8.yaml, its cards by address. Their minors are not in that order: the
-# driver found the second socket first.
+# The hosts of machines/fermi-8.yaml and two-architectures.yaml, their cards by address. The minors
+# are not in that order: the driver found the second socket first.
 GPUS = tuple(f"0000:{bus}:00.0" for bus in ("04", "05", "08", "09", "84", "85", "88", "89"))
 MINORS = (4, 5, 6, 7, 0, 1, 2, 3)
 SHARED = ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
@@ -33,7 +32,6 @@ def folder() -> pathlib.Path:
 def furnish(folder: pathlib.Path) -> None:
     """What all tests share, made once."""
     image.build(folder / "image.raw")
-    hosts.build("fermi-8", folder / "host")
 
 
 def private_libvirtd() -> libvirtd.PrivateLibvirtd:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.lxc import base, place
+from tests.lxc import base, cloud, place
 from tools.novalab import guest, image
 
 
@@ -87,3 +87,27 @@ class FlavorTest(base.LXCTestCase):
         """The flavor in Placement's own words, which quota counts."""
         words = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
         self.assertGPUs(self.boot(self.flavor(**words)), {0, 1})
+
+
+class TwoArchitecturesTest(base.LXCTestCase):
+    MACHINE = "two-architectures"
+
+    def test_flavors(self) -> None:
+        self.assertGPUs(self.boot(self.flavor(gpus="= 2", gpu_arch="s== kepler")), {4, 5})
+        self.assertGPUs(self.boot(self.flavor(**base.BLUEPRINT)), {0, 1})
+
+        # Three are free, and more, but not of one kind.
+        refused = self.boot(self.flavor(gpus="3", gpu_arch="kepler"), expected_state="ERROR")
+        self.assertRegex(self.fault(refused), r"\b2 of 4 free\b")
+        self.assertEqual(4, self.usage())
+
+    def test_image_that_requires_one(self) -> None:
+        """The image says which, the flavor only how many."""
+        properties = self.glance.images[cloud.IMAGE]["properties"]
+        properties["trait:CUSTOM_GPU_ARCH_KEPLER"] = "required"
+
+        self.assertGPUs(self.boot(self.flavor(gpus="1")), {4})
+        for words in ({}, base.BLUEPRINT):
+            refused = self.boot(self.flavor(**words), expected_state="ERROR")
+            self.assertIn("No valid host", self.fault(refused))
+        self.assertEqual(1, self.usage())

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that fall off the bus, one that an instance has and one that nobody has."""
+
+from __future__ import annotations
+
+from tests.lxc import base, place
+
+
+class LossTest(base.LXCTestCase):
+    def test_an_assigned_and_a_free_card(self) -> None:
+        server = self.boot_with(2)
+        self.assertGPUs(server, {0, 1})
+        for gpu in (0, 7):
+            self._host.remove(place.GPUS[gpu])
+        self._run_periodics()
+
+        # The one is out of the pool. The other is the instance's, and hurts nobody else.
+        self.assertEqual((2, 1), (self.usage(), self.reserved()))
+        self.assertGPUs(server, {0, 1})
+        self.assertGPUs(self.boot_with(5), range(2, 7))
+        refused = self.boot(self.flavor(gpus="1"), expected_state="ERROR")
+        self.assertIn("0 of 8 free (7 in use, 1 out of service)", self.fault(refused))
+
+        # Its guest does not start without it, nor with another in its place.
+        self._stop_server(server)
+        self.api.post_server_action(server["id"], {"os-start": None})
+        self.wait_until(server, "SHUTOFF")
+        self.assertIn(f"GPU {place.GPUS[0]} cannot be given", self.failure(server))
+
+        self.delete(server)
+        self._run_periodics()
+        self.assertEqual((5, 2), (self.usage(), self.reserved()))
+        self.assertGPUs(self.boot_with(1), {1})

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An instance whose guest ends here and begins again: resized on its host, shelved and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cloud import fixtures as cloud_fixtures
+from tests.lxc import base
+
+
+class SameHostTest(base.LXCTestCase):
+    def test_resize_revert_and_confirm(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot_with(2)
+        self.assertGPUs(server, {0, 1})
+        four = self.flavor(gpus="= 4")
+
+        self._resize(server, four)
+        self.assertGPUs(server, {4, 5, 6, 7})
+        # Until then the old ones are the instance's as well.
+        self.assertEqual(6, self.usage())
+        refused = self.boot(self.flavor(gpus="= 3"), expected_state="ERROR")
+        self.assertIn("2 of 8 free", self.fault(refused))
+
+        self._act(server, "revertResize", "ACTIVE")
+        self.assertGPUs(server, {0, 1})
+        self.wait_for("the new ones are free", lambda: self.usage() == 2)
+
+        self._resize(server, four)
+        self._act(server, "confirmResize", "ACTIVE")
+        self.assertGPUs(server, {4, 5, 6, 7})
+        self.wait_for("the old ones are free", lambda: self.usage() == 4)
+        self.assertGPUs(self.boot(four), {0, 1, 2, 3})
+
+    def _resize(self, server: dict[str, Any], flavor: str) -> None:
+        self._act(server, "resize", "VERIFY_RESIZE", flavorRef=flavor)
+
+    def _act(self, server: dict[str, Any], action: str, status: str, **words: str) -> None:
+        self.api.post_server_action(server["id"], {action: words or None})
+        self.wait_until(server, status)
+
+
+class ShelveTest(base.LXCTestCase):
+    # Its disk goes to Glance and back, and is no larger than the image then.
+    FLAVOR = {**base.LXCTestCase.FLAVOR, "disk": 0}  # noqa: RUF012
+
+    def set_host_flags(self) -> None:
+        super().set_host_flags()
+        self.useFixture(cloud_fixtures.KeptUploads())
+        self.flags(snapshot_image_format="raw", group="libvirt")
+        self.flags(shelved_offload_time=0)
+
+    def test_somebody_else_has_them_meanwhile(self) -> None:
+        server = self.boot_with(2)
+        self.assertGPUs(server, {0, 1})
+        self.run_inside(server, "/bin/sh", "-c", "echo mine >/root/note; sync")
+
+        self._shelve_server(server)
+        self.assertEqual((0, 0), (self.usage(), self.allocated(server)))
+        other = self.boot_with(2)
+        self.assertGPUs(other, {0, 1})
+        self._unshelve_server(server)
+
+        self.assertGPUs(server, {2, 3})
+        self.assertEqual("mine\n", self.run_inside(server, "/bin/cat", "/root/note").stdout)
+        self.assertGPUs(other, {0, 1})
+        self.assertEqual(4, self.usage())
