@@ -9,12 +9,13 @@ from collections.abc import Collection
 from typing import Any
 
 from tests.lxc import cloud, place
-from tools.novalab import guest, image, nodes
+from tools.novalab import guest, image
 
 BLUEPRINT = {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}
 PROVIDER = "_gpu_10de_1091_lxc"
 NO_DRIVER = "No such device or address"  # ENXIO: the cgroup lets through to no driver
 REFUSED = "Operation not permitted"  # EPERM, the device cgroup's word
+_TRY = 'for node; do said=$( (: <"$node") 2>&1); echo "$node: $said"; done'
 
 
 class LXCTestCase(cloud.Cloud):
@@ -27,15 +28,11 @@ class LXCTestCase(cloud.Cloud):
 
     def gpus_inside(self, server: dict[str, Any]) -> set[int]:
         """Which cards, by their index in ``place.GPUS``, an ordinary user of the guest can open."""
-        found = set()
-        for gpu in range(len(place.GPUS)):
-            said = self._open_inside(server, place.node(gpu), uid=image.USER_ID)
-            if NO_DRIVER in said:
-                found.add(gpu)
-        return found
-
-    def _open_inside(self, server: dict[str, Any], node: nodes.Node, uid: int) -> str:
-        return self.run_inside(server, "/bin/sh", "-c", f": <{node.path}", uid=uid).stderr
+        nodes = [place.node(gpu).path for gpu in range(len(place.GPUS))]
+        tried = self.run_inside(server, "/bin/sh", "-c", _TRY, "try", *nodes, uid=image.USER_ID)
+        said = tried.stdout.splitlines()
+        self.assertEqual(len(nodes), len(said), tried.stdout + tried.stderr)
+        return {gpu for gpu, word in enumerate(said) if NO_DRIVER in word}
 
     def assertGPUs(self, server: dict[str, Any], expected: Collection[int]) -> None:
         """Exactly these cards: nodes and device cgroup asked in the guest, Placement outside."""
@@ -44,8 +41,9 @@ class LXCTestCase(cloud.Cloud):
         names = [place.node(gpu).name for gpu in expected]
         self.assertEqual(sorted([*names, *(place.SHARED if names else ())]), sorted(listed))
         domain = self.domain(server)
-        for gpu in set(range(len(place.GPUS))) - set(expected):
-            number = guest.open_from_cgroup(self._lv, domain, place.node(gpu))
+        others = [gpu for gpu in range(len(place.GPUS)) if gpu not in expected]
+        numbers = guest.open_from_cgroup(self._lv, domain, [place.node(gpu) for gpu in others])
+        for gpu, number in zip(others, numbers, strict=True):
             self.assertEqual(REFUSED, os.strerror(number), f"another's card {place.GPUS[gpu]}")
         self.assertEqual(len(expected), self.allocated(server))
 

@@ -17,7 +17,15 @@ _PROC = pathlib.Path("/proc")
 _TIMEOUT_S = 60
 # Moves the shell into the control groups named before "--" and becomes what is named after it.
 _JOIN = 'while [ "$1" != -- ]; do echo $$ >"$1"; shift; done; shift; exec "$@"'
-_OPEN = "import os, sys\nos.close(os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK))"
+_OPEN = """
+import os, sys
+for path in sys.argv[1:]:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        print(0)
+    except OSError as error:
+        print(error.errno)
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,17 +76,19 @@ def run(
     return _join(lv, pid, [*enter, "--", *argv])
 
 
-def open_from_cgroup(lv: libvirtd.PrivateLibvirtd, domain: str, node: nodes.Node) -> int:
-    """The errno (0: none) of opening the host's node from the guest's control groups, but with
-    the host's root and files: what remains is the device cgroup's word alone. EPERM refuses; ENXIO
-    and ENODEV come from a number without a driver, after the cgroup has agreed.
+def open_from_cgroup(
+    lv: libvirtd.PrivateLibvirtd, domain: str, opened: Sequence[nodes.Node]
+) -> list[int]:
+    """The errno (0: none) of opening each of the host's nodes from the guest's control groups, but
+    with the host's root and files: what remains is the device cgroup's word alone. EPERM refuses;
+    ENXIO and ENODEV come from a number without a driver, after the cgroup has agreed.
+
+    :raises subprocess.CalledProcessError: where it could not be tried
     """
-    result = _join(lv, init_pid(lv, domain), ["/usr/bin/python3", "-c", _OPEN, node.path])
-    for number in (errno.EPERM, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.ENOENT):
-        if f"[Errno {number}]" in result.stderr:
-            return number
+    paths = [node.path for node in opened]
+    result = _join(lv, init_pid(lv, domain), ["/usr/bin/python3", "-c", _OPEN, *paths])
     result.check_returncode()
-    return 0
+    return [int(number) for number in result.stdout.split()]
 
 
 def escapes(
@@ -96,7 +106,7 @@ def escapes(
         attempts.append(Attempt(way, verdict == "refused", message))
     if result.returncode or not attempts:
         raise RuntimeError(f"the probe in {domain} failed: {result.stderr or result.stdout}")
-    number = open_from_cgroup(lv, domain, node)
+    (number,) = open_from_cgroup(lv, domain, [node])
     refused = number == errno.EPERM
     attempts.append(Attempt("open past /dev, device cgroup alone", refused, os.strerror(number)))
     return attempts
