@@ -143,7 +143,7 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
         except former_drivers.Untrusted as error:
             remedy = "remove it; what it says of the card's former driver is lost"
             raise exception.BindingFailed(str(address), str(error), remedy) from error
-        except OSError as error:
+        except (OSError, ValueError, exception.GPUError) as error:
             raise exception.BindingFailed(str(address), str(error), _SEE_KERNEL_LOG) from error
 
 

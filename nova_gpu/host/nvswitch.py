@@ -15,6 +15,13 @@ _NVIDIA = "10de"
 _SWITCH_CLASS = 0x0680
 # B100, B200, B300 and the superchips made of them are not sold in another form.
 _MODULE = re.compile(r"\b(HGX|SXM\d?|G?B[123]00)\b")
+# The older generations with switches, and what marks a card for a slot among their names. Modules
+# are not always marked: H20 and H800 are called no more than that.
+_SWITCHED = frozenset({"volta", "ampere", "hopper"})
+_PLUG_IN = re.compile(
+    r"\b(PCIE|NVL|CNX|FHHL|H\d00L|A(2|10|16|30|40)[A-Z]?|A100X)\b"
+    r"|RTX|GEFORCE|QUADRO|TITAN|CMP|CONVERGED"
+)
 # From Blackwell on the switches are no PCI functions of NVIDIA's any more, and every such board
 # has them.
 _SWITCHES_UNSEEN = frozenset({"blackwell", "rubin"})
@@ -30,12 +37,12 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
     # The table's name: what NVML and [gpu]product call a card need not tell its form.
     listed = products.table().get(gpu.product.key, gpu.product)
     name = listed.name or gpu.product.name
-    if name is None:
-        return f"the product {gpu.product.key}" if _has_switches(roots) else None
-    if not _MODULE.search(name.upper()):
-        return None
-    if listed.architecture in _SWITCHES_UNSEEN or _has_switches(roots):
-        return name
+    shown = (name or "").upper()
+    if listed.architecture in _SWITCHES_UNSEEN:
+        return name if _MODULE.search(shown) else None
+    module = name is None or (listed.architecture in _SWITCHED and not _PLUG_IN.search(shown))
+    if module and _has_switches(roots):
+        return name or f"the product {gpu.product.key}"
     return None
 
 

@@ -209,6 +209,11 @@ class TestRefusals(BindingTestCase):
         self.assertIn("pid 812", error.reason)
         self.assertEqual({self.card}, former_drivers.recorded(self.records))
 
+    def test_a_host_that_cannot_be_read(self) -> None:
+        """privsep could not send DiscoveryFailed: it is made of two arguments and has one."""
+        self.host.devices.rename(self.root / "devices")
+        self.assertIn("cannot be listed", self.refused().reason)
+
     def test_shows_the_console(self) -> None:
         consoles.add_framebuffer(self.host.path(CARD), self.host.roots.sysfs, 0)
         consoles.add_terminals(self.host.roots.sysfs, framebuffer=True)

@@ -166,6 +166,24 @@ class TestSwitchedBoards(PassthroughTestCase):
                 self.add(product_id)
                 self.assertIn("HGX", self.reason())
 
+    def test_modules_whose_names_do_not_say_so(self) -> None:
+        """H800, H20B, H20, H20 HBM3e, H20 NVL16, V100 SXM3, A100 SXM4."""
+        for product_id in ("2324", "2328", "2329", "232c", "230c", "1db8", "20b2"):
+            with self.subTest(product_id):
+                self.host = hosts.Host(self.root / product_id)
+                self.add(product_id)
+                self.switch()
+                self.assertIn("HGX", self.reason())
+
+    def test_cards_for_a_slot_beside_switches(self) -> None:
+        """PCIe, NVL, CNX, L and the products that have no other form."""
+        for product_id in ("2331", "233b", "2313", "2321", "20f1", "1db4", "2236", "2235", "2204"):
+            with self.subTest(product_id):
+                self.host = hosts.Host(self.root / product_id)
+                self.add(product_id)
+                self.switch()
+                self.assertEqual([], self.reasons())
+
     def test_plug_in_card_beside_switches(self) -> None:
         self.add("26b9")
         self.switch()
