@@ -25,7 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from tools.novalab import cgroups, leftovers, nodes
 
 URI = "lxc:///"
-_START_TIMEOUT_S = 30.0
+# It has ended by itself where it cannot start; on a busy machine it is slow.
+_START_TIMEOUT_S = 120.0
 # Covered in the namespace by folders of ours. /run whole: besides libvirt's sockets it has those of
 # D-Bus, and where systemd-machined answers on it, guests would become units of the machine.
 _COVERED = {
