@@ -59,10 +59,11 @@ def run(lab: settings.Lab) -> None:
     steps.say("\nWhat Placement counts\n")
     _usage(lab, client, provider, wanted)
 
-    steps.say("\nA second instance, for which there are not enough\n")
-    words = ["--property", f"gpus== {total}", "-c", "name", "-c", "properties"]
-    _openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, *words)
-    _create(lab, _SECOND, _LARGE, succeeds=False)
+    steps.say("\nA second instance, for which there are not enough, by Nova's own client\n")
+    _openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, "-c", "name")
+    _client(lab, admin, "nova", "flavor-key", _LARGE, "set", f"gpus== {total}")
+    words = ["--flavor", _LARGE, "--image", catalog.IMAGE, "--nic", "none", "--poll", _SECOND]
+    _client(lab, member, "nova", "boot", *words, succeeds=False, last=3)
     _openstack(lab, member, "server", "show", _SECOND, "-f", "yaml", "-c", "status", "-c", "fault")
     fault = servers.error_of(_named(client, _SECOND))
     said = re.search(rf"\b{total - wanted}\b", fault)
@@ -83,23 +84,38 @@ def _forget(client: rest.Client) -> None:
 
 
 def _openstack(lab: settings.Lab, user: str, *words: str, succeeds: bool = True) -> None:
-    """Runs the client as the cloud's *user*; shows command and answer."""
-    steps.say(f"{user}$ openstack {' '.join(_quoted(word) for word in words)}")
+    _client(lab, user, "openstack", *words, succeeds=succeeds)
+
+
+def _client(
+    lab: settings.Lab,
+    user: str,
+    program: str,
+    *words: str,
+    succeeds: bool = True,
+    last: int | None = None,
+) -> None:
+    """Runs a client as the cloud's *user*; shows command and answer, or its *last* lines."""
+    command = f"{program} {' '.join(_quoted(word) for word in words)}"
+    steps.say(f"{user}$ {command}")
     environment = {**os.environ, **lab.environment(), **lab.credentials(user)}
     result = subprocess.run(
-        [lab.program("openstack"), *words],
+        [lab.program(program), *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         env=environment,
         check=False,
     )
-    for line in (result.stdout + result.stderr).splitlines():
+    lines = (result.stdout + result.stderr).splitlines()
+    if last is not None and len(lines) > last:
+        lines = ["...", *lines[-last:]]
+    for line in lines:
         steps.say(f"  {line}")
     if succeeds and result.returncode:
-        raise steps.Failed(f"`openstack {' '.join(words)}` ended with {result.returncode}")
+        raise steps.Failed(f"`{command}` ended with {result.returncode}")
     if not succeeds and not result.returncode:
-        raise steps.Failed(f"`openstack {' '.join(words)}` should have been refused")
+        raise steps.Failed(f"`{command}` should have been refused")
 
 
 def _quoted(word: str) -> str:
@@ -110,11 +126,11 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def _create(lab: settings.Lab, name: str, flavor: str, succeeds: bool = True) -> None:
+def _create(lab: settings.Lab, name: str, flavor: str) -> None:
     words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
     words = ["server", "create", *words, "-c", "name", "-c", "status", name]
     try:
-        _openstack(lab, settings.MEMBER, *words, succeeds=succeeds)
+        _openstack(lab, settings.MEMBER, *words)
     except steps.Failed as error:
         fault = servers.error_of(_named(rest.Client(lab), name))
         log = process.log_file(lab, "nova-compute")
