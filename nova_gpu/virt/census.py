@@ -54,7 +54,9 @@ class Census:
         context = nova_context.get_admin_context()
         try:
             nodename = self._host.get_hostname()
-            self._noted.read_records(lambda: records.read(context, self._compute_host, nodename))
+            self._noted.read_records(
+                lambda guests: records.read(context, self._compute_host, nodename, guests)
+            )
         except Exception as error:  # whatever the conductor, the bus or the database raise
             LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
             return False

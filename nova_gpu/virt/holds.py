@@ -31,6 +31,11 @@ class Holds:
         with self._lock:
             return frozenset().union(*self._by_instance.values())
 
+    def instances(self) -> frozenset[str]:
+        """Those whose guests are being started"""
+        with self._lock:
+            return frozenset(self._by_instance)
+
     @contextlib.contextmanager
     def hold(
         self, instance_uuid: str, addresses: frozenset[PciAddress], named: Callable[[], Named]

@@ -23,7 +23,7 @@ class Occupancy:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._named: holds.Named = {}
-        self._records: Records = {}
+        self._records = Records({})
         self._started: dict[str, frozenset[PciAddress]] = {}
         self._handed_out: dict[PciAddress, float] = {}
         self._holds = holds.Holds()
@@ -33,18 +33,26 @@ class Occupancy:
         with self._lock:
             self._named = named
 
-    def read_records(self, read: Callable[[], Records]) -> None:
+    def read_records(self, read: Callable[[Collection[str]], Records]) -> None:
         """Takes what the database counts now.
 
-        A guest that was started before the database was asked is in its answer or is nobody's.
+        A guest that was started before the database was asked is in its answer, or is nobody's
+        unless its start or another task of the instance is under way: then a later answer says it.
+
+        :param read: asks the database, given the uuids of the domains that name GPUs
         """
         with self._lock:
-            started = set(self._started)
-        records = read()
+            started = dict(self._started)
+            guests = {uuid for uuid, named in self._named.items() if named}
+        records = read(guests)
+        starting = self._holds.instances()
         with self._lock:
             self._records = records
-            for uuid in started:
-                self._started.pop(uuid, None)
+            for uuid, addresses in started.items():
+                settled = uuid not in records.busy or addresses <= self._counted(uuid)
+                # Another start of the same instance, since then, is another set.
+                if settled and uuid not in starting and self._started.get(uuid) is addresses:
+                    del self._started[uuid]
 
     def taken(self) -> frozenset[PciAddress]:
         """What no claim may draw: named by a domain, held by a start, or just handed out."""
@@ -92,7 +100,7 @@ class Occupancy:
         with self._lock:
             return {
                 (key_by_provider[provider_uuid], PciAddress.parse(identifier))
-                for recorded in self._records.values()
+                for recorded in self._records.counted.values()
                 for provider_uuid, identifier in recorded
                 if provider_uuid in key_by_provider
             }
@@ -100,7 +108,7 @@ class Occupancy:
     def counted(self) -> frozenset[PciAddress]:
         """All cards that the database counts for an instance here, of whatever group it says."""
         with self._lock:
-            return frozenset(each for uuid in self._records for each in self._counted(uuid))
+            return frozenset(each for uuid in self._records.counted for each in self._counted(uuid))
 
     def had_by(self, instance_uuid: str) -> frozenset[PciAddress]:
         """What the instance's domain named at the last look, or its guest was started with."""
@@ -117,7 +125,7 @@ class Occupancy:
             )
 
     def started(self) -> frozenset[PciAddress]:
-        """What guests were started with that the database has not been asked about since."""
+        """What guests were started with that the database may not count yet."""
         with self._lock:
             return frozenset[PciAddress]().union(*self._started.values())
 
@@ -127,10 +135,10 @@ class Occupancy:
             return {
                 address: uuid
                 for uuid, named in self._named.items()
-                if uuid not in self._started
+                if uuid not in self._started and uuid not in self._records.returning
                 for address in named - self._counted(uuid)
             }
 
     def _counted(self, instance_uuid: str) -> set[PciAddress]:
-        recorded = self._records.get(instance_uuid, frozenset())
+        recorded = self._records.counted.get(instance_uuid, frozenset())
         return {PciAddress.parse(identifier) for _, identifier in recorded}

@@ -3,34 +3,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import task_states, vm_states
 
 from nova_gpu.core import names
 
-# (provider_uuid, identifier) of each GPU, by the instance's uuid
-Records = dict[str, frozenset[tuple[str, str]]]
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Records:
+    """One answer of the database.
+
+    ``counted``: (provider_uuid, identifier) of each GPU, by the instance's uuid. ``busy``: the
+    host's instances with a task under way, whose GPUs Nova may be yet to save: an unshelved
+    instance's are saved only when its guest runs. ``returning``: those whose resize is being
+    reverted and that are no longer the other host's and not yet this one's.
+    """
+
+    counted: Mapping[str, frozenset[tuple[str, str]]]
+    busy: frozenset[str] = frozenset()
+    returning: frozenset[str] = frozenset()
 
 
-def read(context: nova_context.RequestContext, host: str, nodename: str) -> Records:
+def read(
+    context: nova_context.RequestContext, host: str, nodename: str, guests: Collection[str]
+) -> Records:
     """One look at the database, through the conductor; never while a claim waits.
 
-    It names the same as ``ResourceTracker._populate_assigned_resources``: what the host's instances
-    have, and what migrations from and to it keep until they are confirmed or reverted. Providers of
-    other hosts may be among them, which the caller has to leave out.
+    It counts the same as ``ResourceTracker._populate_assigned_resources``: what the host's
+    instances have, and what migrations from and to it keep until they are confirmed or reverted.
+    Providers of other hosts may be among them, which the caller has to leave out.
+
+    :param guests: the uuids of the domains here that have GPUs, to be looked up if need be
     """
-    records: Records = {}
+    counted: dict[str, frozenset[tuple[str, str]]] = {}
     instances = objects.InstanceList.get_by_host(
         context, host, expected_attrs=["resources", "migration_context"]
     )
     by_uuid = {instance.uuid: instance for instance in instances}
     for uuid, instance in by_uuid.items():
-        records[uuid] = frozenset(_gpus(instance.resources))
+        counted[uuid] = frozenset(_gpus(instance.resources))
     for migration in objects.MigrationList.get_in_progress_and_error(context, host, nodename):
-        moving = by_uuid.get(migration.instance_uuid) or _instance(context, migration)
+        uuid = migration.instance_uuid
+        moving = by_uuid.get(uuid) or _instance(context, uuid)
         if moving is None or not moving.migration_context:
             continue
         sides = [(migration.source_compute, "old_resources")]
@@ -38,17 +57,26 @@ def read(context: nova_context.RequestContext, host: str, nodename: str) -> Reco
         for compute, attribute in sides:
             if compute == host and attribute in moving.migration_context:
                 kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
-                records[moving.uuid] = records.get(moving.uuid, frozenset()) | kept
-    return records
+                counted[uuid] = counted.get(uuid, frozenset()) | kept
+    return Records(
+        counted,
+        frozenset(uuid for uuid, instance in by_uuid.items() if _is_busy(instance)),
+        frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
+    )
 
 
-def _instance(
-    context: nova_context.RequestContext, migration: objects.Migration
-) -> objects.Instance | None:
+def _is_busy(instance: objects.Instance) -> bool:
+    return instance.task_state is not None or instance.vm_state == vm_states.BUILDING
+
+
+def _is_returning(context: nova_context.RequestContext, uuid: str) -> bool:
+    instance = _instance(context, uuid)
+    return instance is not None and instance.task_state == task_states.RESIZE_REVERTING
+
+
+def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instance | None:
     try:
-        return objects.Instance.get_by_uuid(
-            context, migration.instance_uuid, expected_attrs=["migration_context"]
-        )
+        return objects.Instance.get_by_uuid(context, uuid, expected_attrs=["migration_context"])
     except nova_exception.InstanceNotFound:
         return None
 

@@ -16,7 +16,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
-from nova_gpu.virt import binding, occupancy
+from nova_gpu.virt import binding, occupancy, records
 from tests.fixtures import cards, hosts, pci
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
@@ -127,7 +127,8 @@ class BindingsTest(base.BaseTestCase):
         card = self.card("nouveau")
         self.bindings.take_again([card])
         self.assertEqual([], self.calls)
-        self.occupancy.read_records(lambda: {"one": frozenset({("here", CARD)})})
+        counted = {"one": frozenset({("here", CARD)})}
+        self.occupancy.read_records(lambda guests: records.Records(counted))
         self.occupancy.saw_domains({"one": frozenset({card.address})})
         self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
         self.bindings.take_again([card])

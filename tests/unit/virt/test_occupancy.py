@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.virt.occupancy import Occupancy
 from nova_gpu.virt.records import Records
 from tests.fixtures import cards
@@ -32,11 +34,9 @@ class OccupancyTest(unittest.TestCase):
 
     def test_counted_and_own(self) -> None:
         """What another host's provider calls A may be an instance's here for all anybody knows."""
-        counted: Records = {
-            "one": frozenset({("here", str(A))}),
-            "two": frozenset({("elsewhere", str(B))}),
-        }
-        self.occupancy.read_records(lambda: counted)
+        self._count(
+            {"one": frozenset({("here", str(A))}), "two": frozenset({("elsewhere", str(B))})}
+        )
         self.occupancy.saw_domains({"one": frozenset({A, C}), "stranger": frozenset({B})})
         self.assertEqual({A, B}, self.occupancy.counted())
         self.assertEqual({A}, self.occupancy.own())
@@ -90,18 +90,64 @@ class OccupancyTest(unittest.TestCase):
     def test_what_was_started_while_the_database_was_read_stays(self) -> None:
         self.occupancy.saw_domains({"one": frozenset({A})})
 
-        def read() -> Records:
-            with self.occupancy.hold("one", frozenset({A}), dict):
-                return {}
+        def read(guests: Collection[str]) -> Records:
+            self._start("one", A)
+            return Records({})
+
+        for _ in range(2):  # the second time it was started before as well
+            self.occupancy.read_records(read)
+            self.assertEqual({A}, self.occupancy.started())
+            self.assertEqual({}, self.occupancy.strangers())
+
+    def test_what_is_being_started_stays(self) -> None:
+        with self.occupancy.hold("one", frozenset({A}), dict):
+            self._count({})
+            self.assertEqual({A}, self.occupancy.started())
+        self._count({})
+        self.assertEqual(set(), self.occupancy.started())
+
+    def test_what_is_saved_when_the_task_ends_stays_until_then(self) -> None:
+        """An instance that is unshelved; what it had before is still in the database."""
+        self._start("one", A)
+        for before in (frozenset({("group", str(B))}), frozenset[tuple[str, str]]()):
+            self._count({"one": before}, busy=frozenset({"one"}))
+            self.assertEqual({A}, self.occupancy.started())
+            self.assertEqual({}, self.occupancy.strangers())
+        self._count({"one": frozenset({("group", str(A))})}, busy=frozenset({"one"}))
+        self.assertEqual(set(), self.occupancy.started())
+        self.assertEqual({}, self.occupancy.strangers())
+
+    def test_what_was_started_and_is_counted_nowhere_is_a_strangers(self) -> None:
+        """It was deleted while the service was away, or is on another host, or has no such GPU."""
+        for counted in ({}, {"one": frozenset[tuple[str, str]]()}):
+            with self.subTest(counted=counted):
+                self._start("one", A)
+                self._count(counted)
+                self.assertEqual(set(), self.occupancy.started())
+                self.assertEqual({A: "one"}, self.occupancy.strangers())
+
+    def test_on_its_way_back_from_another_host_it_is_no_stranger(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        self._count({}, returning=frozenset({"one"}))
+        self.assertEqual({}, self.occupancy.strangers())
+        self._count({})
+        self.assertEqual({A: "one"}, self.occupancy.strangers())
+
+    def test_the_database_is_asked_about_domains_with_gpus(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "two": frozenset()})
+        asked: list[str] = []
+
+        def read(guests: Collection[str]) -> Records:
+            asked.extend(guests)
+            return Records({})
 
         self.occupancy.read_records(read)
-        self.assertEqual({A}, self.occupancy.started())
-        self.assertEqual({}, self.occupancy.strangers())
+        self.assertEqual(["one"], asked)
 
     def test_database_that_does_not_answer_changes_nothing(self) -> None:
         self._count({"one": frozenset({("group", str(A))})})
 
-        def read() -> Records:
+        def read(guests: Collection[str]) -> Records:
             raise OSError
 
         self.assertRaises(OSError, self.occupancy.read_records, read)
@@ -111,5 +157,9 @@ class OccupancyTest(unittest.TestCase):
         self._count({"one": frozenset({("group", str(A)), ("elsewhere", str(B))})})
         self.assertEqual({(KEY, A)}, self.occupancy.recorded({"group": KEY}))
 
-    def _count(self, records: Records) -> None:
-        self.occupancy.read_records(lambda: records)
+    def _start(self, uuid: str, address: PciAddress) -> None:
+        with self.occupancy.hold(uuid, frozenset({address}), dict):
+            self.occupancy.saw_domains({uuid: frozenset({address})})
+
+    def _count(self, counted: Mapping[str, frozenset[tuple[str, str]]], **kwargs: Any) -> None:
+        self.occupancy.read_records(lambda guests: Records(counted, **kwargs))

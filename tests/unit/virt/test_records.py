@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from unittest import mock
 
 from nova import exception as nova_exception
@@ -34,11 +34,19 @@ def instance(
     has: objects.ResourceList | None,
     old: objects.ResourceList | None = None,
     new: objects.ResourceList | None = None,
+    vm_state: str = "active",
+    task_state: str | None = None,
 ) -> objects.Instance:
     moving = None
     if old is not None or new is not None:
         moving = objects.MigrationContext(old_resources=old, new_resources=new)
-    return objects.Instance(uuid=uuid, resources=has, migration_context=moving)
+    return objects.Instance(
+        uuid=uuid,
+        resources=has,
+        migration_context=moving,
+        vm_state=vm_state,
+        task_state=task_state,
+    )
 
 
 def migration(uuid: str, source: str, destination: str) -> objects.Migration:
@@ -56,6 +64,15 @@ class ReadTest(unittest.TestCase):
         instances: Sequence[objects.Instance],
         migrations: Sequence[objects.Migration] = (),
         others: Sequence[objects.Instance] = (),
+    ) -> Mapping[str, frozenset[tuple[str, str]]]:
+        return self.answer(instances, migrations, others).counted
+
+    def answer(
+        self,
+        instances: Sequence[objects.Instance],
+        migrations: Sequence[objects.Migration] = (),
+        others: Sequence[objects.Instance] = (),
+        guests: Sequence[str] = (),
     ) -> records.Records:
         elsewhere = {each.uuid: each for each in others}
 
@@ -71,7 +88,7 @@ class ReadTest(unittest.TestCase):
             ),
             mock.patch.object(objects.Instance, "get_by_uuid", by_uuid),
         ):
-            return records.read(mock.sentinel.context, "host1", "node1")
+            return records.read(mock.sentinel.context, "host1", "node1", guests)
 
     def test_what_instances_have(self) -> None:
         found = self.read([instance(ONE, resources(A, B)), instance(TWO, None)])
@@ -103,3 +120,27 @@ class ReadTest(unittest.TestCase):
     def test_a_move_that_has_claimed_nothing_yet(self) -> None:
         moves = [migration(ONE, "host1", "host2")]
         self.assertEqual({ONE: {(GROUP, A)}}, self.read([instance(ONE, resources(A))], moves))
+
+    def test_busy(self) -> None:
+        """A task under way, or a build, which at times has none."""
+        there = instance(TWO, None, task_state="spawning")
+        for states, busy in (
+            ({}, set()),
+            ({"task_state": "spawning", "vm_state": "shelved_offloaded"}, {ONE}),
+            ({"vm_state": "building"}, {ONE}),
+        ):
+            with self.subTest(**states):
+                found = self.answer([instance(ONE, None, **states)], others=[there], guests=[TWO])
+                self.assertEqual(busy, found.busy)
+
+    def test_returning(self) -> None:
+        """The other host has dropped it and this one not yet taken it."""
+        there = instance(ONE, resources(A), task_state="resize_reverting")
+        found = self.answer([], others=[there], guests=[ONE, TWO])
+        self.assertEqual({ONE}, found.returning)
+        here = self.answer([there], guests=[ONE])
+        self.assertEqual(set(), here.returning)
+
+    def test_left_behind_on_its_way_elsewhere(self) -> None:
+        there = instance(ONE, resources(A, provider=ELSEWHERE), task_state="rebooting")
+        self.assertEqual(set(), self.answer([], others=[there], guests=[ONE]).returning)
