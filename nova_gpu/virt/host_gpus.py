@@ -121,12 +121,13 @@ class HostGPUs:
                 self._offer = offers.including(self._offer, key, address)
             offered = self._offer
         self._provider_uuids = provider_tree.ensure(tree, nodename, offered)
-        strangers = self._occupancy.strangers()
-        self._survey.report_strangers(strangers)
+        unjudged, strangers = self._occupancy.unjudged(), self._occupancy.strangers()
+        self._survey.report_strangers(strangers, unjudged)
         for key, uuid in self._provider_uuids.items():
             if key in offered:
                 group = offered[key]
-                reserved = len(self._lost(group) | (strangers.keys() & group.gpus.keys()))
+                kept = (strangers.keys() | unjudged.keys()) & group.gpus.keys()
+                reserved = len(self._lost(group) | kept)
                 provider_tree.publish(tree, uuid, group, reserved, self.hypervisor_type, self)
             else:
                 provider_tree.withdraw(tree, uuid, self)

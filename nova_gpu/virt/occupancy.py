@@ -12,6 +12,9 @@ from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.virt import holds
 from nova_gpu.virt.records import Records
 
+# Before the database has answered for the first time
+_NONE = Records({})
+
 
 class Occupancy:
     """What libvirt's domains name, what the database counts, what was just handed out or started.
@@ -23,7 +26,7 @@ class Occupancy:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._named: holds.Named = {}
-        self._records = Records({})
+        self._records = _NONE
         self._started: dict[str, frozenset[PciAddress]] = {}
         self._handed_out: dict[PciAddress, float] = {}
         self._holds = holds.Holds()
@@ -132,12 +135,20 @@ class Occupancy:
     def strangers(self) -> dict[PciAddress, str]:
         """The cards named by a domain that Nova does not count for it, with the domain's uuid."""
         with self._lock:
-            return {
-                address: uuid
-                for uuid, named in self._named.items()
-                if uuid not in self._started and uuid not in self._records.returning
-                for address in named - self._counted(uuid)
-            }
+            return {} if self._records is _NONE else self._uncounted()
+
+    def unjudged(self) -> dict[PciAddress, str]:
+        """The same while the database has not been read: nobody can say whose they are."""
+        with self._lock:
+            return self._uncounted() if self._records is _NONE else {}
+
+    def _uncounted(self) -> dict[PciAddress, str]:
+        return {
+            address: uuid
+            for uuid, named in self._named.items()
+            if uuid not in self._started and uuid not in self._records.returning
+            for address in named - self._counted(uuid)
+        }
 
     def _counted(self, instance_uuid: str) -> set[PciAddress]:
         recorded = self._records.counted.get(instance_uuid, frozenset())

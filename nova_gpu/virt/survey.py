@@ -42,6 +42,7 @@ class Survey:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self._said: set[tuple[PciAddress, str | None]] = set()
         self._strangers: Mapping[PciAddress, str] = {}
+        self._unjudged: Mapping[PciAddress, str] = {}
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -130,8 +131,13 @@ class Survey:
                 LOG.warning("GPU %s (%s) is not offered: %s", address, name, reason)
         self._said = now
 
-    def report_strangers(self, strangers: Mapping[PciAddress, str]) -> None:
-        """Says in the log which domains have cards that Nova does not count for them, each once."""
+    def report_strangers(
+        self, strangers: Mapping[PciAddress, str], unjudged: Mapping[PciAddress, str]
+    ) -> None:
+        """Says in the log which domains have cards that Nova does not count for them, each once.
+
+        :param unjudged: those of which the database has not said yet whether it does
+        """
         for address, uuid in strangers.items() - self._strangers.items():
             LOG.error(
                 "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
@@ -140,4 +146,11 @@ class Survey:
                 address,
                 uuid,
             )
-        self._strangers = strangers
+        for address, uuid in unjudged.items() - self._unjudged.items():
+            LOG.warning(
+                "GPU %s is kept from instances: the domain %s has it, and whose that is is not "
+                "known until Nova's database can be read. Nothing need be done about the domain.",
+                address,
+                uuid,
+            )
+        self._strangers, self._unjudged = strangers, unjudged

@@ -136,18 +136,29 @@ class DatabaseTest(base.GPUServersTestBase):
         self.server = self.boot(self.gpu_flavor(2))
         self.period()
 
-    def _break(self) -> None:
+    def _unreadable(self) -> fixtures.MonkeyPatch:
         def read(*args: object) -> None:
             raise messaging_exceptions.MessagingTimeout("nobody answers")
 
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.records.read", read))
+        return fixtures.MonkeyPatch("nova_gpu.virt.records.read", read)
 
     def test_what_was_read_before_counts(self) -> None:
-        self._break()
-        self.period()
+        with self._unreadable():
+            self.period()
         self.assertInventory(used=2)
         self.assertIn("cannot be read: nobody answers", self.stdlog.logger.output)
         self.assertNotIn("is kept from instances", self.stdlog.logger.output)
         self.assertGPUs(
             self.boot(self.gpu_flavor(6)), sorted(set(base.ALL) - set(base.FIRST_SOCKET[:2]))
         )
+
+    def test_never_read_yet_all_guests_keep_theirs_and_none_is_called_a_stranger(self) -> None:
+        with self._unreadable():
+            self.restart_host("host1")
+            self.assertInventory(reserved=2, used=2)
+            self.assertIn("until Nova's database can be read", self.stdlog.logger.output)
+            self.assertNotIn("virsh", self.stdlog.logger.output)
+            self.assertGPUs(self.boot(self.gpu_flavor(4)), base.SECOND_SOCKET)
+        self.period()
+        self.assertInventory(used=6)
+        self.assertGPUs(self.boot(self.gpu_flavor(2)), base.FIRST_SOCKET[2:])

@@ -73,14 +73,24 @@ class OccupancyTest(unittest.TestCase):
         self._count({"one": frozenset({("group", str(A))})})
         self.assertEqual({B: "stranger"}, self.occupancy.strangers())
 
+    def test_nobody_is_a_stranger_before_the_database_was_read(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "two": frozenset({B})})
+        with self.occupancy.hold("two", frozenset({B}), dict):
+            pass
+        self.assertEqual({}, self.occupancy.strangers())
+        self.assertEqual({A: "one"}, self.occupancy.unjudged())
+        self._count({})
+        self.assertEqual({A: "one", B: "two"}, self.occupancy.strangers())
+        self.assertEqual({}, self.occupancy.unjudged())
+
     def test_an_instances_domain_with_another_card_is_a_stranger_there(self) -> None:
         self.occupancy.saw_domains({"one": frozenset({A, B})})
         self._count({"one": frozenset({("group", str(A))})})
         self.assertEqual({B: "one"}, self.occupancy.strangers())
 
     def test_what_was_just_started_is_no_stranger(self) -> None:
-        with self.occupancy.hold("one", frozenset({A}), dict):
-            self.occupancy.saw_domains({"one": frozenset({A})})
+        self._count({})
+        self._start("one", A)
         self.assertEqual({}, self.occupancy.strangers())
         self.assertEqual({A}, self.occupancy.started())
         self._count({"one": frozenset({("group", str(A))})})
