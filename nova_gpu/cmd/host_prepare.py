@@ -47,6 +47,8 @@ def _fit(looked: survey.Survey) -> Iterable[GPU]:
     """The cards that a guest can be given once the host has booted anew; the others are named."""
     for gpu in looked.find():
         reasons = list(passthrough.lasting_obstacles(gpu, looked.roots, CONF.gpu.guest_mmio_gib))
+        if kept := looked.kept(gpu):
+            reasons.append(kept)
         if not reasons:
             yield gpu
         for reason in reasons:

@@ -33,7 +33,8 @@ Related options:
         default=[],
         help="""
 Offer these cards only, by PCI address (``0000:88:00.0``). Empty: every card found. A card named
-here is offered even if it is the display the host booted on.
+here is offered even if it is the display the host booted on: to LXC guests as it is, to KVM guests
+once ``nova-gpu host prepare`` took it from the host.
 
 Related options:
 
@@ -46,7 +47,8 @@ Related options:
         default=[],
         help="""
 Offer cards of these products only, as ``vendor_id:product_id`` (``10de:2335``). Empty: every
-product found. A product named here is offered even if its card is the display the host booted on.
+product found. A product named here is offered even if its card is the display the host booted on,
+as with ``[gpu]addresses``.
 
 Related options:
 

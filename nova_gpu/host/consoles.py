@@ -25,12 +25,17 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
         device = vfio.device(address, roots)
         if vfio.is_vfio(vfio.driver(address, roots)):
             continue
-        if sysfs.decimal(device, "boot_vga") == 1:
+        if is_boot_display([address], roots):
             return "it is the display the host booted on"
         name = _console_framebuffer(roots)
         if name is not None and name in _names(f"{device}/graphics"):
             return f"the host's text console is on it ({name})"
     return None
+
+
+def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
+    """Whether the host's firmware showed itself on one of these functions."""
+    return any(sysfs.decimal(vfio.device(each, roots), "boot_vga") == 1 for each in addresses)
 
 
 def _console_framebuffer(roots: Roots) -> str | None:

@@ -93,8 +93,7 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
             if slot not in slots:
                 slots.add(slot)
                 card = _read(device, name, class_code)
-                boot_vga = sysfs.decimal(device, "boot_vga") == 1
-                if selection.takes(card.address, card.product, boot_vga=boot_vga):
+                if selection.takes(card.address, card.product):
                     companions = _companions(devices, card.address, present)
                     yield dataclasses.replace(card, companions=companions)
         except (OSError, ValueError, exception.InvalidPciAddress) as error:

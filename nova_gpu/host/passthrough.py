@@ -188,6 +188,6 @@ def _shows_console(gpu: model.GPU, roots: Roots) -> str | None:
     if reason is None:
         return None
     return (
-        f"{reason}; make another display the host's in its firmware, or prepare the card for "
-        "guests at boot with nova-gpu host prepare"
+        f"{reason}; make another display the host's in its firmware, or name the card in "
+        "[gpu]addresses and prepare it for guests with nova-gpu host prepare"
     )

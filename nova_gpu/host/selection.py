@@ -32,18 +32,19 @@ class Selection:
             product_ids=frozenset(map(_product_id, product_ids)),
         )
 
-    def takes(self, address: model.PciAddress, product: model.Product, *, boot_vga: bool) -> bool:
-        """Whether the card is offered.
+    def takes(self, address: model.PciAddress, product: model.Product) -> bool:
+        """Whether the card is the operator's to offer.
 
-        One that is named, by address or product, is, whoever made it and whatever it shows. Where
-        any are named no others are. Else its vendor decides, and the display the host booted on
-        (*boot_vga*) stays the host's.
+        One that is named is, whoever made it. Where any are named no others are. Else its vendor
+        decides.
         """
-        if address in self.addresses or product.key in self.product_ids:
-            return True
         if self.addresses or self.product_ids:
-            return False
-        return product.vendor_id in self.vendors and not boot_vga
+            return self.names(address, product)
+        return product.vendor_id in self.vendors
+
+    def names(self, address: model.PciAddress, product: model.Product) -> bool:
+        """Whether the card is named, by its address or its product."""
+        return address in self.addresses or product.key in self.product_ids
 
 
 def _vendor(text: str) -> str:

@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.host import discovery, nodes, nvml, passthrough, products, selection
+from nova_gpu.host import consoles, discovery, nodes, nvml, passthrough, products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import domains, pci_aliases
 from nova_gpu.virt.offer import Offer
@@ -88,7 +88,20 @@ class Survey:
             return f"the host does not tell about it: {error}; see the kernel's log about it"
         return reason or passthrough.obstacle(gpu, self.roots, CONF.gpu.guest_mmio_gib)
 
+    def kept(self, gpu: GPU) -> str | None:
+        """Why *gpu* stays the host's own display, ``None`` for any other and where it is named."""
+        if self._selection.names(gpu.address, gpu.product):
+            return None
+        if not consoles.is_boot_display(passthrough.functions(gpu), self.roots):
+            return None
+        return (
+            "it is the display the host booted on; name it in [gpu]addresses if it is for "
+            "instances all the same"
+        )
+
     def _container_obstacle(self, gpu: GPU) -> str | None:
+        if reason := self.kept(gpu):
+            return reason
         unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
         if not unprivileged and not CONF.gpu.allow_privileged_containers:
             return (

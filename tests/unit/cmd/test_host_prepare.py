@@ -55,6 +55,8 @@ class HostPrepareTest(base.HostTestCase):
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(memory_mib=64 * 1024)
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", boot_vga=True, class_code=pci.VGA)
+        shown = self.prepare(1)
+        self.assertIn("0000:82:00.0 is left out: it is the display the host booted on", shown)
         self.option("addresses", [CARD, "0000:82:00.0"])
         shown = self.prepare()
         self.assertIn(f"{CARD} is left out: ", shown)

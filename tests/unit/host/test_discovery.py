@@ -93,9 +93,9 @@ class TestMachines(DiscoveryTestCase):
         self.assertEqual({"10de:2335"}, {gpu.product.key for gpu in self.discover()})
         self.assertEqual(8, len(self.discover()))
 
-    def test_bmc_and_boot_display_stay_the_hosts(self) -> None:
+    def test_a_bmc_is_no_card(self) -> None:
         self.machine("displays")
-        self.assertEqual(["0000:22:00.0"], self.addresses())
+        self.assertEqual(["0000:21:00.0", "0000:22:00.0"], self.addresses())
 
     def test_host_without_gpus(self) -> None:
         self.machine("cpu-only")
@@ -142,11 +142,6 @@ class TestFunctions(DiscoveryTestCase):
         (gpu,) = self.discover()
         self.assertEqual("0000:81:00.0", str(gpu.address))
         self.assertEqual(["0000:81:00.1"], [str(companion) for companion in gpu.companions])
-
-    def test_second_display_of_the_boot_display_is_not_offered(self) -> None:
-        self.host.add_gpu("0000:81:00.0", "1002", "74a1", class_code=pci.VGA, boot_vga=True)
-        self.host.add_device("0000:81:00.1", "1002", "74a1", class_code=0x038000)
-        self.assertEqual([], self.addresses())
 
     def test_behind_a_bridge(self) -> None:
         self.host.add_gpu(
@@ -236,9 +231,9 @@ class TestNvmlIsAsked(DiscoveryTestCase):
     def test_not_for_other_vendors(self) -> None:
         self.assertEqual(0, self.asked_with("1002", "amdgpu"))
 
-    def test_not_for_a_card_that_is_not_offered(self) -> None:
-        self.host.add_gpu("0000:82:00.0", "10de", "1e04", class_code=pci.VGA, boot_vga=True)
-        self.discover()
+    def test_not_for_a_card_that_is_not_selected(self) -> None:
+        self.host.add_gpu("0000:82:00.0", "10de", "1e04")
+        self.discover(named(("0000:81:00.0",)))
         self.assertEqual(0, self.asked)
 
 

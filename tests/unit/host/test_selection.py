@@ -17,9 +17,8 @@ DEFAULTS: Options = (["10de", "1002", "8086"], [], [])
 def takes(
     options: Options,
     product: model.Product = H200,
-    boot_vga: bool = False,
 ) -> bool:
-    return selection.Selection.parse(*options).takes(ADDRESS, product, boot_vga=boot_vga)
+    return selection.Selection.parse(*options).takes(ADDRESS, product)
 
 
 class TestTakes(base.BaseTestCase):
@@ -29,10 +28,15 @@ class TestTakes(base.BaseTestCase):
         self.assertTrue(takes((["102b"], [], []), MATROX))
         self.assertFalse(takes((["102b"], [], [])))
 
-    def test_boot_display_only_if_named(self) -> None:
-        self.assertFalse(takes(DEFAULTS, boot_vga=True))
-        self.assertTrue(takes((["10de"], ["0000:88:00.0"], []), boot_vga=True))
-        self.assertTrue(takes((["10de"], [], ["10de:2335"]), boot_vga=True))
+    def test_named(self) -> None:
+        for options, named in (
+            (DEFAULTS, False),
+            ((["10de"], ["0000:88:00.0"], []), True),
+            ((["10de"], [], ["10de:2335"]), True),
+            ((["10de"], ["0000:89:00.0"], ["10de:2330"]), False),
+        ):
+            selected = selection.Selection.parse(*options)
+            self.assertEqual(named, selected.names(ADDRESS, H200), options)
 
     def test_named_cards_only_where_any_are_named(self) -> None:
         self.assertFalse(takes((["10de"], ["0000:89:00.0"], [])))

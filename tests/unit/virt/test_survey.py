@@ -65,6 +65,20 @@ class HypervisorTest(SurveyTestCase):
         self.assertIn("0000:3c:00.0", self.obstacle("kvm") or "")
         self.assertIsNone(self.obstacle("lxc"))
 
+    def test_the_display_the_host_booted_on(self) -> None:
+        """It is found and not offered, with a reason. LXC guests have it where it is named."""
+        self.host.remove(CARD)
+        self.host.remove(CARD.replace(".0", ".1"))
+        self.host.add_gpu(CARD, "10de", "25b6", class_code=pci.VGA, boot_vga=True)
+        for virt_type in ("kvm", "lxc"):
+            self.assertIn("booted on", self.obstacle(virt_type) or "")
+        self.conf.config(group="gpu", addresses=[CARD])
+        self.assertIn("booted on", self.obstacle("kvm") or "")
+        self.assertIsNone(self.obstacle("lxc"))
+        self.conf.config(group="gpu", addresses=[])
+        self.host.bind(CARD, "vfio-pci")
+        self.assertIsNone(self.obstacle("kvm"))
+
     def test_more_memory_than_a_guest_can_map(self) -> None:
         self.host.remove(CARD)
         self.host.remove(CARD.replace(".0", ".1"))
