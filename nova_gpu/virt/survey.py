@@ -161,8 +161,8 @@ class Survey:
             )
         for address, uuid in unjudged.items() - self._unjudged.items():
             LOG.warning(
-                "GPU %s is kept from instances: the domain %s has it, and whose that is is not "
-                "known until Nova's database can be read. Nothing need be done about the domain.",
+                "GPU %s is kept from instances: the domain %s has it, and whose that is cannot be "
+                "told until Nova's database can be read. Nothing need be done about the domain.",
                 address,
                 uuid,
             )
