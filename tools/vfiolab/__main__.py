@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("command", nargs="+", help="after --")
     run.add_argument("--out", type=pathlib.Path, help="a folder; default: a new one")
     run.add_argument("--limit-s", type=float, default=600.0, help="for all boots together")
-    run.add_argument("--memory-mib", type=int, default=4096)
+    run.add_argument("--memory-mib", type=int, default=3072)
     run.add_argument("--no-iommu", action="store_true", help="a kernel without the IOMMU")
     run.add_argument("--bare", action="store_true", help="without udev and libvirtd")
     run.add_argument("--append", default="", help="added to the kernel's command line")

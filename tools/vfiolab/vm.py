@@ -20,7 +20,7 @@ class VM:
     system: pathlib.Path
     environment: pathlib.Path
     tree: pathlib.Path
-    memory_mib: int = 4096
+    memory_mib: int = 3072
     iommu: bool = True
     bare: bool = False
     append: str = ""
