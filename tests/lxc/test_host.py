@@ -12,6 +12,7 @@ import fixtures
 from nova import context as nova_context
 
 from tests.lxc import base, place
+from tools.novalab import guest
 
 _STRANGER = """\
 <domain type='lxc'>
@@ -40,6 +41,8 @@ while [ $# -gt 0 ]; do
     shift
 done
 """
+# How the ways begin that lead round the device cgroup.
+_BY_CGROUP = ("mount cgroup", "devices.allow", "join another group")
 
 
 class StrangerTest(base.LXCTestCase):
@@ -167,3 +170,8 @@ class PrivilegedAllowedTest(base.LXCTestCase):
         server = self.boot_with(2)
 
         self.assertGPUs(server, {0, 1})
+        # What is refused to others is open here: that it is tried at all is seen here only.
+        tried = guest.escapes(self._lv, self.domain(server), place.node(2), place.GPUS[2])
+        by_cgroup = [each for each in tried if each.way.startswith(_BY_CGROUP)]
+        self.assertGreaterEqual(len(by_cgroup), 2)
+        self.assertEqual([], [each for each in by_cgroup if each.refused])

@@ -38,10 +38,14 @@ mount_devtmpfs() {
     umount "$work/dev"
 }
 
+# cgroup v1 has a file for each group, which says what devices it has.
+has_devices_allow() {
+    grep -q ':devices:' /proc/self/cgroup
+}
+
 allow_in_cgroup() {
     mkdir -p "$work/cgroup"
-    mount -t cgroup -o devices none "$work/cgroup" ||
-        mount -t cgroup2 none "$work/cgroup" || return 1
+    mount -t cgroup -o devices none "$work/cgroup" || return 1
     own=$(sed -n 's/^[0-9]*:devices:\(.*\)/\1/p' /proc/self/cgroup)
     echo "c $major:* rwm" >"$work/cgroup$own/devices.allow"
     result=$?
@@ -50,10 +54,55 @@ allow_in_cgroup() {
 }
 
 allow_in_mounted_cgroup() {
-    for file in $(find /sys/fs/cgroup -name devices.allow 2>/dev/null); do
+    files=$(find /sys/fs/cgroup -name devices.allow)
+    if [ -z "$files" ]; then
+        echo "no devices.allow to write to"
+        return 1
+    fi
+    for file in $files; do
         echo "c $major:* rwm" >"$file" && return 0
     done
-    echo "no devices.allow to write to"
+    return 1
+}
+
+# In cgroup v2 a program judges those in the guest's group and below: who is elsewhere is free of it.
+join_in_cgroup() {
+    mkdir -p "$work/cgroup"
+    mount -t cgroup2 none "$work/cgroup" || return 1
+    join_another "$work/cgroup"
+    result=$?
+    umount "$work/cgroup"
+    return $result
+}
+
+join_in_mounted_cgroup() {
+    if has_devices_allow; then
+        join_another /sys/fs/cgroup/devices
+    else
+        join_another /sys/fs/cgroup
+    fi
+}
+
+# Only the subshell goes there, and it ends. A guest's group is lxc-N-NAME.libvirt-lxc, or with systemd
+# machine-lxc-N-NAME.scope.
+join_another() {
+    if has_devices_allow; then name=devices; else name=; fi
+    own=$(sed -n "s/^[0-9]*:$name:\(.*libvirt-lxc\|.*machine-lxc[^/]*\).*/\1/p" /proc/self/cgroup)
+    groups=$(find "$1" -name cgroup.procs)
+    if [ -z "$own" ]; then
+        echo "which group is the guest's is not known: nothing was tried"
+        return 0
+    fi
+    if [ -z "$groups" ]; then
+        echo "no cgroup.procs to write to"
+        return 1
+    fi
+    for file in $groups; do
+        case $file in
+        "$1$own"/*) ;;
+        *) (echo 0 >"$file") && return 0 ;;
+        esac
+    done
     return 1
 }
 
@@ -105,8 +154,13 @@ core_pattern() {
 try "open $path" opens "$path"
 try "mknod c $major $minor" make_node
 try "mount devtmpfs" mount_devtmpfs
-try "mount cgroup and devices.allow" allow_in_cgroup
-try "devices.allow of a cgroup already mounted" allow_in_mounted_cgroup
+if has_devices_allow; then
+    try "mount cgroup and devices.allow" allow_in_cgroup
+    try "devices.allow of a cgroup already mounted" allow_in_mounted_cgroup
+else
+    try "mount cgroup2 and join another group" join_in_cgroup
+fi
+try "join another group of the mounted cgroup" join_in_mounted_cgroup
 try "driver_override in /sys as it is" driver_override /sys
 try "remount /sys read-write, driver_override" remount_sys
 try "mount sysfs, driver_override" own_sys
