@@ -124,7 +124,9 @@ nova-scheduler.
         help="""
 Seconds for which a GPU that was claimed for an instance stays out of the pool although neither the
 resource tracker nor a guest names it yet. It covers the moment between a claim and its record in
-the database, in which the periodic task forgets the claim.
+the database, in which the periodic task forgets the claim. What was claimed for a guest that is
+never started returns at once where the tracker released it; where the tracker had forgotten it, in
+the next period in which no instance of the host has a task under way, or after this time.
 
 Related options:
 

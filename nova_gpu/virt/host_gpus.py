@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
+from typing import Any
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -151,8 +152,9 @@ class HostGPUs:
     # The pool
 
     def usable(
-        self, provider_uuid: str, addresses: Collection[PciAddress]
+        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
     ) -> frozenset[PciAddress]:
+        self._occupancy.handed_out.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.ill.keys() if group else frozenset()
         return frozenset(
@@ -163,8 +165,11 @@ class HostGPUs:
         gpus = {a: gpu for group in self._offer.values() for a, gpu in group.gpus.items()}
         return topology.places(gpus[address] for address in addresses)
 
-    def hand_out(self, addresses: Collection[PciAddress], back: Collection[PciAddress]) -> None:
-        self._occupancy.hand_out(addresses, back, CONF.gpu.handed_out_timeout)
+    def hand_out(
+        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
+    ) -> None:
+        timeout_s = CONF.gpu.handed_out_timeout
+        self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)
 
     # Guests
 

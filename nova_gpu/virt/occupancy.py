@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from nova_gpu.core.model import GroupKey, PciAddress
-from nova_gpu.virt import holds
+from nova_gpu.virt import handed_out, holds
 from nova_gpu.virt.records import Records
 
 # Before the database has answered for the first time
@@ -28,7 +28,7 @@ class Occupancy:
         self._named: holds.Named = {}
         self._records = _NONE
         self._started: dict[str, frozenset[PciAddress]] = {}
-        self._handed_out: dict[PciAddress, float] = {}
+        self.handed_out = handed_out.HandedOut()
         self._holds = holds.Holds()
 
     def saw_domains(self, named: holds.Named) -> None:
@@ -47,7 +47,10 @@ class Occupancy:
         with self._lock:
             started = dict(self._started)
             guests = {uuid for uuid, named in self._named.items() if named}
+        asked = time.monotonic()
         records = read(guests)
+        if not records.busy:
+            self.handed_out.settled(asked)
         starting = self._holds.instances()
         with self._lock:
             self._records = records
@@ -59,21 +62,9 @@ class Occupancy:
 
     def taken(self) -> frozenset[PciAddress]:
         """What no claim may draw: named by a domain, held by a start, or just handed out."""
-        now = time.monotonic()
         with self._lock:
             named = frozenset[PciAddress]().union(*self._named.values())
-            waiting = {address for address, until in self._handed_out.items() if until > now}
-        return named | waiting | self._holds.held()
-
-    def hand_out(
-        self, addresses: Collection[PciAddress], back: Collection[PciAddress], timeout_s: float
-    ) -> None:
-        """*addresses* are taken for *timeout_s* or until they are held; *back* return."""
-        until = time.monotonic() + timeout_s
-        with self._lock:
-            for address in back:
-                self._handed_out.pop(address, None)
-            self._handed_out.update(dict.fromkeys(addresses, until))
+        return named | self.handed_out.waiting() | self._holds.held()
 
     @contextlib.contextmanager
     def hold(
@@ -91,9 +82,7 @@ class Occupancy:
                 stack.enter_context(self._holds.hold(instance_uuid, addresses, look))
             finally:
                 # Held from here on; or refused, and then the claim is given up as well.
-                with self._lock:
-                    for address in addresses:
-                        self._handed_out.pop(address, None)
+                self.handed_out.drop(addresses)
             with self._lock:
                 self._started[instance_uuid] = addresses
             yield

@@ -10,7 +10,7 @@ with what is left and calls ``pop()`` once per unit. So the set in the tree is a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from typing import Any, Protocol
 
 from nova import objects
@@ -24,17 +24,21 @@ class Supply(Protocol):
     """What is known now of the GPUs behind the sets in the provider tree."""
 
     def usable(
-        self, provider_uuid: str, addresses: Collection[PciAddress]
+        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
     ) -> frozenset[PciAddress]:
         """Those of the provider's *addresses* that are well and that nobody names or starts with.
 
         Another product may be at an address now: then it is another provider's as well.
+
+        :param assigned: the tracker's own set of what is assigned of that provider
         """
 
     def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, Place]:
         """Where each of *addresses* is."""
 
-    def hand_out(self, addresses: Collection[PciAddress], back: Collection[PciAddress]) -> None:
+    def hand_out(
+        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
+    ) -> None:
         """*addresses* leave the pool for a claim; *back*, handed out by the same claim, return."""
 
 
@@ -63,14 +67,14 @@ def publish(provider_uuid: str, addresses: Collection[PciAddress], supply: Suppl
 class DeviceSet(set[Any]):
     """The GPUs of one provider, as ``objects.Resource``."""
 
-    def __sub__(self, assigned: Any) -> Pool:
+    def __sub__(self, assigned: Set[Any]) -> Pool:
         left = set(self) - set(assigned)
         addresses = frozenset(PciAddress.parse(each.identifier) for each in left)
         provider_uuid = next((each.provider_uuid for each in self), "")
         supply = _supply_by_provider.get(provider_uuid)
         # Nobody to ask means that nothing is known of these GPUs: none is free.
-        usable = supply.usable(provider_uuid, addresses) if supply else frozenset()
-        return Pool(provider_uuid, usable, supply)
+        usable = supply.usable(provider_uuid, addresses, assigned) if supply else frozenset()
+        return Pool(provider_uuid, usable, supply, assigned)
 
 
 class Pool(set[Any]):
@@ -82,12 +86,17 @@ class Pool(set[Any]):
     """
 
     def __init__(
-        self, provider_uuid: str, free: frozenset[PciAddress], supply: Supply | None
+        self,
+        provider_uuid: str,
+        free: frozenset[PciAddress],
+        supply: Supply | None,
+        assigned: Set[Any],
     ) -> None:
         super().__init__(resource(provider_uuid, address) for address in free)
         self._provider_uuid = provider_uuid
         self._free = free
         self._supply = supply
+        self._assigned = assigned
         self._handed_out: list[objects.Resource] = []
         self._chosen: tuple[PciAddress, ...] = ()
 
@@ -97,7 +106,7 @@ class Pool(set[Any]):
         if self._supply is None or count > len(self._free):
             raise KeyError("pop from an empty pool of GPUs")
         chosen = choose.choose(self._free, count, self._supply.places(self._free))
-        self._supply.hand_out(chosen, back=set(self._chosen) - set(chosen))
+        self._supply.hand_out(chosen, set(self._chosen) - set(chosen), self._assigned)
         self._chosen = chosen
         self._handed_out.append(resource(self._provider_uuid, chosen[-1]))
         for handed_out, address in zip(self._handed_out, chosen, strict=True):

@@ -19,9 +19,9 @@ class Records:
     """One answer of the database.
 
     ``counted``: (provider_uuid, identifier) of each GPU, by the instance's uuid. ``busy``: the
-    host's instances with a task under way, whose GPUs Nova may be yet to save: an unshelved
-    instance's are saved only when its guest runs. ``returning``: those whose resize is being
-    reverted and that are no longer the other host's and not yet this one's.
+    instances that are here or on their way here and have a task under way: Nova may be yet to save
+    their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose resize
+    is being reverted and that are no longer the other host's and not yet this one's.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -47,9 +47,12 @@ def read(
     by_uuid = {instance.uuid: instance for instance in instances}
     for uuid, instance in by_uuid.items():
         counted[uuid] = frozenset(_gpus(instance.resources))
+    busy = {uuid for uuid, instance in by_uuid.items() if _is_busy(instance)}
     for migration in objects.MigrationList.get_in_progress_and_error(context, host, nodename):
         uuid = migration.instance_uuid
         moving = by_uuid.get(uuid) or _instance(context, uuid)
+        if moving is not None and migration.dest_compute == host and _is_busy(moving):
+            busy.add(uuid)
         if moving is None or not moving.migration_context:
             continue
         sides = [(migration.source_compute, "old_resources")]
@@ -60,7 +63,7 @@ def read(
                 counted[uuid] = counted.get(uuid, frozenset()) | kept
     return Records(
         counted,
-        frozenset(uuid for uuid, instance in by_uuid.items() if _is_busy(instance)),
+        frozenset(busy),
         frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
     )
 

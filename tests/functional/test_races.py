@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import copy
 import threading
 import time
 from collections.abc import Callable
 
 import fixtures
+from nova import exception as nova_exception
 from nova.compute import manager
+from nova.tests.functional.api import client
 
 from nova_gpu.core.model import GPU
 from nova_gpu.virt import survey
@@ -19,17 +22,19 @@ from tests.fixtures import claims
 from tests.functional import base
 
 
-class ForgottenClaimTest(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host("host1")
-
+class RacesTestBase(base.GPUServersTestBase):
     def _between_claim_and_save(self, first: Callable[[manager.ComputeManager], None]) -> None:
         self.useFixture(claims.BetweenClaimAndSave(first))
 
     def assertTrackerForgot(self, compute: manager.ComputeManager) -> None:
         """Else these tests would show nothing."""
         self.assertEqual(set(), claims.claimed(compute))
+
+
+class ForgottenClaimTest(RacesTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
 
     def test_afterwards_nobody_gets_the_same(self) -> None:
         def forget(compute: manager.ComputeManager) -> None:
@@ -78,6 +83,52 @@ class ForgottenClaimTest(base.GPUServersTestBase):
         self.assertGPUs(slow, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=2, host="host1")
         self.assertInventory(used=2, host="host2")
+
+
+class FailedClaimTest(RacesTestBase):
+    """What was claimed for a guest that is never started is free again."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+
+    def test_at_once(self) -> None:
+        def fail(compute: manager.ComputeManager) -> None:
+            raise nova_exception.PortLimitExceeded
+
+        self._between_claim_and_save(fail)
+        self.assertIn("network", self.boot_refused(self.gpu_flavor(8)))
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+        self.assertNotIn("is kept from a claim", self.stdlog.logger.output)
+
+    def test_in_a_quiet_period_where_the_tracker_had_forgotten_it(self) -> None:
+        def forget_and_fail(compute: manager.ComputeManager) -> None:
+            compute.update_available_resource(self.context)
+            self.assertTrackerForgot(compute)
+            raise nova_exception.PortLimitExceeded
+
+        self._between_claim_and_save(forget_and_fail)
+        self.assertIn("network", self.boot_refused(self.gpu_flavor(8)))
+        self.boot_refused(self.gpu_flavor(1))
+        self.assertIn(f"GPU {base.ALL[0]} is kept from a claim", self.stdlog.logger.output)
+        self.period()
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_of_a_resize_in_a_quiet_period(self) -> None:
+        """Nova leaves the claim of a failed move to the period as well."""
+
+        def fail(*args: object, **kwargs: object) -> None:
+            raise nova_exception.PortLimitExceeded
+
+        server = self.boot(self.gpu_flavor(1))
+        self.start_host("host2")
+        name = "nova.compute.rpcapi.ComputeAPI.resize_instance"
+        with fixtures.MonkeyPatch(name, fail), contextlib.suppress(client.OpenStackApiException):
+            # A cast is a call here, so that what the host raises reaches the API.
+            self._resize_server(server, self.gpu_flavor(8))
+        self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
+        self.period("host2")
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL, "host2")
 
 
 class SlowHostTest(base.GPUServersTestBase):

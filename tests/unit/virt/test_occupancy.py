@@ -41,24 +41,14 @@ class OccupancyTest(unittest.TestCase):
         self.assertEqual({A, B}, self.occupancy.counted())
         self.assertEqual({A}, self.occupancy.own())
 
-    def test_handed_out_for_a_time(self) -> None:
-        self.occupancy.hand_out({A}, (), 60)
-        self.occupancy.hand_out({B}, (), -1)
-        self.assertEqual({A}, self.occupancy.taken())
-
-    def test_handed_out_and_put_back(self) -> None:
-        self.occupancy.hand_out({A}, (), 60)
-        self.occupancy.hand_out({B, C}, {A}, 60)
-        self.assertEqual({B, C}, self.occupancy.taken())
-
     def test_the_hold_takes_the_place_of_what_was_handed_out(self) -> None:
-        self.occupancy.hand_out({A, B}, (), 60)
+        self.occupancy.handed_out.add({A, B}, (), set(), 60)
         with self.occupancy.hold("one", frozenset({A}), dict):
             self.assertEqual({A, B}, self.occupancy.taken())
         self.assertEqual({B}, self.occupancy.taken())
 
     def test_a_refused_hold_gives_back_what_was_handed_out(self) -> None:
-        self.occupancy.hand_out({A, B}, (), 60)
+        self.occupancy.handed_out.add({A, B}, (), set(), 60)
         named = {"stranger": frozenset({A})}
         with (
             self.assertRaises(exception.DeviceUnavailable),
@@ -142,6 +132,22 @@ class OccupancyTest(unittest.TestCase):
         self.assertEqual({}, self.occupancy.strangers())
         self._count({})
         self.assertEqual({A: "one"}, self.occupancy.strangers())
+
+    def test_handed_out_is_free_where_no_instance_is_busy(self) -> None:
+        """Whoever it was handed out to is started or has failed."""
+        self.occupancy.handed_out.add({A}, (), set(), 60)
+        self._count({}, busy=frozenset({"one"}))
+        self.assertEqual({A}, self.occupancy.taken())
+        self._count({})
+        self.assertEqual(set(), self.occupancy.taken())
+
+    def test_handed_out_while_the_database_is_read(self) -> None:
+        def read(guests: Collection[str]) -> Records:
+            self.occupancy.handed_out.add({A}, (), set(), 60)
+            return Records({})
+
+        self.occupancy.read_records(read)
+        self.assertEqual({A}, self.occupancy.taken())
 
     def test_the_database_is_asked_about_domains_with_gpus(self) -> None:
         self.occupancy.saw_domains({"one": frozenset({A}), "two": frozenset()})

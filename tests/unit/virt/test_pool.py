@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import copy
 import unittest
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
+from typing import Any
 from unittest import mock
 
 from nova import exception as nova_exception
@@ -15,10 +16,10 @@ from oslo_utils import uuidutils
 
 from nova_gpu.core import topology
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt import pool
+from nova_gpu.virt import handed_out, pool
 from tests.fixtures import cards
 
-ROOT, GROUP = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+ROOT, GROUP, OTHER = (uuidutils.generate_uuid() for _ in range(3))
 
 FIRST = ("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
 SECOND = ("0000:84:00.0", "0000:85:00.0", "0000:88:00.0", "0000:89:00.0")
@@ -31,21 +32,23 @@ class Host:
         gpus = [cards.placed(a, 0) for a in FIRST] + [cards.placed(a, 1) for a in SECOND]
         self.gpus = {gpu.address: gpu for gpu in gpus}
         self.taken: set[PciAddress] = set()
-        self.handed_out: set[PciAddress] = set()
+        self.handed_out = handed_out.HandedOut()
         self.asked_for: list[str] = []
 
     def usable(
-        self, provider_uuid: str, addresses: Collection[PciAddress]
+        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
     ) -> frozenset[PciAddress]:
         self.asked_for.append(provider_uuid)
-        return frozenset(set(addresses) - self.taken)
+        self.handed_out.compare(addresses, assigned)
+        return frozenset(set(addresses) - self.taken - self.handed_out.waiting())
 
     def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
         return topology.places(self.gpus[address] for address in addresses)
 
-    def hand_out(self, addresses: Collection[PciAddress], back: Collection[PciAddress]) -> None:
-        self.handed_out -= set(back)
-        self.handed_out |= set(addresses)
+    def hand_out(
+        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
+    ) -> None:
+        self.handed_out.add(addresses, back, assigned, 60)
 
 
 class TrackerTest(unittest.TestCase):
@@ -63,9 +66,11 @@ class TrackerTest(unittest.TestCase):
         self.tracker.provider_tree.update_resources(GROUP, resources)
 
     def claim(self, amount: int) -> list[str]:
+        return sorted(each.identifier for each in self._claim(amount))
+
+    def _claim(self, amount: int) -> objects.ResourceList:
         allocations = {ROOT: {"resources": {"VCPU": 1}}, GROUP: {"resources": {"PGPU": amount}}}
-        claimed = self.tracker._claim_resources(allocations)
-        return sorted(each.identifier for each in claimed)
+        return self.tracker._claim_resources(allocations)
 
     def test_best_sets_one_after_another(self) -> None:
         self.assertEqual(list(FIRST[:1]), self.claim(1))
@@ -82,6 +87,7 @@ class TrackerTest(unittest.TestCase):
             self.assertIn(each, assigned)
 
     def test_given_back_is_free(self) -> None:
+        """At once: a claim may fail before its guest is started."""
         allocations = {GROUP: {"resources": {"PGPU": 8}}}
         claimed = self.tracker._claim_resources(allocations)
         with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
@@ -94,7 +100,7 @@ class TrackerTest(unittest.TestCase):
             nova_exception.ComputeResourcesUnavailable, "Needed 9 .* but 8"
         ):
             self.claim(9)
-        self.assertEqual(set(), self.host.handed_out)
+        self.assertEqual(set(), self.host.handed_out.waiting())
 
     def test_what_is_not_usable_is_not_free(self) -> None:
         self.host.taken = set(cards.addresses(*FIRST))
@@ -115,9 +121,43 @@ class TrackerTest(unittest.TestCase):
     def test_only_the_best_set_is_handed_out(self) -> None:
         """On the way to four the pool draws from the first socket, and puts it back."""
         self.claim(1)
-        self.host.handed_out.clear()
         self.claim(4)
-        self.assertEqual(set(cards.addresses(*SECOND)), self.host.handed_out)
+        expected = set(cards.addresses(FIRST[0], *SECOND))
+        self.assertEqual(expected, self.host.handed_out.waiting())
+
+    def test_never_assigned_is_free(self) -> None:
+        """A claim that was refused for something else that it wanted."""
+        self.tracker.provider_tree.new_child("other", ROOT, uuid=OTHER)
+        self.tracker.provider_tree.update_resources(OTHER, {"PGPU": set()})
+        wanted = {GROUP: {"resources": {"PGPU": 8}}, OTHER: {"resources": {"PGPU": 1}}}
+        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
+            self.tracker._claim_resources(wanted)
+        self.assertEqual(sorted(FIRST + SECOND), self.claim(8))
+
+    def test_forgotten_by_a_filling_is_not_free(self) -> None:
+        claimed = self._claim(4)
+        self._period()
+        self.assertEqual(list(SECOND), self.claim(4))
+        with self.assertLogs("nova_gpu.virt.handed_out", "WARNING") as logged:
+            self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
+        for address in FIRST:
+            self.assertIn(f"GPU {address} is kept from a claim: 0 s ago", "".join(logged.output))
+        # Nova says of these that it does not know them.
+        self.tracker._release_assigned_resources(claimed)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
+
+    def test_released_after_a_filling_that_knew_it_is_free(self) -> None:
+        claimed = self._claim(4)
+        self._period(claimed)
+        self.claim(1)
+        self.tracker._release_assigned_resources(claimed)
+        self.assertEqual(list(FIRST), self.claim(4))
+
+    def _period(self, *saved: objects.ResourceList) -> None:
+        """The tracker fills its sets from the database, which has *saved*."""
+        instances = {str(number): mock.Mock(resources=each) for number, each in enumerate(saved)}
+        self.tracker.tracked_instances = set(instances)
+        self.tracker._populate_assigned_resources(mock.sentinel.context, instances)
 
     def test_nobody_to_ask_is_nothing_free(self) -> None:
         pool._supply_by_provider.pop(GROUP)
