@@ -41,6 +41,8 @@ def read(
     :param guests: the uuids of the domains here that have GPUs, to be looked up if need be
     """
     counted: dict[str, frozenset[tuple[str, str]]] = {}
+    # First: a move that ends in between is then in the instance, and not in neither.
+    migrations = objects.MigrationList.get_in_progress_and_error(context, host, nodename)
     instances = objects.InstanceList.get_by_host(
         context, host, expected_attrs=["resources", "migration_context"]
     )
@@ -48,7 +50,7 @@ def read(
     for uuid, instance in by_uuid.items():
         counted[uuid] = frozenset(_gpus(instance.resources))
     busy = {uuid for uuid, instance in by_uuid.items() if _is_busy(instance)}
-    for migration in objects.MigrationList.get_in_progress_and_error(context, host, nodename):
+    for migration in migrations:
         uuid = migration.instance_uuid
         moving = by_uuid.get(uuid) or _instance(context, uuid)
         if moving is not None and migration.dest_compute == host and _is_busy(moving):

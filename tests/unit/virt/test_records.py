@@ -114,6 +114,27 @@ class ReadTest(unittest.TestCase):
         moves = [migration(ONE, "host1", "host1")]
         self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}}, self.read([moving], moves))
 
+    def test_a_move_that_ends_between_two_questions(self) -> None:
+        moving = instance(ONE, None, new=resources(A))
+        arrived = instance(ONE, resources(A))
+        asked: list[str] = []
+
+        def migrations(*args: object) -> list[objects.Migration]:
+            asked.append("migrations")
+            return [] if "instances" in asked else [migration(ONE, "host2", "host1")]
+
+        def instances(*args: object, **kwargs: object) -> list[objects.Instance]:
+            asked.append("instances")
+            return [arrived] if "migrations" in asked else []
+
+        with (
+            mock.patch.object(objects.InstanceList, "get_by_host", instances),
+            mock.patch.object(objects.MigrationList, "get_in_progress_and_error", migrations),
+            mock.patch.object(objects.Instance, "get_by_uuid", return_value=moving),
+        ):
+            found = records.read(mock.sentinel.context, "host1", "node1", ())
+        self.assertEqual({ONE: {(GROUP, A)}}, found.counted)
+
     def test_a_move_whose_instance_is_gone(self) -> None:
         self.assertEqual({}, self.read([], [migration(ONE, "host1", "host2")]))
 
