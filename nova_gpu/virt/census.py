@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from nova import context as nova_context
@@ -32,14 +33,16 @@ class Census:
         self._noted = noted
         self._parts = parts
         self._compute_host = CONF.host
+        self._looking = threading.Lock()
 
     def look_at_domains(self) -> holds.Named:
         """Which GPUs the domains name, now.
 
         :raises DomainsUnreadable: where libvirt does not say
         """
-        named = domains.gpus_by_domain(self._host, self._parts())
-        self._noted.saw_domains(named)
+        with self._looking:  # so that no answer takes the place of a newer one
+            named = domains.gpus_by_domain(self._host, self._parts())
+            self._noted.saw_domains(named)
         return named
 
     def look_again(self) -> None:
