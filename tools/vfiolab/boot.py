@@ -21,7 +21,7 @@ _POLL_S = 0.2
 _EXIT = re.compile(r"^vfiolab: EXIT (\d+)", re.MULTILINE)
 _PANIC = re.compile(r"Kernel panic - not syncing[^\r\n]*|BUG: [^\r\n]*|Oops: [^\r\n]*")
 # No VM outlives who booted it, however that one ends.
-_TIED = ("setpriv", "--pdeathsig", "KILL", "--")
+TIED = ("setpriv", "--pdeathsig", "KILL", "--")
 _ENVIRONMENT = {
     "PATH": "/opt/nova/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "PYTHONPATH": "/project",
@@ -112,7 +112,7 @@ def _once(
     console, output = out / "console", out / "output"
     console.write_bytes(b"")
     output.touch()
-    argv = [*_TIED, *vm.arguments(out, console)]
+    argv = [*TIED, *vm.arguments(out, console)]
     # The copied emulator finds its modules by this.
     variables = {**os.environ, "QEMU_MODULE_DIR": "/usr/lib/x86_64-linux-gnu/qemu"}
     started = time.monotonic()

@@ -6,10 +6,13 @@ from __future__ import annotations
 import pathlib
 import re
 import subprocess
+import sys
+import time
 
 import fixtures
 import testtools
 
+from tools.novalab import leftovers
 from tools.vfiolab import boot, cards, environment, place
 
 CONSOLE = "[    0.9] some driver said so\r\nvfiolab: up 4.95\r\n"
@@ -37,6 +40,22 @@ class VerdictTest(testtools.TestCase):
     def test_which_ends_are_the_commands(self) -> None:
         valid = [end for end in boot.End if boot.Boot(end, None, 1.0).is_valid]
         self.assertEqual([boot.End.EXIT, boot.End.LIMIT, boot.End.EMULATOR], valid)
+
+
+class TiedTest(testtools.TestCase):
+    def test_ends_with_who_started_it(self) -> None:
+        script = (
+            "import subprocess, sys; "
+            "null = subprocess.DEVNULL; "
+            "print(subprocess.Popen(sys.argv[1:], stdout=null, stderr=null).pid)"
+        )
+        argv = [sys.executable, "-c", script, *boot.TIED, "sleep", "600"]
+        pid = int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+
+        deadline = time.monotonic() + 30
+        while leftovers.is_alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(leftovers.is_alive(pid))
 
 
 class CommandTest(testtools.TestCase):
