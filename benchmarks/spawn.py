@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 import unittest
-from collections.abc import Iterator
 from typing import Any, TextIO
 
-from benchmarks import report
+from benchmarks import report, timing
 from tests.cloud import running
 from tests.lxc import outside, place
 
@@ -80,16 +77,16 @@ def spawn_rows(runs: int) -> list[report.Row]:
                     compute.driver = driver
                     times[name].append(self._spawn(driver, flavor))
             compute.driver = ours
-            row = (_median_s(times[_OURS]), _median_s(times[_STOCK]))
+            row = (timing.median_s(times[_OURS]), timing.median_s(times[_STOCK]))
             type(self).found = [report.Row(f"spawn with {GPUS} GPUs", *row, "s")]
             self.flags(uid_maps=cloud.ID_MAPS, gid_maps=cloud.ID_MAPS, group="libvirt")
             mapped = [self._spawn(ours, with_gpus) for _ in range(runs + 1)]
             name = f"spawn with {GPUS} GPUs, user id maps"
-            type(self).found.append(report.Row(name, _median_s(mapped), None, "s"))
+            type(self).found.append(report.Row(name, timing.median_s(mapped), None, "s"))
 
         def _spawn(self, driver: Any, flavor: str) -> float:
             """Seconds"""
-            with _timed(driver) as seconds:
+            with timing.spawning(driver) as seconds:
                 server = self.boot(flavor)
             self.delete(server)
             return seconds[0]
@@ -108,30 +105,6 @@ def _stock(compute: Any) -> Any:
     stock = driver.load_compute_driver(compute.virtapi, _STOCK)
     stock.init_host(compute.host)
     return stock
-
-
-@contextlib.contextmanager
-def _timed(driver: Any) -> Iterator[list[float]]:
-    seconds: list[float] = []
-    spawn = driver.spawn
-
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return spawn(*args, **kwargs)
-        finally:
-            seconds.append(time.perf_counter() - started)
-
-    driver.spawn = timed
-    try:
-        yield seconds
-    finally:
-        del driver.spawn
-
-
-def _median_s(times: list[float]) -> float:
-    """Without the first, which also fetches the image."""
-    return statistics.median(times[1:])
 
 
 def memory_rows() -> list[report.Row]:
