@@ -22,7 +22,7 @@ from oslo_log import log as logging
 from nova_gpu.cmd import host_check, host_prepare
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.virt import survey
 
 _UNKNOWN = "unknown"
@@ -113,8 +113,16 @@ def _cell(key: str, value: Any) -> str:
     return _UNKNOWN if value is None else str(value)
 
 
+def _obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
+    """As nova-compute judges, as far as the caller may see who has the card open"""
+    reason = looked.obstacle(gpu)
+    if reason is None and looked.mode is DeliveryMode.PCI:
+        reason = next(host_check.in_use(gpu, looked.roots), None)
+    return reason
+
+
 def _list(looked: survey.Survey, *, as_json: bool) -> int:
-    cards = [describe(gpu, looked.obstacle(gpu)) for gpu in looked.find()]
+    cards = [describe(gpu, _obstacle(looked, gpu)) for gpu in looked.find()]
     if as_json:
         print(json.dumps(cards, indent=2))
     elif cards:

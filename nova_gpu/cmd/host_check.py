@@ -48,7 +48,7 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path) -> Finding:
     try:
         drivers = {str(each): vfio.driver(each, looked.roots) for each in functions}
         if looked.mode is DeliveryMode.PCI:
-            found += _in_use(gpu, drivers, looked.roots)
+            found += in_use(gpu, looked.roots)
             remarks = () if found else tuple(_remarks(gpu, drivers, looked.roots))
     except (OSError, ValueError) as error:
         drivers = {}
@@ -65,15 +65,19 @@ def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
         )
 
 
-def _in_use(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator[str]:
-    """A card that a guest has is not in use in this sense."""
-    if not all(map(vfio.is_vfio, drivers.values())) and (who := _holders(gpu, roots)):
+def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
+    """A card that a guest has is not in use in this sense.
+
+    :raises OSError: where the card cannot be read
+    """
+    prepared = vfio.is_prepared(passthrough.functions(gpu), roots)
+    if not prepared and (who := _holders(gpu, roots)):
         yield f"it is in use by {who}; end that first"
 
 
 def _holders(gpu: GPU, roots: Roots) -> str:
     found = rebind.holders(str(roots.proc), open_devices.numbers(gpu, roots))
-    return ", ".join(f"{command} (pid {pid})" for pid, command in found)
+    return ", ".join(f"{command} (pid {pid})" for pid, command, _ in found)
 
 
 def _remarks(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator[str]:

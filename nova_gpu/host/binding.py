@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
-import json
 import logging
-import pathlib
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -29,27 +25,17 @@ from nova_gpu.host import (
     former_drivers,
     open_devices,
     passthrough,
+    rebinder,
     vfio,
 )
 from nova_gpu.host.former_drivers import Formers
+from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.selection import Selection
 
 LOG = logging.getLogger(__name__)
 
-_SCRIPT = pathlib.Path(__file__).with_name("rebind.py")
-_SETTLE_S = 5.0
 _SEE_KERNEL_LOG = "see the kernel's log about it"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Means:
-    """``records`` is the folder of :mod:`nova_gpu.host.former_drivers`; ``timeout_s`` is what all
-    steps of one card may take together."""
-
-    roots: Roots
-    records: pathlib.Path
-    timeout_s: float
 
 
 class _NotMoved(Exception):
@@ -191,27 +177,18 @@ def _move(
     _refuse_hanging(gpu.address)
     if not drivers:
         return
-    request = {
-        "sysfs": str(means.roots.sysfs),
-        "proc": str(means.roots.proc),
-        "devices": sorted(devices),
-        "settle_s": _SETTLE_S,
-        "moves": [
-            {"address": str(each), "driver": driver} for each, driver in sorted(drivers.items())
-        ],
-    }
+    moves = [{"address": str(each), "driver": driver} for each, driver in sorted(drivers.items())]
     try:
-        command = [sys.executable, "-I", str(_SCRIPT), json.dumps(request)]
-        answer = json.loads(_last_line(child.run(command, means.timeout_s)))
+        answer = rebinder.ask({"devices": sorted(devices), "moves": moves}, means)
     except child.TimedOut as error:
-        step = _last_line(error.output)
+        step = rebinder.last_line(error.output)
         _hanging[gpu.address] = (error.process, step)
         _refuse_hanging(gpu.address, f" within {means.timeout_s:g} s ([gpu]bind_timeout)")
         raise _NotMoved(f"{step} took too long ([gpu]bind_timeout)") from error
-    except (child.Failed, ValueError) as error:
+    except child.Failed as error:
         raise _NotMoved(f"the process that binds it {error}") from error
     if answer["holders"]:
-        who = ", ".join(f"{command} (pid {pid})" for pid, command in answer["holders"])
+        who = ", ".join(f"{command} (pid {pid})" for pid, command, _ in answer["holders"])
         raise _InUse(f"it is in use by {who}", "end that first")
     if answer["error"]:
         raise _NotMoved(answer["error"])
@@ -229,7 +206,3 @@ def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:
             hangs=True,
         )
     del _hanging[address]
-
-
-def _last_line(output: bytes) -> str:
-    return output.decode(errors="replace").strip().rpartition("\n")[2]

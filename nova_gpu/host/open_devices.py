@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from nova_gpu.core import model
-from nova_gpu.host import nodes, passthrough, sysfs, vfio
+from nova_gpu.host import child, discovery, nodes, passthrough, rebinder, sysfs, vfio
+from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.selection import Selection
+
+LOG = logging.getLogger(__name__)
 
 # Subsystems whose devices can be taken away from who has them open. Every desktop daemon has the
 # inputs open that tell of a plug in a card's sound output.
@@ -53,3 +58,28 @@ def _number(folder: str) -> Number | None:
         return int(major), int(minor)
     except (OSError, ValueError):
         return None
+
+
+def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model.PciAddress, str]:
+    """Who has which of these cards open, so that it could not be given to a guest now.
+
+    Nothing where that cannot be found out: :func:`nova_gpu.host.binding.give_to_guests`
+    looks again.
+    """
+    selection = Selection(vendors=frozenset(), addresses=frozenset(addresses))
+    gpus = discovery.discover(means.roots, selection, {}, dict) if selection.addresses else ()
+    devices_by_card = {gpu.address: numbers(gpu, means.roots) for gpu in gpus}
+    devices = {device for each in devices_by_card.values() for device in each}
+    if not devices:
+        return {}
+    try:
+        answer = rebinder.ask({"devices": sorted(devices), "moves": []}, means)
+    except child.Failed as error:
+        LOG.warning("Whether a process has a GPU open is not known: looking for one %s", error)
+        return {}
+    who: dict[model.PciAddress, list[str]] = {}
+    for pid, command, opened in answer["holders"]:
+        for address, own in devices_by_card.items():
+            if not own.isdisjoint(map(tuple, opened)):
+                who.setdefault(address, []).append(f"{command} (pid {pid})")
+    return {address: ", ".join(names) for address, names in who.items()}

@@ -15,7 +15,7 @@ and is cleared for any other. A driver may probe after the write has returned
 (PROBE_PREFER_ASYNCHRONOUS): that is waited for, for *settle_s* seconds. Before each step it prints
 a line that says which, so that the last one names what hangs, and in the end one JSON object::
 
-    {"error": null, "holders": [[812, "/usr/bin/nvidia-persistenced"], ...]}
+    {"error": null, "holders": [[812, "/usr/bin/nvidia-persistenced", [[195, 0]]], ...]}
     {"error": "why a function is not with its driver", "holders": []}
 """
 
@@ -33,26 +33,34 @@ _VFIO = "vfio-pci"
 _STEP_S = 0.02
 
 
-def holders(proc: str, devices: Collection[tuple[int, int]]) -> Iterator[tuple[int, str]]:
-    """The processes that have one of *devices* open, as (pid, command).
+Number = tuple[int, int]
+
+
+def holders(
+    proc: str, devices: Collection[Number]
+) -> Iterator[tuple[int, str, Collection[Number]]]:
+    """The processes that have some of *devices* open, as (pid, command, which).
 
     Those of other users are seen by root only.
     """
     for name in os.listdir(proc) if devices else ():
-        if name.isdecimal() and _has_open(f"{proc}/{name}/fd", devices):
-            yield int(name), _command(f"{proc}/{name}")
+        if name.isdecimal() and (found := _open(f"{proc}/{name}/fd") & set(devices)):
+            yield int(name), _command(f"{proc}/{name}"), sorted(found)
 
 
-def _has_open(folder: str, devices: Collection[tuple[int, int]]) -> bool:
+def _open(folder: str) -> set[Number]:
     try:
         with os.scandir(folder) as entries:
-            return any(_number(entry) in devices for entry in entries)
+            return {number for entry in entries if (number := _number(entry))}
     except OSError:  # it has ended, or is another user's
-        return False
+        return set()
 
 
-def _number(entry: os.DirEntry[str]) -> tuple[int, int] | None:
+def _number(entry: os.DirEntry[str]) -> Number | None:
     try:
+        # Any other file is not asked for: its file system may be one that does not answer.
+        if "/dev/" not in os.readlink(entry.path):
+            return None
         status = entry.stat()
     except OSError:  # closed meanwhile
         return None

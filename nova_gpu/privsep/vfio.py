@@ -9,7 +9,8 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
-from nova_gpu.host import binding
+from nova_gpu.host import binding, open_devices
+from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
 
 
@@ -38,5 +39,15 @@ def give_to_host(address: str) -> None:
     binding.give_to_host(model.PciAddress.parse(address), _means())
 
 
-def _means() -> binding.Means:
-    return binding.Means(Roots.of(CONF.gpu), records(), CONF.gpu.bind_timeout)
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def in_use(addresses: list[str]) -> dict[str, str]:
+    """Which processes have the GPUs at *addresses* open, of those that any has.
+
+    :raises InvalidPciAddress: where one of *addresses* is none
+    """
+    cards = [model.PciAddress.parse(address) for address in addresses]
+    return {str(card): who for card, who in open_devices.in_use(cards, _means()).items()}
+
+
+def _means() -> Means:
+    return Means(Roots.of(CONF.gpu), records(), CONF.gpu.bind_timeout)

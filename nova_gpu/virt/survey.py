@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from nova import exception as nova_exception
 from oslo_log import log as logging
 
+import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.host import consoles, discovery, nodes, nvml, passthrough, products, selection
+from nova_gpu.host import consoles, discovery, nodes, nvml, passthrough, products, selection, vfio
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import domains, pci_aliases
 from nova_gpu.virt.offer import Offer
@@ -73,8 +74,36 @@ class Survey:
 
         It reads the host, file after file, for every card.
         """
-        reasons = {gpu.address: self.obstacle(gpu) for gpu in found}
+        gpus = tuple(found)
+        reasons = {gpu.address: self.obstacle(gpu) for gpu in gpus}
+        if self.mode is DeliveryMode.PCI:
+            reasons |= self._in_use([gpu for gpu in gpus if not reasons[gpu.address]])
         return {address: reason for address, reason in reasons.items() if reason}
+
+    def _in_use(self, gpus: Iterable[GPU]) -> dict[PciAddress, str]:
+        """Those of *gpus* that the host's own processes have open.
+
+        They could not be given, and nobody else is to be sent here for them. One that is with VFIO
+        is open only to its guest.
+        """
+        hosts_own = [str(gpu.address) for gpu in gpus if not self._is_with_vfio(gpu)]
+        if not hosts_own:
+            return {}
+        try:
+            found = nova_gpu.privsep.vfio.in_use(hosts_own)
+        except Exception as error:  # whatever privsep raises: binding a card asks again
+            LOG.warning("Whether a process has a GPU open is not known: %s", error)
+            return {}
+        return {
+            PciAddress.parse(address): f"it is in use by {who}; end that first"
+            for address, who in found.items()
+        }
+
+    def _is_with_vfio(self, gpu: GPU) -> bool:
+        try:
+            return vfio.is_prepared(passthrough.functions(gpu), self.roots)
+        except OSError:
+            return False
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""

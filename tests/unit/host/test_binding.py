@@ -14,7 +14,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import binding, child, former_drivers, passthrough
+from nova_gpu.host import binding, child, former_drivers, open_devices, passthrough, rebinder
 from tests.fixtures import consoles, hosts, kernel, pci
 
 CARD, AUDIO, USB = "0000:81:00.0", "0000:81:00.1", "0000:81:00.2"
@@ -34,8 +34,8 @@ class BindingTestCase(base.BaseTestCase):
         self.records = self.root / "gpu-bindings"
         self.log = self.useFixture(fixtures.FakeLogger())
 
-    def means(self, timeout_s: float = 60) -> binding.Means:
-        return binding.Means(self.host.roots, self.records, timeout_s)
+    def means(self, timeout_s: float = 60) -> rebinder.Means:
+        return rebinder.Means(self.host.roots, self.records, timeout_s)
 
     def to_guests(self, timeout_s: float = 60) -> None:
         binding.give_to_guests(self.card, self.means(timeout_s))
@@ -160,7 +160,7 @@ class TestRefusals(BindingTestCase):
         self.assertEqual(frozenset(), former_drivers.recorded(self.records))
 
     def refuse(self, address: str) -> None:
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.binding._SETTLE_S", 2.0))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.rebinder._SETTLE_S", 2.0))
         self.kernel.refused.add(address)
 
     def test_second_function_fails(self) -> None:
@@ -247,6 +247,46 @@ class TestRefusals(BindingTestCase):
         self.assertIn("is no driver", error.reason)
 
 
+class TestInUse(BindingTestCase):
+    def open(self, function: str, pid: int, command: bytes) -> None:
+        """The device of all is /dev/null, which anybody may open."""
+        process = self.host.roots.proc / str(pid)
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(command)
+        device = self.host.path(function) / "drm/card0"
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "dev").write_text("1:3\n" if function == CARD else "1:5\n")
+        (process / "fd/7").symlink_to("/dev/null" if function == CARD else "/dev/zero")
+
+    def in_use(self, *addresses: str) -> dict[str, str]:
+        cards = map(model.PciAddress.parse, addresses)
+        found = open_devices.in_use(cards, self.means())
+        return {str(address): who for address, who in found.items()}
+
+    def test_who_has_which(self) -> None:
+        other, third = "0000:82:00.0", "0000:83:00.0"
+        for address in (other, third):
+            self.host.add_gpu(address, "1002", "74a1")
+        self.assertEqual({}, self.in_use(CARD, other, third))
+        self.open(CARD, 812, b"/usr/bin/nvidia-persistenced\0--verbose\0")
+        self.open(CARD, 813, b"dcgm\0")
+        self.open(other, 814, b"rocm-smi\0")
+        found = self.in_use(CARD, other, third)
+        self.assertEqual({CARD, other}, found.keys())
+        self.assertEqual("rocm-smi (pid 814)", found[other])
+        self.assertIn("/usr/bin/nvidia-persistenced --verbose (pid 812)", found[CARD])
+        self.assertIn("dcgm (pid 813)", found[CARD])
+        self.assertEqual({}, self.in_use(third))
+        self.assertEqual({}, self.in_use())
+
+    def test_what_does_not_answer_is_nobody(self) -> None:
+        """give_to_guests looks again."""
+        self.open(CARD, 812, b"x\0")
+        self.useFixture(fixtures.MonkeyPatch("sys.executable", str(self.root / "python")))
+        self.assertEqual({}, self.in_use(CARD))
+        self.assertIn("is not known", self.log.output)
+
+
 class TestHangs(BindingTestCase):
     def test_a_driver_that_does_not_let_go(self) -> None:
         self.kernel.hang("snd_hda_intel")
@@ -313,7 +353,7 @@ class TestLock(BindingTestCase):
 class TestScript(base.BaseTestCase):
     def test_needs_nothing_of_this_package(self) -> None:
         """Otherwise a guest would wait for imports."""
-        code = f"import sys; sys.path.insert(0, {str(binding._SCRIPT.parent)!r}); import rebind; "
+        code = f"import sys; sys.path.insert(0, {str(rebinder.SCRIPT.parent)!r}); import rebind; "
         code += (
             "print([name for name in sys.modules if name.split('.')[0] in ('nova_gpu', 'oslo')])"
         )
