@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nova import objects
 from nova.compute import task_states
@@ -50,6 +50,7 @@ class Bindings:
         self._occupancy = occupancy
         # Those that giving back left with VFIO: they need not be asked about in every period.
         self._prepared: set[PciAddress] = set()
+        self._is_settled = False
         self._failures: dict[PciAddress, str] = {}
         self._refused_until: dict[PciAddress, float] = {}
 
@@ -78,18 +79,26 @@ class Bindings:
         now = time.monotonic()
         return frozenset(a for a, until in dict(self._refused_until).items() if until > now)
 
-    def take_again(self, cards: Iterable[GPU]) -> None:
-        """At service start, those of *cards* that an instance here has: a host boot gave them to
-        the host's drivers."""
-        own = self._occupancy.own()
+    def settle(self, cards: Collection[GPU]) -> None:
+        """After a look at the database: those of *cards* that nobody has go back to the host.
+
+        After the first one those that an instance here has, stopped as it may be, are taken again:
+        a host boot gave them to the host's drivers.
+        """
+        counted = self._occupancy.counted()
+        if not self._is_settled:
+            self._is_settled = True
+            self._take_again(card for card in cards if card.address in counted)
+        self.give_back(card for card in cards if card.address not in counted)
+
+    def _take_again(self, cards: Iterable[GPU]) -> None:
         for card in cards:
-            if card.address in own:
-                try:
-                    self.give_to_guests(card)
-                except exception.BindingFailed:
-                    pass  # said, and tried again at its start
-                except Exception as error:  # what privsep itself may raise must not end the service
-                    LOG.error("GPU %s is not with VFIO: %s", card.address, error)
+            try:
+                self.give_to_guests(card)
+            except exception.BindingFailed:
+                pass  # said, and tried again at its start
+            except Exception as error:  # what privsep itself may raise must not end the service
+                LOG.error("GPU %s is not with VFIO: %s", card.address, error)
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the drivers they were taken from."""

@@ -75,14 +75,11 @@ class HostGPUs:
     # Looking
 
     def begin(self) -> None:
-        """At service start, before guests are resumed: look, have the device nodes made, and take
-        the cards of stopped guests from the host's drivers, which a host boot gave them to."""
+        """At service start, before guests are resumed: look, and have the device nodes made."""
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
             nodes.make_nodes(self._cards(), self.roots)
             container_files.prune(self._host, self.library_root)
-        else:
-            self._bindings.take_again(self._cards())
 
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
@@ -93,10 +90,7 @@ class HostGPUs:
         if starting or self._offer or self._provider_uuids:
             self._census.look_again()
             if self._census.read_records() and self.mode is DeliveryMode.PCI:
-                counted = self._occupancy.counted()
-                self._bindings.give_back(
-                    card for card in self._cards() if card.address not in counted
-                )
+                self._bindings.settle(self._cards())
 
     def _find(self) -> None:
         try:
@@ -175,12 +169,19 @@ class HostGPUs:
 
     @contextlib.contextmanager
     def held(self, instance_uuid: str, addresses: frozenset[PciAddress]) -> Iterator[None]:
-        """Holds *addresses* while a guest is started with them.
+        """Holds *addresses* while a guest is started with them, and what else it has of ours.
+
+        While Nova reboots a guest it has no domain: a card that it has by an alias would seem free.
 
         :raises DeviceUnavailable: when another start or domain has one of them
         :raises DomainsUnreadable: when nobody can say so
         """
-        with self._occupancy.hold(instance_uuid, addresses, self._census.look_at_domains):
+        kept = self._occupancy.kept_by(instance_uuid)
+        if not addresses | kept:
+            yield
+            return
+        look = self._census.look_at_domains
+        with self._occupancy.hold(instance_uuid, addresses, look, kept):
             try:
                 yield
             finally:
@@ -214,7 +215,9 @@ class HostGPUs:
             return
         had = self._occupancy.had_by(instance.uuid)
         self._census.look_again()
-        if self.mode is DeliveryMode.PCI and not binding.is_rebuilding(instance):
+        if binding.is_rebuilding(instance):
+            self._occupancy.keep(instance.uuid, had)
+        elif self.mode is DeliveryMode.PCI:
             self._bindings.give_back(card for card in self._cards() if card.address in had)
 
     def _cards(self) -> list[GPU]:

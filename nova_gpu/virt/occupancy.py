@@ -29,6 +29,8 @@ class Occupancy:
         self._records = _NONE
         self._started: dict[str, frozenset[PciAddress]] = {}
         self.handed_out = handed_out.HandedOut()
+        # Of instances whose domain went to come back; also cards that another way of Nova's gave.
+        self._rebuilding: dict[str, frozenset[PciAddress]] = {}
         self._holds = holds.Holds()
 
     def saw_domains(self, named: holds.Named) -> None:
@@ -54,6 +56,8 @@ class Occupancy:
         starting = self._holds.instances()
         with self._lock:
             self._records = records
+            for uuid in self._rebuilding.keys() - records.counted.keys():
+                del self._rebuilding[uuid]
             for uuid, addresses in started.items():
                 settled = uuid not in records.busy or addresses <= self._counted(uuid)
                 # Another start of the same instance, since then, is another set.
@@ -63,7 +67,8 @@ class Occupancy:
     def taken(self) -> frozenset[PciAddress]:
         """What no claim may draw: named by a domain, held by a start, or just handed out."""
         with self._lock:
-            named = frozenset[PciAddress]().union(*self._named.values())
+            had = (*self._named.values(), *self._rebuilding.values())
+        named = frozenset[PciAddress]().union(*had)
         return named | self.handed_out.waiting() | self._holds.held()
 
     @contextlib.contextmanager
@@ -72,20 +77,27 @@ class Occupancy:
         instance_uuid: str,
         addresses: frozenset[PciAddress],
         look: Callable[[], holds.Named],
+        kept: frozenset[PciAddress] = frozenset(),
     ) -> Iterator[None]:
         """Holds *addresses* while a guest is started with them; then libvirt names them.
 
+        :param kept: what else the guest has, that Nova counts for it in another way than ours
         :raises DeviceUnavailable: when another start or domain has one of them
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._holds.hold(instance_uuid, addresses, look))
+                stack.enter_context(self._holds.hold(instance_uuid, addresses | kept, look))
             finally:
                 # Held from here on; or refused, and then the claim is given up as well.
                 self.handed_out.drop(addresses)
-            with self._lock:
-                self._started[instance_uuid] = addresses
-            yield
+            if addresses:
+                with self._lock:
+                    self._started[instance_uuid] = addresses
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._rebuilding.pop(instance_uuid, None)
 
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, PciAddress]]:
         """The cards of these providers that the database counts for an instance."""
@@ -109,12 +121,17 @@ class Occupancy:
             named = self._named.get(instance_uuid, nothing)
             return named | self._started.get(instance_uuid, nothing)
 
-    def own(self) -> frozenset[PciAddress]:
-        """The cards named by a domain for which the database counts them."""
+    def kept_by(self, instance_uuid: str) -> frozenset[PciAddress]:
+        """What the instance's domain names, or named before it went to come back."""
         with self._lock:
-            return frozenset(
-                each for uuid, named in self._named.items() for each in named & self._counted(uuid)
-            )
+            nothing = frozenset[PciAddress]()
+            named = self._named.get(instance_uuid, nothing)
+            return named | self._rebuilding.get(instance_uuid, nothing)
+
+    def keep(self, instance_uuid: str, addresses: frozenset[PciAddress]) -> None:
+        """*addresses* are taken until the instance is started with them or is no longer here."""
+        with self._lock:
+            self._rebuilding[instance_uuid] = addresses
 
     def started(self) -> frozenset[PciAddress]:
         """What guests were started with that the database may not count yet."""

@@ -39,10 +39,9 @@ def starting(
         with _in_novas_words(instance, spawning):
             held = _gpus_of(gpus, instance)
             cards = [gpu for _, gpu in held]
-            if held:
-                # First, because the pool has them back as soon as a hold ends or is refused.
-                addresses = frozenset(gpu.address for gpu in cards)
-                stack.enter_context(gpus.held(instance.uuid, addresses))
+            # First, because the pool has them back as soon as a hold ends or is refused.
+            addresses = frozenset(gpu.address for gpu in cards)
+            stack.enter_context(gpus.held(instance.uuid, addresses))
             _compare(gpus, instance, held)
             _make_ready(gpus, instance, cards)
         if cards:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_gpu.core import model
 from tests.functional import kvm
 from tests.functional.base import Server
 
@@ -107,10 +108,23 @@ class AliasesTest(kvm.KVMServersTestBase):
         for server in (first, second):
             self.assertEqual(had[server["id"]], self.by_alias(server))
 
-        # They keep theirs through whatever starts them anew.
+        # They keep theirs through whatever starts them anew, and nobody is offered them meanwhile.
+        offered: list[int] = []
+        driver = self.computes["host1"].driver
+        render = driver._get_guest_xml
+
+        def spy(*args: Any, **kwargs: Any) -> Any:
+            (uuid,) = self.groups().values()
+            cards = [model.PciAddress.parse(each) for each in kvm.ALL]
+            offered.append(len(driver._gpus.usable(uuid, cards, set())))
+            return render(*args, **kwargs)
+
+        driver._get_guest_xml = spy
         self._stop_server(first)
         self._start_server(first)
         self._reboot_server(second, hard=True)
+        self._rebuild_server(first, "155d900f-4e14-4e4c-a73d-069cbf4541e6")
+        self.assertEqual([0, 0, 0], offered)
         self.period()
         self.assertInventory(total=4, reserved=2, used=2)
         for server in (first, second):

@@ -123,23 +123,40 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_back([card])
         self.assertEqual(3, self.calls.count(f"give_to_host {CARD}"))
 
-    def test_taken_again(self) -> None:
-        card = self.card("nouveau")
-        self.bindings.take_again([card])
-        self.assertEqual([], self.calls)
-        counted = {"one": frozenset({("here", CARD)})}
+    def count(self, card: GPU) -> None:
+        counted = {"one": frozenset({("here", str(card.address))})}
         self.occupancy.read_records(lambda guests: records.Records(counted))
-        self.occupancy.saw_domains({"one": frozenset({card.address})})
-        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
-        self.bindings.take_again([card])
-        self.assertIn("in use by X", self.log.output)
-        # Whatever privsep raises: the service is being started.
-        self.error = TypeError("no such error class")
-        self.bindings.take_again([card])
-        self.assertIn("no such error class", self.log.output)
-        self.error = None
-        self.bindings.take_again([card])
-        self.assertEqual([f"give_to_guests {CARD}"] * 3, self.calls)
+
+    def test_taken_again_of_whoever_has_it(self) -> None:
+        """Also where its domain is gone: a reboot had failed."""
+        card = self.card("nouveau")
+        self.count(card)
+        self.bindings.settle([card])
+        self.host.bind(CARD, "nouveau")
+        self.bindings.settle([card])
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+
+    def test_not_taken_again(self) -> None:
+        """Whatever privsep raises: the service is being started."""
+        card = self.card("nouveau")
+        self.count(card)
+        for error in (
+            exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first"),
+            TypeError("no such error class"),
+        ):
+            self.error = error
+            binding.Bindings(self.host.roots, self.occupancy).settle([card])
+            self.assertIn(str(error), self.log.output)
+
+    def test_nobodys_is_given_back_at_once(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.count(card)
+        self.bindings.settle([card])
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.occupancy.read_records(lambda guests: records.Records({}))
+        self.bindings.settle([card])
+        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
 
     def test_a_start_waits_for_a_card_that_is_given_back(self) -> None:
         card = self.card("nouveau")

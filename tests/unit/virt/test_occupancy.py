@@ -32,14 +32,35 @@ class OccupancyTest(unittest.TestCase):
         self.assertEqual({A, B}, self.occupancy.had_by("one"))
         self.assertEqual(set(), self.occupancy.had_by("two"))
 
-    def test_counted_and_own(self) -> None:
+    def test_kept_while_it_is_rebuilt(self) -> None:
+        here: dict[str, frozenset[tuple[str, str]]] = {"one": frozenset(), "two": frozenset()}
+        for end in ("started", "gone"):
+            with self.subTest(end=end):
+                self.occupancy.keep("one", frozenset({A}))
+                self._count(here)
+                self.assertEqual({A}, self.occupancy.taken())
+                kept = self.occupancy.kept_by("one")
+                self.assertEqual({A}, kept)
+                if end == "started":
+                    with self.occupancy.hold("one", frozenset(), dict, kept):
+                        self.assertEqual({A}, self.occupancy.taken())
+                else:
+                    self._count({"two": frozenset()})
+                self.assertEqual(set(), self.occupancy.taken())
+
+    def test_a_start_with_anothers_cards_makes_them_nobodys_of_ours(self) -> None:
+        self._count({"one": frozenset()})
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        with self.occupancy.hold("one", frozenset(), dict, frozenset({A})):
+            self.assertEqual({A: "one"}, self.occupancy.strangers())
+        self.assertEqual(set(), self.occupancy.started())
+
+    def test_counted(self) -> None:
         """What another host's provider calls A may be an instance's here for all anybody knows."""
         self._count(
             {"one": frozenset({("here", str(A))}), "two": frozenset({("elsewhere", str(B))})}
         )
-        self.occupancy.saw_domains({"one": frozenset({A, C}), "stranger": frozenset({B})})
         self.assertEqual({A, B}, self.occupancy.counted())
-        self.assertEqual({A}, self.occupancy.own())
 
     def test_the_hold_takes_the_place_of_what_was_handed_out(self) -> None:
         self.occupancy.handed_out.add({A, B}, (), set(), 60)
