@@ -58,29 +58,40 @@ def refuse_machine_type(machine_type: str | None) -> None:
 
 
 def add_gpus(guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU], *, option_rom: bool) -> None:
-    """Puts the ports and functions of *cards* in front of Nova's devices.
+    """Puts *cards* in front of Nova's devices, each behind a port of its own.
 
-    libvirt numbers the controllers that say no index themselves from the first free one on, and
-    puts devices that say no place onto those. None of the cards is the primary display: that is
-    Nova's video device, if the guest has one.
+    libvirt makes the ports that addresses name, and one more, to which a device can be attached
+    later. It makes none for that where ports are defined. Where Nova defines some
+    (``[libvirt]num_pcie_ports``), those of the cards are defined too, or they would be some of
+    Nova's: libvirt numbers the controllers without an index from the first free one on.
+
+    None of the cards is the primary display: that is Nova's video device, if the guest has one.
 
     :raises GuestUnfit: for a machine type without PCI Express
     """
     refuse_machine_type(guest.os_mach_type)
     guest.metadata.append(domains.GuestMetaGPUs(tuple(card.address for card in cards)))
-    guest.devices[:0] = _devices(cards, option_rom)
+    defined = vconfig.LibvirtConfigGuestPCIeRootPortController
+    has_ports = any(isinstance(device, defined) for device in guest.devices)
+    functions = list(_functions(cards, option_rom))
+    ports = list(_ports(len(cards))) if has_ports else []
+    guest.devices[:0] = ports + functions
 
 
-def _devices(cards: Sequence[GPU], option_rom: bool) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
-    for index, card in enumerate(cards, start=1):
+def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
+    for index in range(1, count + 1):
         port = vconfig.LibvirtConfigGuestPCIeRootPortController()
         port.index = index
         yield port
+
+
+def _functions(cards: Sequence[GPU], option_rom: bool) -> Iterator[GuestFunction]:
+    for port, card in enumerate(cards, start=1):
         functions = passthrough.functions(card)
         for address in functions:
             yield GuestFunction(
                 address,
-                index,
+                port,
                 is_first_of_many=address == functions[0] and len(functions) > 1,
                 option_rom=option_rom,
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 from nova.tests import fixtures as nova_fixtures
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import model
 from tests.fixtures import hosts, kernel, libvirt, pci
 from tests.functional import base
@@ -42,7 +43,9 @@ class KVMServersTestBase(base.GPUServersTestBase):
             if (place := hostdev.find("address")) is not None:
                 by_port.setdefault(place.get("bus"), []).append(_address(hostdev))
         ports = domain.xpath("devices/controller[@model='pcie-root-port']/@index")
-        self.assertEqual([int(port, 16) for port in by_port], [int(port) for port in ports])
+        own = [int(port, 16) for port in by_port]
+        self.assertEqual(list(range(1, len(own) + 1)), own)
+        self.assertEqual(own if CONF.libvirt.num_pcie_ports else [], [int(port) for port in ports])
         for functions in by_port.values():
             self.assertEqual(self._functions(host, functions[0]), functions)
         return sorted(functions[0] for functions in by_port.values())

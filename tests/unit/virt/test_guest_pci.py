@@ -22,13 +22,15 @@ PAIR = whole("0000:3b:00.0", "0000:3b:00.1")
 ALONE = whole("10000:af:1f.0")
 
 
-def guest(machine_type: str = "pc-q35-7.2") -> vconfig.LibvirtConfigGuest:
+def guest(machine_type: str = "pc-q35-7.2", ports: int = 1) -> vconfig.LibvirtConfigGuest:
     config = vconfig.LibvirtConfigGuest()
     config.name, config.virt_type, config.os_type = "instance-00000001", "kvm", "hvm"
     config.os_mach_type = machine_type
     config.add_device(vconfig.LibvirtConfigGuestVideo())
-    config.add_device(vconfig.LibvirtConfigGuestPCIeRootController())
-    config.add_device(vconfig.LibvirtConfigGuestPCIeRootPortController())
+    if ports:
+        config.add_device(vconfig.LibvirtConfigGuestPCIeRootController())
+    for _ in range(ports):
+        config.add_device(vconfig.LibvirtConfigGuestPCIeRootPortController())
     return config
 
 
@@ -75,6 +77,16 @@ class AddGPUsTest(unittest.TestCase):
         kinds = [each.get("model") or each.tag for each in devices]
         self.assertEqual(
             ["pcie-root-port", "hostdev", "hostdev", "video", "pcie-root", "pcie-root-port"], kinds
+        )
+
+    def test_without_ports_of_novas_libvirt_makes_all(self) -> None:
+        """If one was defined it would leave none free to attach a device to."""
+        config = guest(ports=0)
+        guest_pci.add_gpus(config, [PAIR, ALONE], option_rom=True)
+        domain = etree.fromstring(config.to_xml())
+        self.assertEqual([], domain.xpath("devices/controller"))
+        self.assertEqual(
+            ["0x01", "0x01", "0x02"], domain.xpath("devices/hostdev/address[@type='pci']/@bus")
         )
 
     def test_option_rom(self) -> None:
