@@ -48,7 +48,7 @@ SUITES = (
         echo=True,
         every_release=True,
     ),
-    Suite("lxc", "tests/lxc: the same against a real libvirtd and its LXC driver", 600, echo=True),
+    Suite("lxc", "tests/lxc: the same against a real libvirtd and its LXC driver", 900, echo=True),
     Suite(
         "vfio",
         "tests/vfio: the same in a VM with an IOMMU, KVM and cards, on QEMU; not by default",
