@@ -41,6 +41,9 @@ class GPUServersTestBase(readings.ReadingTestBase):
     def setUp(self) -> None:
         self.hosts: dict[str, hosts.Host] = {}
         self.useFixture(cells.CellByContext())
+        # A service reports for the first time 5 s after its start, on a context that its clean-up
+        # uses too: in the midst of it the test fails with a transaction that is not its own.
+        self.useFixture(fixtures.MonkeyPatch("nova.servicegroup.api.INITIAL_REPORTING_DELAY", 3600))
         super().setUp()
         self._setup_hypervisor()
         self.useFixture(
@@ -49,9 +52,6 @@ class GPUServersTestBase(readings.ReadingTestBase):
                 _migrate_disk_and_power_off,
             )
         )
-        # A service reports for the first time 5 s after its start, on a context that its clean-up
-        # uses too: in the midst of it the test fails with a transaction that is not its own.
-        self.useFixture(fixtures.MonkeyPatch("nova.servicegroup.api.INITIAL_REPORTING_DELAY", 3600))
         self.flags(service_down_time=3600)
         self.flags(nvml=False, group="gpu")
         self.flags(state_path=self.useFixture(fixtures.TempDir()).path)
