@@ -76,8 +76,7 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
 
 
 def _holders(gpu: GPU, roots: Roots) -> str:
-    found = rebind.holders(str(roots.proc), open_devices.numbers(gpu, roots))
-    return ", ".join(f"{command} (pid {pid})" for pid, command, _ in found)
+    return open_devices.named(rebind.holders(str(roots.proc), open_devices.numbers(gpu, roots)))
 
 
 def _remarks(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator[str]:

@@ -188,7 +188,7 @@ def _move(
     except child.Failed as error:
         raise _NotMoved(f"the process that binds it {error}") from error
     if answer["holders"]:
-        who = ", ".join(f"{command} (pid {pid})" for pid, command, _ in answer["holders"])
+        who = open_devices.named(answer["holders"])
         raise _InUse(f"it is in use by {who}", "end that first")
     if answer["error"]:
         raise _NotMoved(answer["error"])

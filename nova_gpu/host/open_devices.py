@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from nova_gpu.core import model
 from nova_gpu.host import child, discovery, nodes, passthrough, rebinder, sysfs, vfio
@@ -77,9 +78,14 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
     except child.Failed as error:
         LOG.warning("Whether a process has a GPU open is not known: looking for one %s", error)
         return {}
-    who: dict[model.PciAddress, list[str]] = {}
-    for pid, command, opened in answer["holders"]:
+    who: dict[model.PciAddress, list[Any]] = {}
+    for holder in answer["holders"]:
         for address, own in devices_by_card.items():
-            if not own.isdisjoint(map(tuple, opened)):
-                who.setdefault(address, []).append(f"{command} (pid {pid})")
-    return {address: ", ".join(names) for address, names in who.items()}
+            if not own.isdisjoint(map(tuple, holder[2])):
+                who.setdefault(address, []).append(holder)
+    return {address: named(holders) for address, holders in who.items()}
+
+
+def named(holders: Iterable[Any]) -> str:
+    """The processes that :func:`nova_gpu.host.rebind.holders` found, for people."""
+    return ", ".join(f"{command} (pid {pid})" for pid, command, _ in holders)

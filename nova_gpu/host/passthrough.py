@@ -23,6 +23,14 @@ def functions(gpu: model.GPU) -> tuple[model.PciAddress, ...]:
     return tuple(sorted((gpu.address, *gpu.companions)))
 
 
+def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
+    """Whether all of the card is with VFIO now. One that is gone, or half gone, is not."""
+    try:
+        return vfio.is_prepared(functions(gpu), roots)
+    except OSError:
+        return False
+
+
 def mmio_bytes(gpu: model.GPU, roots: Roots) -> int:
     """What the card takes of its guest's 64-bit memory-mapped I/O space.
 

@@ -60,7 +60,7 @@ class Bindings:
         :raises BindingFailed: where one of them cannot be
         """
         with _lock(card):
-            if not self._is_with_vfio(card):
+            if not passthrough.is_with_vfio(card, self._roots):
                 self._prepared.discard(card.address)
                 try:
                     nova_gpu.privsep.vfio.give_to_guests(str(card.address))
@@ -121,16 +121,10 @@ class Bindings:
                 LOG.error("GPU %s was not given back to the host: %s", card.address, error)
             return
         self._failures.pop(card.address, None)
-        if self._is_with_vfio(card):
+        if passthrough.is_with_vfio(card, self._roots):
             self._prepared.add(card.address)
         else:
             LOG.info("GPU %s is with the host's drivers again", card.address)
-
-    def _is_with_vfio(self, card: GPU) -> bool:
-        try:
-            return vfio.is_prepared(passthrough.functions(card), self._roots)
-        except OSError:
-            return False
 
     def _has_any_with_vfio(self, card: GPU) -> bool:
         try:

@@ -12,7 +12,7 @@ import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.host import consoles, discovery, nodes, nvml, passthrough, products, selection, vfio
+from nova_gpu.host import consoles, discovery, nodes, nvml, passthrough, products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import domains, pci_aliases
 from nova_gpu.virt.offer import Offer
@@ -86,7 +86,9 @@ class Survey:
         They could not be given, and nobody else is to be sent here for them. One that is with VFIO
         is open only to its guest.
         """
-        hosts_own = [str(gpu.address) for gpu in gpus if not self._is_with_vfio(gpu)]
+        hosts_own = [
+            str(gpu.address) for gpu in gpus if not passthrough.is_with_vfio(gpu, self.roots)
+        ]
         if not hosts_own:
             return {}
         try:
@@ -98,12 +100,6 @@ class Survey:
             PciAddress.parse(address): f"it is in use by {who}; end that first"
             for address, who in found.items()
         }
-
-    def _is_with_vfio(self, gpu: GPU) -> bool:
-        try:
-            return vfio.is_prepared(passthrough.functions(gpu), self.roots)
-        except OSError:
-            return False
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
