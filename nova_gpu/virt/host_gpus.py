@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import threading
-from collections.abc import Collection, Iterator, Mapping, Set
-from typing import Any
+from collections.abc import Iterator
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -18,8 +16,8 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names, topology
-from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
+from nova_gpu.core import exception, names
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
@@ -27,7 +25,7 @@ from nova_gpu.virt import (
     census,
     container_files,
     occupancy,
-    provider_tree,
+    stock,
     survey,
 )
 from nova_gpu.virt import offer as offers
@@ -36,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HostGPUs:
-    """What the driver knows, and the :class:`nova_gpu.virt.pool.Supply` behind its provider tree.
+    """What the driver knows and does.
 
     All of it is derived: from sysfs, from libvirt's domains, from Nova's database. Those are read
     at start, in every period and when a guest was started or removed, never while a claim waits.
@@ -45,18 +43,16 @@ class HostGPUs:
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
         self._host = host
         self._virtapi = virtapi
-        self._lock = threading.Lock()
-        self._offer: offers.Offer = {}
-        self._provider_uuids: dict[GroupKey, str] = {}
         self._occupancy = occupancy.Occupancy()
         self._survey = survey.Survey()
-        self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self._offer))
         self.mode = self._survey.mode
         self._bindings = binding.Bindings(self.roots, self._occupancy)
+        self._stock = stock.Stock(self._occupancy, self._bindings)
+        self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
 
     @property
     def offer(self) -> offers.Offer:
-        return self._offer
+        return self._stock.offer
 
     @property
     def roots(self) -> Roots:
@@ -78,7 +74,7 @@ class HostGPUs:
         """At service start, before guests are resumed: look, and have the device nodes made."""
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
-            nodes.make_nodes(self._cards(), self.roots)
+            nodes.make_nodes(self._stock.cards(), self.roots)
             container_files.prune(self._host, self.library_root)
 
     def refresh(self, *, starting: bool = False) -> None:
@@ -87,10 +83,10 @@ class HostGPUs:
         :param starting: look even where there is no card: an instance may have one that is gone
         """
         self._find()
-        if starting or self._offer or self._provider_uuids:
+        if starting or self.offer or self._stock.provider_uuids:
             self._census.look_again()
             if self._census.read_records() and self.mode is DeliveryMode.PCI:
-                self._bindings.settle(self._cards())
+                self._bindings.settle(self._stock.cards())
 
     def _find(self) -> None:
         try:
@@ -98,72 +94,23 @@ class HostGPUs:
         except exception.DiscoveryFailed as error:
             LOG.error("%s. What was found before is kept.", error)
             return
-        # Before the lock, which every claim takes: it may be slow.
+        # Outside of what every claim waits for: it may be slow.
         obstacles = self._survey.obstacles(found)
-        with self._lock:
-            offered = self._offer = offers.offer(found, self._offer, self.mode, obstacles)
+        offered = self._stock.take_in(found, self.mode, obstacles)
         self._survey.report(found, obstacles, offered)
 
     # Publishing
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
-        present = provider_tree.groups_in(tree, nodename)
-        if not self._offer and not present:
-            return
-        with self._lock:
-            for key, address in self._recorded(present):
-                self._offer = offers.including(self._offer, key, address)
-            offered = self._offer
-        self._provider_uuids = provider_tree.ensure(tree, nodename, offered)
-        unjudged, strangers = self._occupancy.unjudged(), self._occupancy.strangers()
-        self._survey.report_strangers(strangers, unjudged)
-        for key, uuid in self._provider_uuids.items():
-            if key in offered:
-                group = offered[key]
-                kept = (strangers.keys() | unjudged.keys()) & group.gpus.keys()
-                reserved = len(self._lost(group) | kept)
-                provider_tree.publish(tree, uuid, group, reserved, self.hypervisor_type, self)
-            else:
-                provider_tree.withdraw(tree, uuid, self)
-
-    def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
-        return self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
-
-    def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """Those of a group that nobody can be given now and nobody has."""
-        recorded = self._recorded(self._provider_uuids)
-        ours = {address for key, address in recorded if key == group.key}
-        bad = group.ill.keys() | (self._bindings.refused() & group.gpus.keys())
-        return bad - ours - self._occupancy.started()
+        self._stock.publish(tree, nodename, self.hypervisor_type)
+        self._survey.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
 
     def stats(self) -> str | None:
         """What the scheduler's filter reads of this host, ``None`` without GPUs."""
-        if not self._offer:
+        if not self.offer:
             return None
-        return offers.report(self._offer, self._host.get_hostname(), self.hypervisor_type)
-
-    # The pool
-
-    def usable(
-        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
-    ) -> frozenset[PciAddress]:
-        self._occupancy.handed_out.compare(addresses, assigned)
-        group = self.group_of(provider_uuid)
-        well = group.gpus.keys() - group.ill.keys() if group else frozenset()
-        return frozenset(
-            (well & set(addresses)) - self._occupancy.taken() - self._bindings.refused()
-        )
-
-    def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
-        gpus = {a: gpu for group in self._offer.values() for a, gpu in group.gpus.items()}
-        return topology.places(gpus[address] for address in addresses)
-
-    def hand_out(
-        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
-    ) -> None:
-        timeout_s = CONF.gpu.handed_out_timeout
-        self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)
+        return offers.report(self.offer, self._host.get_hostname(), self.hypervisor_type)
 
     # Guests
 
@@ -197,28 +144,24 @@ class HostGPUs:
 
         Guests are resumed before the first provider tree is made: then Placement is asked.
         """
-        if not self._provider_uuids:
+        if not self._stock.provider_uuids:
             context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
-            for key in self._offer:
+            for key in self.offer:
                 # A group that is new since the last run is not there yet, and nobody's.
                 with contextlib.suppress(nova_exception.ResourceProviderNotFound):
                     provider = self._virtapi.reportclient.get_provider_by_name(
                         context, names.provider_name(nodename, key)
                     )
-                    self._provider_uuids[key] = provider["uuid"]
-        keys = {uuid: key for key, uuid in self._provider_uuids.items()}
-        return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
+                    self._stock.provider_uuids[key] = provider["uuid"]
+        return self._stock.group_of(provider_uuid)
 
     def domain_is_gone(self, instance: objects.Instance) -> None:
         """A domain was removed: its GPUs are free for the next claim, not a period later."""
-        if not self._offer:
+        if not self.offer:
             return
         had = self._occupancy.had_by(instance.uuid)
         self._census.look_again()
         if binding.is_rebuilding(instance):
             self._occupancy.keep(instance.uuid, had)
         elif self.mode is DeliveryMode.PCI:
-            self._bindings.give_back(card for card in self._cards() if card.address in had)
-
-    def _cards(self) -> list[GPU]:
-        return [gpu for group in self._offer.values() for gpu in group.gpus.values()]
+            self._bindings.give_back(card for card in self._stock.cards() if card.address in had)

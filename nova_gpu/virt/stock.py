@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host has on offer: published to Placement, and drawn from by claims."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Any
+
+from nova.compute import provider_tree as nova_provider_tree
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import topology
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
+from nova_gpu.virt import binding, provider_tree
+from nova_gpu.virt import offer as offers
+from nova_gpu.virt.occupancy import Occupancy
+
+
+class Stock:
+    """The :class:`nova_gpu.virt.pool.Supply` behind a host's provider tree.
+
+    It looks at nothing: what was found, and who has what, is noted here and there by others, so
+    that a claim never waits for it.
+    """
+
+    def __init__(self, occupancy: Occupancy, bindings: binding.Bindings) -> None:
+        self._occupancy = occupancy
+        self._bindings = bindings
+        self._lock = threading.Lock()
+        self._offer: offers.Offer = {}
+        self.provider_uuids: dict[GroupKey, str] = {}
+
+    @property
+    def offer(self) -> offers.Offer:
+        return self._offer
+
+    def cards(self) -> list[GPU]:
+        return [gpu for group in self._offer.values() for gpu in group.gpus.values()]
+
+    def take_in(
+        self, found: Iterable[GPU], mode: DeliveryMode, obstacles: Mapping[PciAddress, str]
+    ) -> offers.Offer:
+        """Offers what was found now, as :func:`nova_gpu.virt.offer.offer` has it."""
+        with self._lock:
+            offered = self._offer = offers.offer(found, self._offer, mode, obstacles)
+        return offered
+
+    def group_of(self, provider_uuid: str) -> GPUGroup | None:
+        """The group that a provider stands for, ``None`` where it is not known as one of ours."""
+        keys = {uuid: key for key, uuid in self.provider_uuids.items()}
+        return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
+
+    # Publishing
+
+    def publish(
+        self, tree: nova_provider_tree.ProviderTree, nodename: str, hypervisor_type: str
+    ) -> None:
+        """Writes the groups into the tree, from what is known. Runs inside every claim."""
+        present = provider_tree.groups_in(tree, nodename)
+        if not self._offer and not present:
+            return
+        with self._lock:
+            for key, address in self._recorded(present):
+                self._offer = offers.including(self._offer, key, address)
+            offered = self._offer
+        self.provider_uuids = provider_tree.ensure(tree, nodename, offered)
+        kept = self._occupancy.unjudged().keys() | self._occupancy.strangers().keys()
+        for key, uuid in self.provider_uuids.items():
+            if key in offered:
+                group = offered[key]
+                reserved = len(self._lost(group) | (kept & group.gpus.keys()))
+                provider_tree.publish(tree, uuid, group, reserved, hypervisor_type, self)
+            else:
+                provider_tree.withdraw(tree, uuid, self)
+
+    def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
+        return self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
+
+    def _lost(self, group: GPUGroup) -> set[PciAddress]:
+        """Those of a group that nobody can be given now and nobody has."""
+        recorded = self._recorded(self.provider_uuids)
+        ours = {address for key, address in recorded if key == group.key}
+        bad = group.ill.keys() | (self._bindings.refused() & group.gpus.keys())
+        return bad - ours - self._occupancy.started()
+
+    # The pool
+
+    def usable(
+        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
+    ) -> frozenset[PciAddress]:
+        self._occupancy.handed_out.compare(addresses, assigned)
+        group = self.group_of(provider_uuid)
+        well = group.gpus.keys() - group.ill.keys() if group else frozenset()
+        return frozenset(
+            (well & set(addresses)) - self._occupancy.taken() - self._bindings.refused()
+        )
+
+    def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
+        gpus = {gpu.address: gpu for gpu in self.cards()}
+        return topology.places(gpus[address] for address in addresses)
+
+    def hand_out(
+        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
+    ) -> None:
+        timeout_s = CONF.gpu.handed_out_timeout
+        self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)
