@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import logging
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import (
@@ -28,7 +30,7 @@ from nova_gpu.host import (
     rebinder,
     vfio,
 )
-from nova_gpu.host.former_drivers import Formers
+from nova_gpu.host.former_drivers import Former, Formers
 from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.selection import Selection
@@ -74,17 +76,16 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         _load_driver(means)
         before = former_drivers.load(means.records, address, means.roots)
         now = _drivers(functions, means.roots)
+        devices = open_devices.numbers(gpu, means.roots)
+        others = _formers(
+            gpu, {a: d for a, d in now.items() if not vfio.is_vfio(d)}, devices, means
+        )
         # One that an earlier try left without a driver had the one that is written down.
-        others = {
-            each: driver or before.get(each)
-            for each, driver in now.items()
-            if not vfio.is_vfio(driver)
-        }
-        kept = {each: driver for each, driver in before.items() if each not in others}
+        others |= {a: before[a] for a in others if now[a] is None and a in before}
+        kept = {each: former for each, former in before.items() if each not in others}
         former_drivers.save(means.records, address, {**kept, **others}, means.roots)
         try:
-            wanted = dict.fromkeys(others, vfio.DRIVER)
-            _move(gpu, wanted, open_devices.numbers(gpu, means.roots), means)
+            _move(gpu, dict.fromkeys(others, Former(vfio.DRIVER, vfio.DRIVER)), devices, means)
         except _InUse:
             former_drivers.save(means.records, address, kept, means.roots)
             raise
@@ -139,8 +140,25 @@ def _card(address: model.PciAddress, roots: Roots) -> model.GPU | None:
     return next(iter(discovery.discover(roots, selection, {}, dict)), None)
 
 
-def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> Formers:
+def _drivers(
+    functions: Iterable[model.PciAddress], roots: Roots
+) -> dict[model.PciAddress, str | None]:
     return {each: vfio.driver(each, roots) for each in functions}
+
+
+def _formers(
+    gpu: model.GPU,
+    drivers: Mapping[model.PciAddress, str | None],
+    devices: Iterable[open_devices.Number],
+    means: Means,
+) -> dict[model.PciAddress, Former]:
+    """*drivers*, and what else decides who drives these functions.
+
+    :raises _NotMoved: where that cannot be read, or one of *devices* is open
+    """
+    request = {"devices": sorted(devices), "overrides_of": sorted(map(str, drivers))}
+    overrides = _ask(gpu, request, means)["overrides"]
+    return {each: Former(driver, overrides[str(each)]) for each, driver in drivers.items()}
 
 
 def _load_driver(means: Means) -> None:
@@ -174,12 +192,18 @@ def _move(
 
     :raises _NotMoved: where not all of them are bound within the time
     """
+    moves = [
+        {"address": str(each), **dataclasses.asdict(drivers[each])} for each in sorted(drivers)
+    ]
+    if moves:
+        _ask(gpu, {"devices": sorted(devices), "moves": moves}, means)
+
+
+def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
+    """:raises _NotMoved: where the script is not through with it within the time"""
     _refuse_hanging(gpu.address)
-    if not drivers:
-        return
-    moves = [{"address": str(each), "driver": driver} for each, driver in sorted(drivers.items())]
     try:
-        answer = rebinder.ask({"devices": sorted(devices), "moves": moves}, means)
+        answer = rebinder.ask(request, means)
     except child.TimedOut as error:
         step = rebinder.last_line(error.output)
         _hanging[gpu.address] = (error.process, step)
@@ -192,6 +216,7 @@ def _move(
         raise _InUse(f"it is in use by {who}", "end that first")
     if answer["error"]:
         raise _NotMoved(answer["error"])
+    return answer
 
 
 def _refuse_hanging(address: model.PciAddress, limit: str = "") -> None:

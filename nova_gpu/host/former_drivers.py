@@ -8,6 +8,7 @@ Drivers are bound anew when the host boots: what was written before that is void
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -22,8 +23,16 @@ _DRIVER = re.compile(r"[\w-]+", re.ASCII)
 _SUFFIX = ".json"
 
 
-# By function; None where it had no driver.
-Formers = Mapping[model.PciAddress, str | None]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Former:
+    """``driver``: ``None`` where it had none. ``override``: what an operator had written to the
+    function's driver_override, which is not only for the driver it has."""
+
+    driver: str | None
+    override: str | None = None
+
+
+Formers = Mapping[model.PciAddress, Former]  # by function
 
 
 class Untrusted(Exception):
@@ -62,8 +71,11 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
         content = json.loads(text)
         if content["boot_id"] != _boot_id(roots):
             return {}
+        overrides = content.get("overrides", {})
         return {
-            model.PciAddress.parse(address): _checked(driver)
+            model.PciAddress.parse(address): Former(
+                _checked(driver), _checked(overrides.get(address))
+            )
             for address, driver in content["functions"].items()
         }
     except (ValueError, LookupError, TypeError, AttributeError, exception.GPUError) as error:
@@ -82,13 +94,16 @@ def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: 
         return
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o755)
-    functions = {str(address): driver for address, driver in formers.items()}
-    text = json.dumps({"boot_id": _boot_id(roots), "functions": functions})
+    content = {
+        "boot_id": _boot_id(roots),
+        "functions": {str(address): former.driver for address, former in formers.items()},
+        "overrides": {str(a): former.override for a, former in formers.items() if former.override},
+    }
     with _opened(folder) as folder_fd:
         new = f".{_name(card)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(new, flags, 0o600, dir_fd=folder_fd), "w") as file:
-            file.write(text)
+            json.dump(content, file)
         os.rename(new, _name(card), src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
 

@@ -6,17 +6,19 @@ go, which may be never. It needs nothing of this package, so that it starts fast
 is one JSON object::
 
     {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
-     "settle_s": 5,
-     "moves": [{"address": "0000:81:00.0", "driver": "vfio-pci"}, ...]}
+     "settle_s": 5, "overrides_of": ["0000:81:00.0", ...],
+     "moves": [{"address": "0000:81:00.0", "driver": "vfio-pci", "override": "vfio-pci"}, ...]}
 
-Where a process has one of the character *devices* (major, minor) open nothing is moved. ``driver``
-null leaves a function without one. A function's driver_override becomes vfio-pci for that driver
-and is cleared for any other. A driver may probe after the write has returned
-(PROBE_PREFER_ASYNCHRONOUS): that is waited for, for *settle_s* seconds. Before each step it prints
-a line that says which, so that the last one names what hangs, and in the end one JSON object::
+Where a process has one of the character *devices* (major, minor) open nothing is read or moved.
+``driver`` null leaves a function without one; ``override`` becomes its driver_override, null clears
+that. A driver may probe after the write has returned (PROBE_PREFER_ASYNCHRONOUS): that is waited
+for, for *settle_s* seconds. Before each step it prints a line that says which, so that the last one
+names what hangs, and in the end one JSON object::
 
-    {"error": null, "holders": [[812, "/usr/bin/nvidia-persistenced", [[195, 0]]], ...]}
-    {"error": "why a function is not with its driver", "holders": []}
+    {"error": null, "overrides": {},
+     "holders": [[812, "/usr/bin/nvidia-persistenced", [[195, 0]]], ...]}
+    {"error": null, "overrides": {"0000:81:00.0": null, ...}, "holders": []}
+    {"error": "why a function is not with its driver", "overrides": {}, "holders": []}
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
-_VFIO = "vfio-pci"
+# What driver_override shows where nobody wrote one (drivers/pci/pci-sysfs.c), or cleared it.
+_NO_OVERRIDE = ("(null)", "")
 _STEP_S = 0.02
 
 
@@ -81,9 +84,11 @@ class _NotMoved(Exception):
     """Why a function is not with its driver"""
 
 
-def _move(sysfs: str, settle_s: float, address: str, driver: str | None) -> None:
+def _move(
+    sysfs: str, settle_s: float, address: str, driver: str | None, override: str | None
+) -> None:
     device = f"{sysfs}/bus/pci/devices/{address}"
-    _write(f"{device}/driver_override", _VFIO if driver == _VFIO else "\n")
+    _write(f"{device}/driver_override", f"{override or ''}\n")
     present = _driver(device)
     if present == driver:
         return
@@ -96,6 +101,17 @@ def _move(sysfs: str, settle_s: float, address: str, driver: str | None) -> None
         # Not drivers_probe: without an override it takes the first driver that wants the function.
         _write(f"{sysfs}/bus/pci/drivers/{driver}/bind", address)
         _settle(device, driver, settle_s)
+
+
+def _override(sysfs: str, address: str) -> str | None:
+    _say(f"reading driver_override of {address}")
+    path = f"{sysfs}/bus/pci/devices/{address}/driver_override"
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read().strip()
+    except OSError as error:
+        raise _NotMoved(f"{path}: {error.strerror}") from error
+    return None if text in _NO_OVERRIDE else text
 
 
 def _settle(device: str, driver: str | None, settle_s: float) -> None:
@@ -136,14 +152,17 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     devices = {(major, minor) for major, minor in request["devices"]}
     _say("looking for who has the card open")
     found = list(holders(request["proc"], devices))
-    error = None
+    error, overrides = None, {}
     if not found:
         try:
+            overrides = {
+                address: _override(request["sysfs"], address) for address in request["overrides_of"]
+            }
             for move in request["moves"]:
                 _move(request["sysfs"], request["settle_s"], **move)
         except _NotMoved as reason:
             error = str(reason)
-    return {"error": error, "holders": found}
+    return {"error": error, "overrides": overrides, "holders": found}
 
 
 if __name__ == "__main__":

@@ -28,12 +28,13 @@ class Means:
 
 
 def ask(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """What the script answers.
+    """What the script answers; what *request* leaves out is not to be looked at or done.
 
     :raises Failed: where it does not
     """
+    nothing = {"devices": (), "overrides_of": (), "moves": ()}
     roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
-    text = json.dumps({**roots, "settle_s": _SETTLE_S, **request})
+    text = json.dumps({**roots, "settle_s": _SETTLE_S, **nothing, **request})
     output = child.run([sys.executable, "-I", str(SCRIPT), text], means.timeout_s)
     answer: Mapping[str, Any] = json.loads(last_line(output))
     return answer

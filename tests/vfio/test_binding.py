@@ -50,6 +50,18 @@ class BindingTest(unittest.TestCase):
             overrides = list(map(host.override, host.functions(self.card)))
             self.assertEqual([None, None], overrides)
 
+    def test_what_the_operator_wants_to_drive_it(self) -> None:
+        first, second = host.functions(self.card)
+        host.override_by(first, base.HOST_DRIVERS[0])
+        self.addCleanup(host.override_by, first, "")
+        nova_gpu.privsep.vfio.give_to_guests(self.card)
+        overrides = list(map(host.override, (first, second)))
+        self.assertEqual(base.VFIO_DRIVERS, overrides)
+        nova_gpu.privsep.vfio.give_to_host(self.card)
+        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+        overrides = list(map(host.override, (first, second)))
+        self.assertEqual([base.HOST_DRIVERS[0], None], overrides)
+
     def test_card_without_a_driver(self) -> None:
         host.unbind(self.card)
         self.addCleanup(host.probe, self.card)

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 import fixtures
 from oslotest import base
@@ -71,6 +72,25 @@ class TestThereAndBack(BindingTestCase):
             self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
             self.assertEqual([""] * 3, self.overrides())
             self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def test_what_the_operator_wants_to_drive_it(self) -> None:
+        """driverctl's way: the host is booted with it, and it is neither lost nor believed."""
+        for address, override in ((CARD, "nvidia"), (USB, "none")):
+            (self.host.path(address) / "driver_override").write_text(f"{override}\n")
+        for _ in range(2):
+            self.to_guests()
+            self.assertEqual(["vfio-pci"] * 3, self.overrides())
+            self.to_host()
+            self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+            self.assertEqual(["nvidia", "", "none"], self.overrides())
+
+    def test_the_same_when_an_earlier_try_left_it(self) -> None:
+        (self.host.path(CARD) / "driver_override").write_text("nvidia\n")
+        self.to_guests()
+        self.host.bind(CARD, None)
+        self.to_guests()
+        self.to_host()
+        self.assertEqual("nvidia", self.overrides()[0])
 
     def test_again_changes_nothing(self) -> None:
         self.to_guests()
@@ -175,9 +195,11 @@ class TestRefusals(BindingTestCase):
         self.assertEqual(["vfio-pci"] * 3, self.drivers())
 
     def test_last_function_fails(self) -> None:
+        (self.host.path(CARD) / "driver_override").write_text("nvidia\n")
         self.refuse(USB)
         self.assertIn(f"{USB} is with no driver", self.refused().reason)
         self.assertAsBefore()
+        self.assertEqual(["nvidia", "", ""], self.overrides())
 
     def test_no_module(self) -> None:
         folder = self.host.roots.sysfs / "bus/pci/drivers/vfio-pci"
@@ -301,7 +323,11 @@ class TestHangs(BindingTestCase):
         process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         output = b"looking\nunbinding 0000:81:00.0 from nvidia\n"
 
-        def run(command: object, timeout_s: float) -> bytes:
+        run_anything = child.run
+
+        def run(command: Sequence[str], timeout_s: float) -> bytes:
+            if "vfio-pci" not in command[-1]:  # it only reads
+                return run_anything(command, timeout_s)
             raise child.TimedOut("did not answer", output, process)
 
         with contextlib.ExitStack() as stack:
@@ -344,7 +370,9 @@ class TestLock(BindingTestCase):
             path = self.host.path(CARD) / name
             path.unlink(missing_ok=True)
             os.mkfifo(path)
-        self.assertIn("took too long", self.refused(timeout_s=2).reason)
+        reason = self.refused(timeout_s=2).reason
+        self.assertIn(f"reading driver_override of {CARD} took too long", reason)
+        self.assertFalse(self.records.exists())
         self.assertIsNone(
             passthrough.obstacle(binding._card(self.card, self.host.roots), self.host.roots)
         )
