@@ -36,6 +36,7 @@ def read(
 
     It counts the same as ``ResourceTracker._populate_assigned_resources``: what the host's
     instances have, and what migrations from and to it keep until they are confirmed or reverted.
+    One that ended in error keeps nothing once its instance is not moving any more.
     Providers of other hosts may be among them, which the caller has to leave out.
 
     :param guests: the uuids of the domains here that have GPUs, to be looked up if need be
@@ -55,7 +56,7 @@ def read(
         moving = by_uuid.get(uuid) or _instance(context, uuid)
         if moving is not None and migration.dest_compute == host and _is_busy(moving):
             busy.add(uuid)
-        if moving is None or not moving.migration_context:
+        if moving is None or not _keeps(migration, moving):
             continue
         sides = [(migration.source_compute, "old_resources")]
         sides += [(migration.dest_compute, "new_resources")]
@@ -67,6 +68,26 @@ def read(
         counted,
         frozenset(busy),
         frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
+    )
+
+
+def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
+    """Whether the instance's migration context is about this migration, and is to be minded.
+
+    Nova leaves it with the instance when a move fails, until the next one. It names cards that are
+    others' by now, or of other hosts.
+    """
+    context = instance.migration_context
+    if not context or context.migration_id != migration.id:
+        return False
+    return migration.status != "error" or _is_moving(instance)
+
+
+def _is_moving(instance: objects.Instance) -> bool:
+    """As ``nova.compute.resource_tracker._instance_in_resize_state`` judges"""
+    moves = task_states.resizing_states + task_states.rebuild_states
+    return instance.vm_state == vm_states.RESIZED or (
+        instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and instance.task_state in moves
     )
 
 

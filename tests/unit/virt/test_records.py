@@ -36,10 +36,13 @@ def instance(
     new: objects.ResourceList | None = None,
     vm_state: str = "active",
     task_state: str | None = None,
+    migration_id: int = 1,
 ) -> objects.Instance:
     moving = None
     if old is not None or new is not None:
-        moving = objects.MigrationContext(old_resources=old, new_resources=new)
+        moving = objects.MigrationContext(
+            migration_id=migration_id, old_resources=old, new_resources=new
+        )
     return objects.Instance(
         uuid=uuid,
         resources=has,
@@ -49,8 +52,12 @@ def instance(
     )
 
 
-def migration(uuid: str, source: str, destination: str) -> objects.Migration:
-    return objects.Migration(instance_uuid=uuid, source_compute=source, dest_compute=destination)
+def migration(
+    uuid: str, source: str, destination: str, status: str = "finished"
+) -> objects.Migration:
+    return objects.Migration(
+        id=1, status=status, instance_uuid=uuid, source_compute=source, dest_compute=destination
+    )
 
 
 class ReadTest(unittest.TestCase):
@@ -137,6 +144,32 @@ class ReadTest(unittest.TestCase):
 
     def test_a_move_whose_instance_is_gone(self) -> None:
         self.assertEqual({}, self.read([], [migration(ONE, "host1", "host2")]))
+
+    def test_a_move_that_failed(self) -> None:
+        """Nova leaves its context with the instance; the tracker counts it while it goes on."""
+        moves = [migration(ONE, "host1", "host2", "error")]
+        for vm_state, task_state, counted in (
+            ("active", None, False),
+            ("error", None, False),
+            ("error", "deleting", False),
+            ("active", "resize_migrating", True),
+            ("stopped", "resize_prep", True),
+            ("active", "rebuild_spawning", True),
+            ("resized", None, True),
+        ):
+            with self.subTest(vm_state=vm_state, task_state=task_state):
+                moving = instance(
+                    ONE, None, resources(A), resources(B), vm_state=vm_state, task_state=task_state
+                )
+                expected = {ONE: {(GROUP, A)}} if counted else {}
+                self.assertEqual(expected, self.read([], moves, [moving]))
+
+    def test_context_of_another_move(self) -> None:
+        """It failed on its way here; later the instance moved from a third host to a fourth."""
+        moving = instance(ONE, None, resources(A), resources(B), "resized", migration_id=2)
+        for status in ("error", "finished"):
+            moves = [migration(ONE, "host2", "host1", status)]
+            self.assertEqual({}, self.read([], moves, [moving]))
 
     def test_a_move_that_has_claimed_nothing_yet(self) -> None:
         moves = [migration(ONE, "host1", "host2")]
