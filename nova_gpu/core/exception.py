@@ -37,12 +37,17 @@ class InvalidValue(GPUError):
 
 
 class InvalidPciAddress(InvalidValue):
+    """Like :class:`BindingFailed` it comes through privsep as it is."""
+
     def __init__(self, value: str) -> None:
-        super().__init__(
-            f"{value!r} is not a PCI address: it must look like 0000:88:00.0 "
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return (
+            f"{self.value!r} is not a PCI address: it must look like 0000:88:00.0 "
             "(domain:bus:slot.function, hexadecimal)"
         )
-        self.value = value
 
 
 class InvalidExtraSpec(InvalidValue):

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs through a real privileged daemon, with the capabilities that Nova's has."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import fixtures
+from oslotest import base
+from testtools import content
+
+from tests.fixtures import hosts, kernel, pci
+
+CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
+HELPER = pathlib.Path(sys.executable).with_name("privsep-helper")
+
+
+class DaemonTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("not root: no privileged daemon can be started")
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+        self.host.add_gpu(CARD, "10de", "1e04", companions=[pci.AUDIO])
+        self.host.bind(AUDIO, "snd_hda_intel")
+        self.kernel = self.useFixture(
+            kernel.Kernel(self.host, ("vfio-pci", "nvidia", "snd_hda_intel"))
+        )
+        self.records = self.root / "state/gpu-bindings"
+        self.records.parent.mkdir()
+        # As on a host: only root gets at what it must not change.
+        self.root.chmod(0o755)
+        for folder, _, _ in os.walk(self.root):
+            os.chmod(folder, 0o755)
+
+        self.client: subprocess.Popen[str] | None = None
+
+    def start(self, method: str, **roots: str) -> None:
+        """Once in a test: nova-compute's side, and the daemon in the way *method* says."""
+        roots = {k: str(getattr(self.host.roots, k)) for k in ("sysfs", "dev", "proc")} | roots
+        config = self.root / "nova.conf"
+        lines = [
+            "[DEFAULT]",
+            f"state_path = {self.records.parent}",
+            "[nova_sys_admin]",
+            f"helper_command = {sys.executable} {HELPER} --config-file {config}",
+            "[gpu]",
+            *(f"{name}_root = {path}" for name, path in roots.items()),
+        ]
+        config.write_text("\n".join(lines))
+        said = self.root / "client.log"
+        self.addCleanup(lambda: self.addDetail("log", content.text_content(said.read_text())))
+        with said.open("w") as errors:
+            client = self.client = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-W",
+                    "ignore",
+                    "-m",
+                    "tests.fixtures.unprivileged",
+                    method,
+                    config,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.addCleanup(client.communicate)
+
+    def answer(self, verb: str, argument: Any) -> dict[str, Any]:
+        assert self.client and self.client.stdin and self.client.stdout
+        print(json.dumps([verb, argument]), file=self.client.stdin, flush=True)
+        found: dict[str, Any] = json.loads(self.client.stdout.readline())
+        return found
+
+    def drivers(self) -> list[str]:
+        return [os.path.basename(os.readlink(self.host.path(a) / "driver")) for a in (CARD, AUDIO)]
+
+
+class UnprivilegedTest(DaemonTestCase):
+    """nova-compute is nobody, and may do nothing of that itself."""
+
+    def call(self, verb: str, argument: Any, **roots: str) -> Any:
+        if self.client is None:
+            self.start("FORK", **roots)
+        answer = self.answer(verb, argument)
+        self.assertEqual(65534, answer["uid"])
+        if "raised" in answer:
+            return answer["raised"]
+        return answer["returned"]
+
+    def test_there_and_back(self) -> None:
+        self.assertIsNone(self.call("vfio.give_to_guests", CARD))
+        self.assertEqual(["vfio-pci", "vfio-pci"], self.drivers())
+        (record,) = self.records.iterdir()
+        self.assertEqual((0, 0o600), (record.stat().st_uid, record.stat().st_mode & 0o777))
+        self.assertIsNone(self.call("vfio.give_to_host", CARD))
+        self.assertEqual(["nvidia", "snd_hda_intel"], self.drivers())
+
+    def test_errors_are_the_same_on_this_side(self) -> None:
+        name, args, text = self.call("vfio.give_to_guests", "0000:82:00.0")
+        self.assertEqual("BindingFailed", name)
+        self.assertEqual(
+            ["0000:82:00.0", "there is no GPU at this address", "see nova-gpu list"], args
+        )
+        self.assertEqual(
+            "GPU 0000:82:00.0 was not bound: there is no GPU at this address; see nova-gpu list",
+            text,
+        )
+        for verb in ("vfio.give_to_guests", "vfio.give_to_host", "nodes.open_to_guests"):
+            name, args, text = self.call(verb, "../81:00.0")
+            self.assertEqual(("InvalidPciAddress", ["../81:00.0"]), (name, args))
+            self.assertEqual(1, text.count("is not a PCI address"))
+
+    def test_the_kernel_refuses(self) -> None:
+        self.kernel.refused.add(f"{AUDIO} vfio-pci")
+        name, args, _ = self.call("vfio.give_to_guests", CARD)
+        self.assertEqual(("BindingFailed", CARD), (name, args[0]))
+        self.assertEqual(["nvidia", "snd_hda_intel"], self.drivers())
+
+    def test_processes_of_other_users_are_seen(self) -> None:
+        """The daemon itself may not look into them: its capabilities are few."""
+        device = self.host.path(AUDIO) / "sound/card0/controlC0"
+        device.mkdir(parents=True)
+        full = os.stat("/dev/full").st_rdev
+        (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
+        code = "import sys; open('/dev/full'); f = open('/dev/full'); print(flush=True); input()"
+        with subprocess.Popen(
+            ["/usr/bin/env", "python3", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            user=1,
+            cwd="/",
+        ) as process:
+            assert process.stdout
+            process.stdout.readline()
+            found = self.call("vfio.in_use", [CARD], proc="/proc")
+            self.assertIn(f"(pid {process.pid})", found[CARD])
+            name, args, _ = self.call("vfio.give_to_guests", CARD)
+            self.assertEqual("BindingFailed", name)
+            self.assertIn(f"(pid {process.pid})", args[1])
+            process.communicate(b"\n")
+        self.assertEqual(["nvidia", "snd_hda_intel"], self.drivers())
+
+    def test_nodes(self) -> None:
+        self.assertEqual([], self.call("nodes.open_to_guests", CARD))
+
+
+class HelperTest(DaemonTestCase):
+    """Started as a process of its own, the daemon reads the options of [gpu] from the files."""
+
+    def test_there_and_back(self) -> None:
+        self.start("ROOTWRAP")
+        for verb, drivers in (
+            ("vfio.give_to_guests", ["vfio-pci", "vfio-pci"]),
+            ("vfio.give_to_host", ["nvidia", "snd_hda_intel"]),
+        ):
+            self.assertEqual({"uid": 0, "returned": None}, self.answer(verb, CARD))
+            self.assertEqual(drivers, self.drivers())
