@@ -19,6 +19,7 @@
         ├── DeviceUnavailable       a device is missing, ill, or another guest's
         ├── DomainsUnreadable       libvirt does not say which guests there are
         ├── BindingFailed           a card did not change hands between the host and guests
+        │   └── CardInUse               because a process of the host has it open
         ├── DeviceNodeMissing       a node the guest needs is not there
         └── GuestFilesUnavailable   the driver's files cannot be gathered
 
@@ -138,6 +139,10 @@ class BindingFailed(GuestCannotStart):
 
     def __str__(self) -> str:
         return f"GPU {self.address} was not bound: {self.reason}; {self.remedy}"
+
+
+class CardInUse(BindingFailed):
+    """Nothing was touched. It may be a guest's own QEMU that has not ended yet."""
 
 
 class DeviceNodeMissing(GuestCannotStart):

@@ -41,13 +41,15 @@ _SEE_KERNEL_LOG = "see the kernel's log about it"
 
 
 class _NotMoved(Exception):
+    error = exception.BindingFailed
+
     def __init__(self, reason: str, remedy: str = _SEE_KERNEL_LOG, *, hangs: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.remedy, self.hangs = reason, remedy, hangs
 
 
 class _InUse(_NotMoved):
-    """A process has it open: nothing was touched."""
+    error = exception.CardInUse
 
 
 # One card is moved by one thread at a time.
@@ -126,7 +128,7 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
         try:
             yield
         except _NotMoved as error:
-            raise exception.BindingFailed(str(address), error.reason, error.remedy) from error
+            raise error.error(str(address), error.reason, error.remedy) from error
         except former_drivers.Untrusted as error:
             remedy = "remove it; what it says of the card's former driver is lost"
             raise exception.BindingFailed(str(address), str(error), remedy) from error

@@ -51,7 +51,8 @@ class Bindings:
         # Those that giving back left with VFIO: they need not be asked about in every period.
         self._prepared: set[PciAddress] = set()
         self._is_settled = False
-        self._failures: dict[PciAddress, str] = {}
+        # What was said last, and how often it was so since.
+        self._failures: dict[PciAddress, tuple[str, int]] = {}
         self._refused_until: dict[PciAddress, float] = {}
 
     def give_to_guests(self, card: GPU) -> None:
@@ -116,15 +117,26 @@ class Bindings:
         try:
             nova_gpu.privsep.vfio.give_to_host(str(card.address))
         except Exception as error:  # also what privsep itself may raise: a guest is being removed
-            if self._failures.get(card.address) != str(error):
-                self._failures[card.address] = str(error)
-                LOG.error("GPU %s was not given back to the host: %s", card.address, error)
+            self._report(card, error)
             return
         self._failures.pop(card.address, None)
         if passthrough.is_with_vfio(card, self._roots):
             self._prepared.add(card.address)
         else:
             LOG.info("GPU %s is with the host's drivers again", card.address)
+
+    def _report(self, card: GPU, error: Exception) -> None:
+        """Once, and of who has the card open at first only that: mostly a guest that is ending."""
+        said, times = self._failures.get(card.address, ("", 0))
+        times = times + 1 if said == str(error) else 1
+        self._failures[card.address] = (str(error), times)
+        if isinstance(error, exception.CardInUse):
+            if times == 1:
+                LOG.info("GPU %s is given back to the host later: %s", card.address, error.reason)
+            elif times == 2:
+                LOG.warning("GPU %s is still not given back to the host: %s", card.address, error)
+        elif times == 1:
+            LOG.error("GPU %s was not given back to the host: %s", card.address, error)
 
     def _has_any_with_vfio(self, card: GPU) -> bool:
         try:

@@ -227,7 +227,7 @@ class TestRefusals(BindingTestCase):
         (process / "fd/7").unlink()
         self.to_guests()
         (process / "fd/7").symlink_to("/dev/null")
-        error = self.assertRaises(exception.BindingFailed, self.to_host)
+        error = self.assertRaises(exception.CardInUse, self.to_host)
         self.assertIn("pid 812", error.reason)
         self.assertEqual({self.card}, former_drivers.recorded(self.records))
 

@@ -123,6 +123,21 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_back([card])
         self.assertEqual(3, self.calls.count(f"give_to_host {CARD}"))
 
+    def test_in_use_for_a_moment(self) -> None:
+        """After a refused or ended start nothing is wrong; a period later it may be."""
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.error = exception.CardInUse(CARD, "it is in use by X (pid 1)", "end that first")
+        with self.assertLogs("nova_gpu.virt.binding", "INFO") as log:
+            for expected in (["INFO"], ["INFO", "WARNING"], ["INFO", "WARNING"]):
+                self.bindings.give_back([card])
+                self.assertEqual(expected, [each.levelname for each in log.records])
+        self.assertIn("in use by X (pid 1)", log.output[0])
+        self.assertIn("end that first", log.output[1])
+        self.error = None
+        self.bindings.give_back([card])
+        self.assertEqual("nouveau", (self.host.path(CARD) / "driver").resolve().name)
+
     def count(self, card: GPU) -> None:
         counted = {"one": frozenset({("here", str(card.address))})}
         self.occupancy.read_records(lambda guests: records.Records(counted))
