@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.tests import fixtures as nova_fixtures
-
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
-from tests.fixtures import hosts, kernel, libvirt, pci
+from nova_gpu.host import former_drivers
+from tests.fixtures import daemons, hosts, kernel, libvirt, pci
 from tests.functional import base
 from tests.functional.base import Server
 
@@ -18,14 +17,15 @@ SECOND_SOCKET = ("0000:af:00.0", "0000:d8:00.0")
 ALL = FIRST_SOCKET + SECOND_SOCKET
 
 Q35 = "x86_64=q35"
+IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 
 
 class KVMServersTestBase(base.GPUServersTestBase):
-    """Privileged functions run in this process, over the generated tree."""
+    """Privileged functions run in this process, over the generated tree of the host that calls."""
 
     def _setup_hypervisor(self) -> None:
         self.useFixture(libvirt.QEMUFixture())
-        self.useFixture(nova_fixtures.PrivsepFixture())
+        self.useFixture(daemons.Daemons())
         self.flags(virt_type="kvm", hw_machine_type=[Q35], group="libvirt")
 
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
@@ -34,6 +34,13 @@ class KVMServersTestBase(base.GPUServersTestBase):
     def kernel(self, name: str, *drivers: str) -> kernel.Kernel:
         """Somebody who does what is written to the drivers' files on that host."""
         return self.useFixture(kernel.Kernel(self.hosts[name], ("vfio-pci", *drivers)))
+
+    def image(self, machine_type: str) -> str:
+        """One of the same content as the others"""
+        like = self.glance.show(None, IMAGE)
+        del like["id"]
+        like["properties"]["hw_machine_type"] = machine_type
+        return str(self.glance.create(None, like)["id"])
 
     def rendered(self, server: Server, host: str = "host1") -> list[str]:
         """The cards the domain names, each with all its functions behind a port of its own."""
@@ -58,6 +65,11 @@ class KVMServersTestBase(base.GPUServersTestBase):
         """What drives the functions of a card"""
         links = [self.hosts[host].path(each) / "driver" for each in self._functions(host, address)]
         return [link.resolve().name if link.is_symlink() else None for link in links]
+
+    def former(self, host: str = "host1") -> list[str]:
+        """The cards of which it is written down what drove them before a guest had them"""
+        folder = daemons.records(self.hosts[host].roots)
+        return sorted(map(str, former_drivers.recorded(folder)))
 
 
 def _address(hostdev: Any) -> str:

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that two hosts drive until a guest needs them, and instances that move between the two.
+
+The cards of both have the same addresses. The kernels are stand-ins; the privileged functions and
+their child processes are the real ones.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from nova import exception as nova_exception
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
+
+from tests.fixtures import kernel
+from tests.functional import kvm
+
+CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
+HOSTS = ["nouveau", "snd_hda_intel"]
+GUESTS = ["vfio-pci", "vfio-pci"]
+
+
+class MovesTestBase(kvm.KVMServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.kernels: dict[str, kernel.Kernel] = {}
+        self.add_host("host1")
+        self.server = self.boot(self.gpu_flavor(1))
+        self.add_host("host2")
+
+    def add_host(self, name: str) -> None:
+        self.start_host(name, machine="cpu-only")
+        for address in (CARD, OTHER):
+            kvm.add_pair(self.hosts[name], address, "nouveau")
+        self.kernels[name] = self.kernel(name, *HOSTS)
+        self.period(name)
+
+    def assertWithGuests(self, *cards: str, host: str) -> None:
+        """These and no others, and of those no others something is written down."""
+        for address in (CARD, OTHER):
+            expected = GUESTS if address in cards else HOSTS
+            self.assertEqual(expected, self.drivers(address, host), f"{address} of {host}")
+        self.assertEqual(sorted(cards), self.former(host))
+
+    def times_bound(self, host: str) -> int:
+        """How often a card was taken from the host's driver there, and how often given back"""
+        return sum(each.startswith(CARD) for each in self.kernels[host].done)
+
+    def periods(self) -> None:
+        for host in self.hosts:
+            self.period(host)
+
+    def break_libvirt(self, host: str) -> None:
+        """No guest can be started there any more."""
+
+        def fail(*args: object, **kwargs: object) -> None:
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
+            )
+
+        self.computes[host].driver._host.get_connection().defineXML = fail
+
+
+class MovesTest(MovesTestBase):
+    """At host2 another instance has the card of the same address as the instance's at host1."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
+        self.assertWithGuests(CARD, host="host1")
+        self.assertWithGuests(CARD, host="host2")
+
+    def assertAtTheEnd(self) -> None:
+        """With the instances their cards go back, and the stranger's never did before."""
+        self.assertGPUs(self.stranger, [CARD], "host2")
+        self.assertEqual(["vfio-pci"] * 2, self._stranger_was_given())
+        self._delete_server(self.server)
+        self._delete_server(self.stranger)
+        for host in ("host1", "host2"):
+            self.assertWithGuests(host=host)
+            self.assertInventory(total=2, used=0, host=host)
+
+    def _stranger_was_given(self) -> list[str]:
+        done = self.kernels["host2"].done
+        return [each.split()[1] for each in done if each.startswith(CARD[:-1]) and each[-1] != "-"]
+
+    def _move(self) -> None:
+        """Until it is confirmed the old card is the instance's as well, whoever looks."""
+        self.server = self._migrate_server(self.server)
+        for _ in range(2):
+            self.assertWithGuests(CARD, host="host1")
+            self.assertWithGuests(CARD, OTHER, host="host2")
+            self.periods()
+        self.restart_host("host1")
+        self.assertWithGuests(CARD, host="host1")
+
+    def test_confirm(self) -> None:
+        self._move()
+        self.confirm(self.server, source="host1")
+        self.assertWithGuests(host="host1")
+        self.assertGPUs(self.server, [OTHER], "host2")
+        self.assertWithGuests(CARD, OTHER, host="host2")
+        self.assertAtTheEnd()
+
+    def test_revert(self) -> None:
+        self._move()
+        bound = self.times_bound("host1")
+        self._revert_resize(self.server)
+        self.assertWithGuests(CARD, host="host2")
+        self.assertGPUs(self.server, [CARD], "host1")
+        self.assertWithGuests(CARD, host="host1")
+        self.assertEqual(bound, self.times_bound("host1"))
+        self.assertAtTheEnd()
+
+    def test_deleted_before_it_is_confirmed(self) -> None:
+        self._move()
+        self.assertAtTheEnd()
+
+    def test_host_boot_at_the_source_before_it_is_reverted(self) -> None:
+        self._move()
+        for function, driver in zip((CARD, CARD.replace(".0", ".1")), HOSTS, strict=True):
+            self.hosts["host1"].bind(function, driver)
+        self.kernels["host1"].boot("00000000-0000-4000-8000-000000000001")
+        self.restart_host("host1")
+        self.assertWithGuests(CARD, host="host1")
+        self._revert_resize(self.server)
+        self.assertGPUs(self.server, [CARD], "host1")
+        self.assertAtTheEnd()
+
+    def test_evacuate_and_the_source_comes_back(self) -> None:
+        self.force_down("host1")
+        self._evacuate_server(self.server, expected_host="host2")
+        self._start_server(self.server)
+        self.assertWithGuests(CARD, OTHER, host="host2")
+        self.assertWithGuests(CARD, host="host1")
+        self.bring_back("host1")
+        self.assertWithGuests(host="host1")
+        self.assertGPUs(self.server, [OTHER], "host2")
+        self.assertAtTheEnd()
+
+    def test_shelve_and_unshelve(self) -> None:
+        """Offloaded at once: its card goes to the host. It comes back wherever there is one."""
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(self.server)
+        self.assertWithGuests(host="host1")
+        self.periods()
+        self.assertWithGuests(host="host1")
+        self.assertWithGuests(CARD, host="host2")
+        self.api.put_service(self.computes["host1"].service_ref.uuid, {"status": "disabled"})
+        self._unshelve_server(self.server)
+        self.assertGPUs(self.server, [OTHER], "host2")
+        self.assertWithGuests(host="host1")
+        self.assertAtTheEnd()
+
+    def test_move_that_fails_at_the_destination(self) -> None:
+        """The instance is the destination's from then on, in ERROR; Nova leaves a domain behind."""
+        self.break_libvirt("host2")
+        # A cast is a call here, so that what the host raises reaches the API.
+        self.assertRaises(client.OpenStackApiException, self._migrate_server, self.server)
+        self._wait_for_state_change(self.server, "ERROR")
+        self.periods()
+        del self.computes["host2"].driver._host.get_connection().defineXML
+        self._delete_server(self.server)
+        self.assertWithGuests(CARD, host="host2")
+        connection = self.computes["host1"].driver._host.get_connection()
+        connection.lookupByUUIDString(self.server["id"]).undefine()
+        self.periods()
+        self.assertWithGuests(host="host1")
+        self.assertInventory(total=2, used=0, host="host1")
+        self.assertGPUs(self.stranger, [CARD], "host2")
+
+
+class CastTest(MovesTestBase):
+    # A build that is waited for could not be deleted meanwhile; and a move whose source is called
+    # and not cast to takes the source's error for the destination's.
+    CAST_AS_CALL = False
+
+    def test_move_that_fails_at_the_source(self) -> None:
+        """Nova leaves the instance with what the move claimed: the destination must not believe it.
+
+        A service that starts takes the cards again that instances here have.
+        """
+
+        def fail(*args: object, **kwargs: object) -> None:
+            raise nova_exception.InstanceFaultRollback(nova_exception.ResizeError(reason="no"))
+
+        self.computes["host1"].driver.migrate_disk_and_power_off = fail
+        self.api.post_server_action(self.server["id"], {"migrate": {"host": "host2"}})
+        self._wait_for_migration_status(self.server, ["error"])
+        self._wait_for_server_parameter(
+            self.server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
+        )
+        left = self.instance(self.server).migration_context.new_resources
+        self.assertEqual([CARD], [each.identifier for each in left])
+        self.restart_host("host2")
+        self.periods()
+        self.assertWithGuests(host="host2")
+        self.assertWithGuests(CARD, host="host1")
+        self.assertGPUs(self.server, [CARD], "host1")
+
+    def test_card_goes_back_when_the_build_notices(self) -> None:
+        driver = self.computes["host1"].driver
+        create = driver._create_guest_with_network
+        building, go_on = threading.Event(), threading.Event()
+
+        def wait(*args: object, **kwargs: object) -> object:
+            building.set()
+            self.assertTrue(go_on.wait(60))
+            return create(*args, **kwargs)
+
+        driver._create_guest_with_network = wait
+        self.addCleanup(go_on.set)
+        server = self._build_server(flavor_id=self.gpu_flavor(1), networks="none", az="nova:host1")
+        server = self.api.post_server({"server": server})
+        self.assertTrue(building.wait(60))
+        self.assertWithGuests(CARD, OTHER, host="host1")
+        self.api.delete_server(server["id"])
+        go_on.set()
+        self._wait_until_deleted(server)
+        self._wait_for_assert(lambda: self.assertWithGuests(CARD, host="host1"))
+        self.assertInventory(total=2, used=1, host="host1")
