@@ -131,9 +131,8 @@ class UnprivilegedTest(DaemonTestCase):
         device.mkdir(parents=True)
         full = os.stat("/dev/full").st_rdev
         (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
-        code = "import sys; open('/dev/full'); f = open('/dev/full'); print(flush=True); input()"
         with subprocess.Popen(
-            ["/usr/bin/env", "python3", "-c", code],
+            ["/bin/sh", "-c", "exec 7</dev/full; echo; read line"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             user=1,
@@ -144,7 +143,7 @@ class UnprivilegedTest(DaemonTestCase):
             found = self.call("vfio.in_use", [CARD], proc="/proc")
             self.assertIn(f"(pid {process.pid})", found[CARD])
             name, args, _ = self.call("vfio.give_to_guests", CARD)
-            self.assertEqual("BindingFailed", name)
+            self.assertEqual("CardInUse", name)
             self.assertIn(f"(pid {process.pid})", args[1])
             process.communicate(b"\n")
         self.assertEqual(["nvidia", "snd_hda_intel"], self.drivers())
