@@ -25,6 +25,7 @@ from nova_gpu.virt import (
     census,
     container_files,
     occupancy,
+    orphans,
     stock,
     survey,
 )
@@ -85,8 +86,11 @@ class HostGPUs:
         self._find()
         if starting or self.offer or self._stock.provider_uuids:
             self._census.look_again()
-            if self._census.read_records() and self.mode is DeliveryMode.PCI:
-                self._bindings.settle(self._stock.cards())
+            if self._census.read_records():
+                if self.mode is DeliveryMode.PCI:
+                    self._bindings.settle(self._stock.cards())
+                providers = list(self._stock.provider_uuids.values())
+                orphans.release(self._virtapi.reportclient, providers, self._occupancy.instances())
 
     def _find(self) -> None:
         try:

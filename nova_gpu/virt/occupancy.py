@@ -109,6 +109,11 @@ class Occupancy:
                 if provider_uuid in key_by_provider
             }
 
+    def instances(self) -> frozenset[str]:
+        """All for which the database counts something here, or nothing"""
+        with self._lock:
+            return frozenset(self._records.counted)
+
     def counted(self) -> frozenset[PciAddress]:
         """All cards that the database counts for an instance here, of whatever group it says."""
         with self._lock:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves that nova-compute did not live to end, and whose GPUs nobody else would give back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fixtures
+from nova.scheduler.client import report
+
+from tests.functional import base
+
+_CLIENT = "nova.scheduler.client.report.SchedulerReportClient"
+
+
+class OrphanTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_host()
+        self.neighbour = self.boot(self.gpu_flavor(1))
+        self.server = self._resize_server(self.boot(self.gpu_flavor(2)), self.gpu_flavor(4))
+        self.assertInventory(used=7)
+
+    def _dies_before(self, name: str) -> Any:
+        return fixtures.MonkeyPatch(f"nova.compute.{name}", lambda *args, **kwargs: None)
+
+    def test_deleted_while_its_resize_was_reverted(self) -> None:
+        with self._dies_before("rpcapi.ComputeAPI.finish_revert_resize"):
+            self.api.post_server_action(self.server["id"], {"revertResize": None})
+        self._delete_server(self.server)
+        self.assertInventory(used=3)
+        self.period()
+        self.assertInventory(used=1)
+        self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[0]])
+        self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
+
+    def test_confirmed(self) -> None:
+        with self._dies_before("manager.ComputeManager._delete_allocation_after_move"):
+            self.confirm(self.server, source="host1")
+        self.assertInventory(used=7)
+        self.period()
+        self.assertInventory(used=5)
+        self.assertGPUs(self.server, base.SECOND_SOCKET)
+
+    def test_one_that_goes_on_keeps_what_it_has(self) -> None:
+        self.period()
+        self.assertInventory(used=7)
+        self.assertNotIn("are given back", self.stdlog.logger.output)
+
+    def test_placement_does_not_answer(self) -> None:
+        answer = report.SchedulerReportClient.get_allocations_for_resource_provider
+
+        def fail(client: Any, context: Any, uuid: str) -> Any:
+            if uuid in self.groups().values():
+                raise ConnectionError("no route to Placement")
+            return answer(client, context, uuid)
+
+        with fixtures.MonkeyPatch(f"{_CLIENT}.get_allocations_for_resource_provider", fail):
+            self.period()
+        self.assertIn("cannot be looked for: no route to Placement", self.stdlog.logger.output)
+        self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[0]])
