@@ -6,8 +6,11 @@ from __future__ import annotations
 import os
 import time
 import unittest
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TextIO
+
+# What a runner calls: a suite, or anything else that puts tests into a result.
+Tests = unittest.TestSuite | Callable[[unittest.TestResult], object]
 
 
 class Result(unittest.TextTestResult):
@@ -41,11 +44,11 @@ def discover(folder: str, patterns: Iterable[str]) -> unittest.TestSuite:
     return loader.discover(folder, top_level_dir=".")
 
 
-def run(suite: unittest.TestSuite, stream: TextIO, result: type[Result] = Result) -> bool:
+def run(suite: Tests, stream: TextIO, result: type[Result] = Result) -> bool:
     """Whether all went well."""
     runner = unittest.TextTestRunner(stream=stream, verbosity=2, warnings="ignore")
     runner.resultclass = result
-    passed = runner.run(suite).wasSuccessful()
+    passed = runner.run(suite).wasSuccessful()  # type: ignore[arg-type]
     stream.flush()
     return passed
 

@@ -48,12 +48,12 @@ def run(suite: suites.Suite, environment: Environment, pattern: str | None) -> R
 
 def _prerequisites(suite: suites.Suite) -> Outcome | None:
     """None when the suite can run, else the outcome that says why it was skipped."""
-    if suite.name != "lxc":
+    if suite.name not in ("lxc", "crash"):
         return None
     if os.geteuid() != 0:
         return Outcome(skips=(Skip(suite.name, "needs root: it runs a libvirtd of its own"),))
     try:
-        if added := machine.install(machine.LXC, STATE / "log" / "apt-lxc.log"):
+        if added := machine.install(machine.LXC, STATE / "log" / f"apt-{suite.name}.log"):
             report.say(f"installed {' '.join(added)}")
     except machine.MachineNotReady as error:
         return Outcome(skips=(Skip(suite.name, str(error)),))

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from tools.testing import outcome
 from tools.testing.environment import STATE, Environment
 
-# tests.lxc and tests.vfio end with this (automake's word for "skipped") after a line "SKIP: reason"
-# when the machine cannot run them at all.
+# tests.lxc, tests.crash and tests.vfio end with this (automake's word for "skipped") after a line
+# "SKIP: reason" when the machine cannot run them at all.
 SKIPPED = 77
 
 
@@ -49,6 +49,7 @@ SUITES = (
         every_release=True,
     ),
     Suite("lxc", "tests/lxc: the same against a real libvirtd and its LXC driver", 900, echo=True),
+    Suite("crash", "tests/crash: nova-compute is killed again and again", 600, echo=True),
     Suite(
         "vfio",
         "tests/vfio: the same in a VM with an IOMMU, KVM and cards, on QEMU; not by default",
@@ -66,6 +67,9 @@ def checks(suite: Suite, environment: Environment, pattern: str | None) -> Seque
         return _style()
     if suite.name == "types":
         return (Check("mypy", ("mypy", "--cache-dir", str(STATE / "mypy"))),)
+    if suite.name == "crash":
+        argv = (environment.python, "-m", "tests.crash", "--points", "50")
+        return (Check("tests.crash", argv, outcome.from_unittest),)
     if suite.name in ("lxc", "vfio"):
         selection = ("-k", pattern) if pattern else ()
         argv = (environment.python, "-m", f"tests.{suite.name}", *selection)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tools/crashtest``: kills nova-compute and looks whether every GPU is where it belongs.
+
+Run as root. A libvirtd of its own, with its LXC driver and pretend GPUs; nova-compute is a process
+of its own, and the rest of the cloud another. nova-compute is killed (SIGKILL) while it creates,
+reboots, resizes or deletes an instance, and started again. Then sysfs, libvirt's domains,
+instance.resources and Placement are compared, and what the pool would give to the next one. It ends
+with unittest's closing lines; each point is a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from tests.crash import place
+from tests.lxc import outside
+
+_SKIPPED = 77
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="tools/crashtest",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--points", type=int, default=1000, help="deaths (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed is another order")
+    arguments = parser.parse_args()
+    if reason := outside.obstacle():
+        print(f"SKIP: {reason}")
+        return _SKIPPED
+    os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
+    return outside.run("tests.crash.inside")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute dies, and no GPU is lost, shared, leaked or offered while in use.
+
+All points share one cloud, and a neighbour that keeps its card from the first to the last.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash import lives, place, reading, truths
+from tests.lxc import base
+
+_REACHED_S = 20.0
+_MENDED_S = 20.0
+
+
+class Point(unittest.TestCase):
+    """One death, what comes after it, and its name."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__("runTest")
+        self._name = name
+        self._work = work
+
+    def id(self) -> str:
+        return f"tests.crash.{self._name}"
+
+    def __str__(self) -> str:
+        return self._name
+
+    def runTest(self) -> None:
+        self._work()
+
+
+class Crashes(reading.ReadingTestCase):
+    def __init__(self, result: unittest.TestResult) -> None:
+        super().__init__("runTest")
+        self._result = result
+        self._died = 0
+
+    def runTest(self) -> None:
+        wanted = int(os.environ[place.POINTS])
+        self._small, self._large = self.flavor(gpus="= 2"), self.flavor(gpus="= 4")
+        self._neighbour = self.boot(self.flavor(gpus="= 1"))
+        self._before = self._leftovers()
+        for life in lives.lives(int(os.environ[place.SEED])):
+            if self._died >= wanted:
+                break
+            self._live(life)
+        self.assertGPUs(self._neighbour, {0})
+
+    def _live(self, life: lives.Life) -> None:
+        self._server: dict[str, Any] = {}
+        for stage in life:
+            self._died += stage.point is not None
+            work = functools.partial(self._kill if stage.point else self._do, stage)
+            if stage.point:
+                Point(str(stage), work).run(self._result)
+            else:
+                work()
+        if self._mended(self._all_leftovers):
+            Point(f"after {life[-2]}, {life[-1]}", self._fail_with_leftovers).run(self._result)
+            self._heal()
+        self._before |= self._leftovers()
+
+    def _do(self, stage: lives.Stage) -> None:
+        self.ask("trap", None)
+        self._begin(stage)
+        status = "VERIFY_RESIZE" if stage.operation == "resize" else "ACTIVE"
+        self.wait_until(self._server, status)
+
+    def _kill(self, stage: lives.Stage) -> None:
+        self.ask("trap", stage.point)
+        self._begin(stage)
+        self._wait_for_death(stage)
+        self.start_compute()
+        self.period()
+        if stage.operation == "destroy":
+            self._wait_until_gone()
+        self.assertEqual([], self._mended(self._all_differences))
+
+    def _fail_with_leftovers(self) -> None:
+        self.assertEqual([], self._all_leftovers())
+
+    def _heal(self) -> None:
+        """So that the next life does not begin with the scars of this one."""
+        for consumer in {*self._consumers()} - {self._neighbour["id"]}:
+            self.placement.delete(f"/allocations/{consumer}")
+
+    def _leftovers(self) -> set[str]:
+        return {each for each in self._lv.leftovers() if "tests.crash.compute" not in each}
+
+    # The operations
+
+    def _begin(self, stage: lives.Stage) -> None:
+        """Asks for it."""
+        if stage.operation == "spawn":
+            body = self._build_server(
+                image_uuid=base.cloud.IMAGE, flavor_id=self._small, networks="none"
+            )
+            self._server = self.api.post_server({"server": body})
+        elif stage.operation == "destroy":
+            self.api.delete_server(self._server["id"])
+        else:
+            action: dict[str, dict[str, Any]] = {
+                "reboot": {"reboot": {"type": "HARD"}},
+                "resize": {"resize": {"flavorRef": self._large}},
+                "confirm": {"confirmResize": None},
+                "revert": {"revertResize": None},
+            }
+            self.api.post_server_action(self._server["id"], action[stage.operation])
+
+    def _wait_until_gone(self) -> None:
+        """A second request is what an operator does about one that was lost."""
+        deadline = time.monotonic() + _REACHED_S
+        while not self._is_gone(self._server):
+            if time.monotonic() > deadline:
+                self.api.delete_server(self._server["id"])
+                deadline = time.monotonic() + _REACHED_S
+            time.sleep(0.2)
+
+    # Death, and what comes after it
+
+    def _wait_for_death(self, stage: lives.Stage) -> None:
+        """Of the point itself; of our own hand where it is past it, or the operation is over."""
+        assert stage.point
+        kind, _, words = stage.point.partition(" ")
+        if kind == "time":
+            time.sleep(float(words))
+        else:
+            deadline = time.monotonic() + _REACHED_S
+            while not (self.is_dead() or self._is_over(stage)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        self.kill_compute()
+
+    def _is_over(self, stage: lives.Stage) -> bool:
+        if stage.operation == "destroy":
+            return self._is_gone(self._server)
+        server = self.api.get_server(self._server["id"])
+        if server["status"] == "ERROR":
+            return True
+        over = {"resize": "VERIFY_RESIZE"}.get(stage.operation, "ACTIVE")
+        return server["status"] == over and server["OS-EXT-STS:task_state"] is None
+
+    def _mended(self, look: Callable[[], list[str]]) -> list[str]:
+        """What is still wrong after some time and some periods."""
+        deadline = time.monotonic() + _MENDED_S
+        while found := look():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+            self.period()
+        return found
+
+    def _all_differences(self) -> list[str]:
+        return truths.differences(self.truths())
+
+    def _all_leftovers(self) -> list[str]:
+        """Nothing is to be left of an instance that is gone."""
+        now = self.truths()
+        return [
+            *truths.differences(now),
+            *(f"allocated: {uuid}" for uuid in now.allocated if uuid != self._neighbour["id"]),
+            *sorted(self._leftovers() - self._before),
+        ]
+
+
+def run(result: unittest.TestResult) -> None:
+    """As many points as the environment says, and what went wrong with the cloud itself."""
+    cloud = unittest.TestResult()
+    Crashes(result).run(cloud)
+    for _, text in (*cloud.errors, *cloud.failures):
+        Point("the cloud of these points", functools.partial(_fail, text)).run(result)
+
+
+def _fail(text: str) -> None:
+    raise AssertionError(text)
