@@ -48,7 +48,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     @staticmethod
     def _create_idmaps(*args: Any, **kwargs: Any) -> list[Any]:
-        plain = driver.LibvirtDriver._create_idmaps(*args, **kwargs)
+        plain = super(GPULibvirtDriver, GPULibvirtDriver)._create_idmaps(*args, **kwargs)
         return [guests.id_map(each) for each in plain]
 
     # Every road to a running guest
@@ -85,7 +85,11 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         if not container_root.is_in_use(self, instance):
             super()._create_domain_cleanup_lxc(instance, *args, **kwargs)
 
-    # What a guest with a passed through card cannot do, or become
+    # What a guest cannot do, or become
+
+    def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
+        refusals.rescue(self._gpus, instance)
+        super().power_off(instance, *args, **kwargs)
 
     def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         refusals.suspend(self._gpus, instance)

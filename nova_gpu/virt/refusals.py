@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest with a passed through card cannot do, refused before anything is done to it.
+"""What a guest cannot do, refused before anything is done to it.
 
-QEMU cannot save the state of a PCI device: stock Nova has libvirt try, and the instance ends in
-ERROR.
+Stock Nova has libvirt try, and the instance ends in ERROR: QEMU cannot save the state of a PCI
+device, libvirt's LXC driver cannot save a container's, and Nova starts a container's rescue without
+having mounted its disk.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states
 from nova.virt.libvirt import utils as libvirt_utils
+from oslo_log import log as logging
 
 from nova_gpu.core import exception, guest_options, names, request
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt import guest_pci
 from nova_gpu.virt.host_gpus import HostGPUs
+
+LOG = logging.getLogger(__name__)
 
 _SNAPSHOT = (
     task_states.IMAGE_SNAPSHOT_PENDING,
@@ -28,14 +32,42 @@ _LIVE = (
     "cannot be moved to another host while the guest runs; migrate the instance cold (openstack "
     "server migrate, without --live-migration)"
 )
+_WHAT_STAYS = {
+    DeliveryMode.PCI: "The state of a passed through GPU",
+    DeliveryMode.LXC: "A container with GPUs",
+}
+
+
+class RescueRefused(BaseException):
+    """Of an ``Exception`` Nova's manager makes an instance in ERROR, whatever it says.
+
+    This one passes it by, and is written down as the outcome of the instance's action. Nova runs a
+    rescue for nobody who waits for an answer.
+    """
+
+    def format_message(self) -> str:
+        """What Nova writes down; of what has none only the name of the class."""
+        return str(self)
+
+    def obj_to_primitive(self) -> str:
+        """What Nova's RPC sends to the conductor, which writes it down."""
+        return str(self)
 
 
 def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Nova suspends a guest for a snapshot as well, where it takes none of a running one.
+    """Nova suspends a guest for a snapshot as well, where it takes none of a running one; but no
+    container.
 
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
-    if held := _passed_through(gpus, instance):
+    if _are_containers(gpus):
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.InstanceSuspendFailure(
+                reason="the state of a container cannot be saved; pause, stop or shelve the "
+                "instance"
+            )
+        )
+    if gpus.mode is DeliveryMode.PCI and (held := _held(gpus, instance)):
         remedy = "stop or shelve the instance"
         if instance.task_state in _SNAPSHOT:
             remedy = "stop the instance for the snapshot, as this host takes none of a running one"
@@ -44,6 +76,23 @@ def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
                 reason=f"the state of GPU {held} cannot be saved; {remedy}"
             )
         )
+
+
+def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """Where Nova stops the guest: for a rescue that is the first thing done to it.
+
+    :raises RescueRefused: the instance goes on as it was
+    """
+    if _are_containers(gpus) and instance.task_state == task_states.RESCUING:
+        instance.task_state = None
+        instance.save(expected_task_state=[task_states.RESCUING])
+        reason = (
+            "a container is not started from another disk than its own; make an image of the "
+            "instance (openstack server image create) and look into that, or rebuild it"
+        )
+        refused = nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
+        LOG.warning("%s", refused, instance=instance)
+        raise RescueRefused(str(refused))
 
 
 def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -> None:
@@ -65,8 +114,10 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
 
 def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
     """:raises nova.exception.MigrationPreCheckError: the instance goes on as it was"""
-    if held := _passed_through(gpus, instance):
-        raise nova_exception.MigrationPreCheckError(reason=f"the state of GPU {held} {_LIVE}")
+    if held := _held(gpus, instance):
+        raise nova_exception.MigrationPreCheckError(
+            reason=f"{_WHAT_STAYS[gpus.mode]} ({held}) {_LIVE}"
+        )
 
 
 def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
@@ -75,14 +126,17 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.NoValidHost: the instance goes on as it was
     """
-    if gpus.mode is DeliveryMode.PCI and request.asks_for_gpus(instance.flavor.extra_specs or {}):
-        raise nova_exception.NoValidHost(reason=f"The state of a passed through GPU {_LIVE}")
+    if request.asks_for_gpus(instance.flavor.extra_specs or {}):
+        raise nova_exception.NoValidHost(reason=f"{_WHAT_STAYS[gpus.mode]} {_LIVE}")
 
 
-def _passed_through(gpus: HostGPUs, instance: objects.Instance) -> str:
+def _are_containers(gpus: HostGPUs) -> bool:
+    """All instances of an LXC host, with GPUs or without. One without GPUs is left to Nova."""
+    return gpus.mode is DeliveryMode.LXC and bool(gpus.offer)
+
+
+def _held(gpus: HostGPUs, instance: objects.Instance) -> str:
     """The addresses of the instance's cards of this host, whether or not they are well."""
-    if gpus.mode is not DeliveryMode.PCI:
-        return ""
     return ", ".join(
         sorted(
             each.identifier

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fixtures
+from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
 # Imported before any test changes the list of request filters: ours is put there once, on import.
@@ -144,6 +145,25 @@ class GPUServersTestBase(readings.ReadingTestBase):
         # It has the state a moment before the fault, and Nova's helper waits for both since 34.
         self._wait_for_assert(lambda: self.assertIn("fault", self._show_server(server)))
         return str(self._show_server(server)["fault"]["message"])
+
+    def refused(self, action: dict[str, object], server: Server | None = None) -> list[str]:
+        """What the instance's owner reads of it: a fault is shown of instances in ERROR only.
+
+        :param server: by default the test's own
+        """
+        uuid = (server or self.server)["id"]
+        # A cast is a call here, so that what the host raises reaches the API.
+        with contextlib.suppress(client.OpenStackApiException):
+            self.api.post_server_action(uuid, action)
+        newest = self.api.get_instance_actions(uuid)[0]["request_id"]
+        url = f"/servers/{uuid}/os-instance-actions/{newest}"
+
+        def has_failed() -> None:
+            self.assertEqual("Error", self.api.api_get(url).body["instanceAction"]["message"])
+
+        self._wait_for_assert(has_failed)
+        events = self.api.api_get(url).body["instanceAction"]["events"]
+        return [each["details"] for each in events if each["details"]]
 
     def _wait_for_server_parameter(
         self, server: Server, expected: Mapping[str, Any], max_retries: int = 0, **kwargs: Any

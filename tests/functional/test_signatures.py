@@ -54,6 +54,7 @@ DRIVER_34 = {
         "self, context, instance, dest, flavor, network_info, block_device_info=None, timeout=0,"
         " retry_interval=0"
     ),
+    "power_off": "self, instance, timeout=0, retry_interval=0",
     "rescue": (
         "self, context, instance, network_info, image_meta, rescue_password,"
         " block_device_info, share_info"
