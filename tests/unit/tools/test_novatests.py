@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import testtools
+
+from tools.novatests import compared, substituted
+from tools.testing.outcome import Outcome, Skip
+
+_QUESTION = """
+from tools.novatests import substituted
+substituted.substitute()
+from nova.virt.libvirt import LibvirtDriver, config, driver
+print(LibvirtDriver.__name__, driver.LibvirtDriver.__name__)
+from nova_gpu.conf import CONF
+CONF.clear()
+print(CONF.gpu.sysfs_root, CONF.gpu.nvml)
+(each,) = driver.LibvirtDriver._create_idmaps(config.LibvirtConfigGuestUIDMap, ["0:1000:1"])
+print(*each)
+"""
+
+
+class ComparedTest(testtools.TestCase):
+    def test_only_what_passes_with_stock_alone_counts(self) -> None:
+        ours = Outcome(1, ("fails", "regressed", "flaky"), (Skip("skipped", "no"),))
+        stock = Outcome(2, ("fails",), (Skip("skipped", "no"),))
+        again = Outcome(1, ("regressed",))
+        self.assertEqual({"regressed"}, compared.passed_by_stock_alone(ours, stock, again))
+        self.assertEqual(set(), compared.passed_by_stock_alone(Outcome(5), Outcome(), Outcome()))
+
+    def test_tests_that_were_not_run(self) -> None:
+        ours = Outcome(3, ("fails",), (Skip("skipped", "no"),))
+        self.assertEqual([0, 2], [compared.lost(ours, expected) for expected in (5, 7)])
+
+
+class SubstitutedTest(testtools.TestCase):
+    def test_the_driver_is_ours_and_the_host_has_no_card(self) -> None:
+        """In a process of its own, as with Nova's tests."""
+        environ = {**os.environ, substituted.SUITE: "unit"}
+        environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "true")
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _QUESTION],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        drivers, options, maps = done.stdout.splitlines()
+        self.assertEqual("GPULibvirtDriver GPULibvirtDriver", drivers)
+        self.assertRegex(options, r"^/.*/nova-gpu-novatests-\S+ False$")
+        # The stock method's answer, once over: ours calls its parent, whatever Nova calls that.
+        self.assertEqual("0 1000 1", maps)

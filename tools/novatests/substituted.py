@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tools.novatests.substituted -m MODULE [ARGUMENT ...]``: a Python in which
+``nova.virt.libvirt.driver.LibvirtDriver`` is ours, on a host without GPUs.
+
+What stestr starts as ``$PYTHON``. It runs in the tests' process only: nova_gpu itself replaces
+nothing of Nova.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+# "unit" or "functional": whose package Nova's tests expect to be imported before all else.
+SUITE = "NOVA_GPU_NOVATESTS_SUITE"
+
+
+def substitute() -> None:
+    """After the tests' package, which decides between native threads and eventlet."""
+    importlib.import_module(f"nova.tests.{os.environ[SUITE]}")
+    from nova.virt import libvirt
+    from nova.virt.libvirt import driver
+
+    from nova_gpu.conf import gpu
+    from nova_gpu.virt.driver import GPULibvirtDriver
+
+    driver.LibvirtDriver = libvirt.LibvirtDriver = GPULibvirtDriver
+    root = Path(tempfile.mkdtemp(prefix="nova-gpu-novatests-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    (root / "bus/pci/devices").mkdir(parents=True)
+    # The tests clear the configuration: what is to hold in each of them is the option's own
+    # default. This machine may have GPUs, and Nova's tests may not look into its /sys.
+    for option in gpu.OPTS:
+        if option.name == "sysfs_root":
+            option.default = str(root)
+        elif option.name == "nvml":
+            option.default = False
+
+
+def main() -> None:
+    if sys.argv[1:2] != ["-m"]:
+        sys.exit("usage: python -m tools.novatests.substituted -m MODULE [ARGUMENT ...]")
+    substitute()
+    del sys.argv[:2]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
