@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An instance without GPUs never fails because of a GPU, whatever state a host's GPUs are in."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+from oslo_messaging import exceptions as messaging_exceptions
+
+from nova_gpu.core import exception
+from tests.functional import base, kvm
+
+_STRANGER = """
+<domain type='{type}'>
+  <name>somebodys</name><uuid>{uuid}</uuid><memory>1024</memory><vcpu>1</vcpu>
+  <os><type>{os}</type></os><devices>{device}</devices>
+</domain>"""
+
+
+class PlainInstances:
+    """One instance with a GPU, and the states that its GPU and all others get into.
+
+    :attr:`ADDRESSES`: the host's cards; the instance has the first one.
+    """
+
+    ADDRESSES = base.ALL
+    STRANGER = _STRANGER.replace("{type}", "lxc").format(
+        uuid=uuid.uuid4(),
+        os="exe",
+        # minors 0 to 3 are the second socket's
+        device="<hostdev mode='capabilities' type='misc'><source><char>/dev/nvidia0</char></source>"
+        "</hostdev>",
+    )
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.gpus_owner = self.boot(self.gpu_flavor(1))
+        self.old = self.boot(self.flavor())
+
+    def assertPlainInstancesWork(self) -> None:
+        self.period()
+        new = self.boot(self.flavor())
+        for server in (self.old, new):
+            self._reboot_server(server, hard=True)
+            self.assertGPUs(server, [])
+        self._delete_server(new)
+        self.assertRaises(fakelibvirt.libvirtError, self.domain, new)
+        self.period()
+
+    def device(self, address: str, name: str) -> Any:
+        return self.hosts["host1"].path(address) / name
+
+    # The states: with each of them plain instances work.
+
+    def a_card_gone(self) -> None:
+        for address in (self.ADDRESSES[0], self.ADDRESSES[1]):
+            self.hosts["host1"].remove(address)
+
+    def another_product_in_its_place(self) -> None:
+        self.hosts["host1"].add_gpu(self.ADDRESSES[0], "10de", "1023", numa_node=0, minor=40)
+
+    def garbage_in_sysfs(self) -> None:
+        self.device(self.ADDRESSES[2], "vendor").write_bytes(b"\xff\xfegarbage")
+        self.device(self.ADDRESSES[3], "numa_node").write_text("")
+        self.device(self.ADDRESSES[3], "resource").unlink()
+
+    def a_stranger(self) -> None:
+        self._connection().defineXML(self.STRANGER).create()
+
+    def a_cdi_file_of_garbage(self) -> None:
+        for folder in self.hosts["host1"].roots.cdi_spec_dirs:
+            (folder / "nvidia.json").write_text('{"cdiVersion": ')
+
+    def no_sysfs(self) -> None:
+        devices = self.hosts["host1"].devices
+        devices.rename(devices.with_name("away"))
+
+    def _connection(self) -> fakelibvirt.Connection:
+        return self.computes["host1"].driver._host.get_connection()
+
+    STATES = (
+        a_card_gone,
+        another_product_in_its_place,
+        garbage_in_sysfs,
+        a_stranger,
+        a_cdi_file_of_garbage,
+        no_sysfs,
+    )
+
+    def test_in_one_bad_state_after_another(self) -> None:
+        """None is mended: at the end there are all of them."""
+        for state in self.STATES:
+            with self.subTest(state=state.__name__):
+                state(self)
+                self.assertPlainInstancesWork()
+                self.restart_host("host1")
+                self.assertPlainInstancesWork()
+
+    def test_while_something_does_not_answer(self) -> None:
+        for name, broken in (
+            ("nova_gpu.virt.records.read", messaging_exceptions.MessagingTimeout("nobody answers")),
+            ("nova_gpu.virt.domains.gpus_by_domain", exception.DomainsUnreadable("no libvirt")),
+            ("nova_gpu.host.discovery.discover", exception.DiscoveryFailed("/sys", "it hangs")),
+        ):
+            for already_at_start in (False, True):
+                with self.subTest(name, already_at_start=already_at_start), _failing(name, broken):
+                    if already_at_start:
+                        self.restart_host("host1")
+                    self.assertPlainInstancesWork()
+
+
+@contextlib.contextmanager
+def _failing(name: str, error: Exception) -> Iterator[None]:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    with fixtures.MonkeyPatch(name, fail):
+        yield
+
+
+class LXCPlainInstancesTest(PlainInstances, base.GPUServersTestBase):
+    pass
+
+
+class KVMPlainInstancesTest(PlainInstances, kvm.KVMServersTestBase):
+    ADDRESSES = kvm.ALL
+    STRANGER = _STRANGER.replace("{type}", "kvm").format(
+        uuid=uuid.uuid4(),
+        os="hvm",
+        device="<hostdev mode='subsystem' type='pci'><source>"
+        "<address domain='0x0000' bus='0xd8' slot='0x00' function='0x0'/></source></hostdev>",
+    )
