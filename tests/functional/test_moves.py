@@ -80,14 +80,6 @@ class MovesTest(base.GPUServersTestBase):
         self.boot_refused(self.gpu_flavor(1), host="host1")
         self.assertInventory(used=8, host="host1")
 
-    def test_resize_to_a_flavor_without_gpus(self) -> None:
-        self._resize_server(self.server, self.flavor())
-        self.confirm(self.server, source="host1")
-        host = self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]
-        self.assertGPUs(self.server, [], host)
-        self.assertUsed(1, 1)
-        self.assertOthersUntouched()
-
     def test_evacuate_and_the_source_comes_back(self) -> None:
         self.force_down("host1")
         self._evacuate_server(self.server, expected_host="host2")
@@ -130,27 +122,6 @@ class SameHostTest(base.GPUServersTestBase):
         super().setUp()
         self.flags(allow_resize_to_same_host=True)
         self.start_host()
-
-    def test_old_and_new_are_both_claimed(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        self.assertGPUs(server, base.FIRST_SOCKET[:2])
-        server = self._resize_server(server, self.gpu_flavor(4))
-        self.assertEqual(list(base.SECOND_SOCKET), self.rendered(server))
-        self.assertInventory(used=6)
-        self.period()
-        self.boot_refused(self.gpu_flavor(3))
-        server = self.confirm(server, source="host1")
-        self.assertGPUs(server, base.SECOND_SOCKET)
-        self.assertInventory(used=4)
-        self.assertGPUs(self.boot(self.gpu_flavor(4)), base.FIRST_SOCKET)
-
-    def test_revert(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        server = self._resize_server(server, self.gpu_flavor(4))
-        server = self._revert_resize(server)
-        self.assertGPUs(server, base.FIRST_SOCKET[:2])
-        self.assertInventory(used=2)
-        self.assertGPUs(self.boot(self.gpu_flavor(4)), base.SECOND_SOCKET)
 
     def test_not_enough_for_old_and_new(self) -> None:
         server = self.boot(self.gpu_flavor(4))

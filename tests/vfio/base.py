@@ -18,7 +18,7 @@ AUDIO = ("8086:2668", "040300")
 HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
 VFIO_DRIVERS = ["vfio-pci", "vfio-pci"]
 _FUNCTION = re.compile(r"^guest: function (\S+) (\S+) (03\d{4}|04\d{4})\r?$", re.MULTILINE)
-_READY = "guest: ready"
+READY = "guest: ready"
 
 
 class VFIOTestCase(unittest.TestCase):
@@ -45,7 +45,7 @@ class VFIOTestCase(unittest.TestCase):
         """(product, class) of the displays and audio devices that the guest sees, by address there,
         since it was started last."""
         self.cloud.wait_for(
-            f"{server['id']} is up to its shell", lambda: _READY in self.cloud.console(server)
+            f"{server['id']} is up to its shell", lambda: READY in self.cloud.console(server)
         )
         said = self.cloud.console(server)
         return {match[1]: (match[2], match[3]) for match in _FUNCTION.finditer(said)}

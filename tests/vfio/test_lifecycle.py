@@ -22,6 +22,8 @@ class LifecycleTest(base.VFIOTestCase):
 
         self._refused(server, {"suspend": None})
 
+        self._reset_by_the_guest(server)
+
         self.cloud._stop_server(server)
         self.assertEqual(base.VFIO_DRIVERS, host.drivers(cards.WHOLE[0]))
         self.assertEqual(1, self.used())
@@ -30,6 +32,18 @@ class LifecycleTest(base.VFIOTestCase):
         self.assertEqual(2, len(self.seen_in(server)))
 
         self.cloud.reboot(server, "HARD")
+        self.assertEqual(2, len(self.seen_in(server)))
+        self.assertEqual(host.functions(cards.WHOLE[0]), self.hostdevs(server))
+        self.assertEqual(base.VFIO_DRIVERS, host.drivers(cards.WHOLE[0]))
+
+    def _reset_by_the_guest(self, server: dict[str, Any]) -> None:
+        """As a guest's reboot ends for QEMU: the machine is reset, its process and Nova go on."""
+        before = self.cloud.console(server).count(base.READY)
+        self.virsh("reset", self.cloud.domain(server))
+        self.cloud.wait_for(
+            "the guest is up again",
+            lambda: self.cloud.console(server).count(base.READY) > before,
+        )
         self.assertEqual(2, len(self.seen_in(server)))
         self.assertEqual(host.functions(cards.WHOLE[0]), self.hostdevs(server))
         self.assertEqual(base.VFIO_DRIVERS, host.drivers(cards.WHOLE[0]))

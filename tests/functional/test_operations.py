@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be done to an instance on its host, the same for containers and for KVM guests.
+
+The matrix (doc/source/reference/operations.csv) says which other tests there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fixtures
+from nova.objects import host_mapping
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
+from nova.virt.libvirt import driver as libvirt_driver
+
+from tests.functional import base, kvm
+
+
+class Host:
+    """One host, an instance with a GPU, and a neighbour with another."""
+
+    TOTAL = len(base.ALL)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.server = self.boot(self.gpu_flavor(1))
+        self.mine = self.recorded(self.server)
+        self.neighbour = self.boot(self.gpu_flavor(1))
+        self.neighbours = self.recorded(self.neighbour)
+
+    def assertAsBefore(self, used: int = 2) -> None:
+        self.assertGPUs(self.server, self.mine)
+        self.assertOnly(used)
+
+    def assertOnly(self, used: int) -> None:
+        """The neighbour has what it had, and Placement counts that many."""
+        self.assertGPUs(self.neighbour, self.neighbours)
+        self.period()
+        self.assertInventory(total=self.TOTAL, used=used)
+
+    def assertNoDomain(self) -> None:
+        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server)
+
+
+class Operations(Host):
+    def test_create_several_and_delete(self) -> None:
+        request = self._build_server(flavor_id=self.gpu_flavor(1), networks="none")
+        request |= {"min_count": 2, "max_count": 2, "return_reservation_id": True}
+        reservation = self.api.post_server({"server": request})["reservation_id"]
+        servers = self.api.get_servers(search_opts={"reservation_id": reservation})
+        got = []
+        for server in servers:
+            self._wait_for_state_change(server, "ACTIVE")
+            got += self.recorded(server)
+            self.assertGPUs(server, got[-1:])
+        self.assertEqual(2, len(set(got) - {*self.mine, *self.neighbours}))
+        self.assertAsBefore(used=4)
+        self._delete_server(self.server)
+        self.assertNoDomain()
+        self.assertOnly(used=3)
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), self.mine)
+
+    def test_delete_while_the_host_is_down(self) -> None:
+        """Its guest runs on: its GPU is nobody else's before Nova's periodic task has ended it."""
+        self.force_down("host1")
+        self._delete_server(self.server)
+        self.bring_back("host1")
+        self.assertEqual(self.mine, self.rendered(self.server))
+        self.assertInventory(total=self.TOTAL, reserved=1, used=1)
+        self.boot_refused(self.gpu_flavor(self.TOTAL - 1))
+        self.flags(running_deleted_instance_timeout=0)
+        with self.on("host1"):
+            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.assertNoDomain()
+        self.assertOnly(used=1)
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), self.mine)
+
+    def test_what_lets_it_run(self) -> None:
+        for operation in (self._pause, self._lock, self._snapshot, self._restart_the_service):
+            with self.subTest(operation=operation.__name__):
+                operation()
+                self.assertAsBefore()
+        (other,) = self.recorded(self.boot(self.gpu_flavor(1)))
+        self.assertNotIn(other, self.mine + self.neighbours)
+
+    def _pause(self) -> None:
+        self.api.post_server_action(self.server["id"], {"pause": None})
+        self._wait_for_state_change(self.server, "PAUSED")
+        self.assertEqual(self.mine, self.rendered(self.server))
+        self.assertOnly(used=2)
+        self.api.post_server_action(self.server["id"], {"unpause": None})
+        self._wait_for_state_change(self.server, "ACTIVE")
+
+    def _lock(self) -> None:
+        self.api.post_server_action(self.server["id"], {"lock": None})
+        member = self.api_fixture.api
+        member.microversion = self.microversion
+        for action in ({"os-stop": None}, {"resize": {"flavorRef": self.gpu_flavor(2)}}):
+            refused = self.assertRaises(
+                client.OpenStackApiException, member.post_server_action, self.server["id"], action
+            )
+            self.assertEqual(409, refused.response.status_code)
+
+    def _snapshot(self) -> None:
+        # The stand-in's guests have no disk that QEMU could copy.
+        self.stub_out("nova.virt.libvirt.driver.LibvirtDriver._live_snapshot", _copy_nothing)
+        self._snapshot_server(self.server, "of-it")
+        self._wait_for_server_parameter(
+            self.server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
+        )
+        self.assertIn("of-it", [each["name"] for each in self.glance.images.values()])
+
+    def _restart_the_service(self) -> None:
+        self.restart_host("host1")
+
+    def test_shelve_and_offload(self) -> None:
+        self.flags(shelved_offload_time=-1)
+        self._shelve_server(self.server, expected_state="SHELVED")
+        self.assertOnly(used=2)
+        self.boot_refused(self.gpu_flavor(self.TOTAL - 1))
+        self._unshelve_server(self.server)
+        self.assertAsBefore()
+        self._shelve_server(self.server, expected_state="SHELVED")
+        self._shelve_offload_server(self.server)
+        self.assertNoDomain()
+        self.assertOnly(used=1)
+
+    def test_host_deleted_and_started_again(self) -> None:
+        for server in (self.server, self.neighbour):
+            self._delete_server(server)
+        (service,) = self.api.get_services(binary="nova-compute", host="host1")
+        self.computes["host1"].stop()
+        self.api.api_delete(f"/os-services/{service['id']}")
+        providers = self.placement.get("/resource_providers").body["resource_providers"]
+        self.assertEqual([], [each["name"] for each in providers if "_gpu_" in each["name"]])
+        self.restart_host("host1")
+        self.assertInventory(total=self.TOTAL, used=0)
+        # As with any host that is new: nova-manage cell_v2 discover_hosts
+        host_mapping.discover_hosts(self.context)
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), self.mine)
+
+    def test_made_before_its_flavor_had_gpus(self) -> None:
+        """An instance keeps the flavor it was made with."""
+        flavor = self.flavor()
+        old = self.boot(flavor)
+        self.api.post_extra_spec(flavor, {"extra_specs": {"gpus": "= 1"}})
+        self._reboot_server(old, hard=True)
+        self._stop_server(old)
+        self.restart_host("host1")
+        self._start_server(old)
+        self.assertGPUs(old, [])
+        new = self.boot(flavor)
+        self.assertGPUs(new, self.recorded(new))
+        self.assertAsBefore(used=3)
+
+
+def _copy_nothing(driver: Any, *args: Any) -> None:
+    """Stands for QEMU, which copies the disk while the guest runs"""
+
+
+class DeletedWhileBuilding(Host):
+    # The deletion waits for the building: who asked for it does not, here.
+    CAST_AS_CALL = False
+
+    def test_when_its_guest_was_just_started(self) -> None:
+        original = libvirt_driver.LibvirtDriver._create_guest
+        deleted: list[str] = []
+
+        def create(
+            driver: Any, context: Any, xml: str, instance: Any, *args: Any, **kw: Any
+        ) -> Any:
+            guest = original(driver, context, xml, instance, *args, **kw)
+            deleted.append(instance.uuid)
+            self.api.delete_server(instance.uuid)
+            return guest
+
+        with fixtures.MonkeyPatch("nova.virt.libvirt.driver.LibvirtDriver._create_guest", create):
+            server = self.api.post_server(
+                {"server": self._build_server(flavor_id=self.gpu_flavor(1), networks="none")}
+            )
+            self._wait_until_deleted(server)
+        self.assertEqual([server["id"]], deleted)
+        self.assertAsBefore()
+        rest = self.boot(self.gpu_flavor(self.TOTAL - 2))
+        self.assertGPUs(rest, self.recorded(rest))
+
+
+class LXCOperationsTest(Operations, base.GPUServersTestBase):
+    pass
+
+
+class KVMOperationsTest(Operations, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
+
+
+class LXCDeletedTest(DeletedWhileBuilding, base.GPUServersTestBase):
+    pass
+
+
+class KVMDeletedTest(DeletedWhileBuilding, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrix in the documentation names tests that are there."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import csv
+import functools
+import pathlib
+
+import testtools
+
+TESTS = pathlib.Path(__file__).parents[1]
+TABLE = TESTS.parent / "doc/source/reference/operations.csv"
+
+
+def rows() -> list[dict[str, str]]:
+    with TABLE.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@functools.cache
+def _classes(suite: str, module: str) -> dict[str, ast.ClassDef]:
+    tree = ast.parse((TESTS / suite / f"{module}.py").read_text())
+    return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
+
+
+def is_there(name: str) -> bool:
+    """``suite.module.Class.test``, its own or of a class beside it that it is made of.
+
+    The modules are read, not imported: the suites need other processes than this one.
+    """
+    suite, module, owner, test = name.split(".")
+    found = _classes(suite, module)
+    pending = [owner]
+    while pending:
+        if (described := found.get(pending.pop())) is None:
+            continue
+        if any(isinstance(each, ast.FunctionDef) and each.name == test for each in described.body):
+            return True
+        pending += [each.id for each in described.bases if isinstance(each, ast.Name)]
+    return False
+
+
+class OperationsTest(testtools.TestCase):
+    def test_every_cell_has_its_test(self) -> None:
+        for row in rows():
+            where = f"{row['Operation']}, {row['Guest']}"
+            self.assertTrue(is_there(row["Test"]), where)
+            if real := row["On a real libvirt"]:
+                self.assertNotEqual("functional", real.partition(".")[0], where)
+                self.assertTrue(is_there(real), where)
+
+    def test_every_operation_in_every_mode_once(self) -> None:
+        guests = collections.defaultdict(list)
+        for row in rows():
+            guests[row["Operation"]].append(row["Guest"])
+            self.assertRegex(row["What happens"], "^(works|refused: [A-Z])")
+        self.assertGreater(len(guests), 30)
+        self.assertEqual({("LXC", "KVM")}, {tuple(each) for each in guests.values()})
+
+    def test_what_is_not_there_is_seen(self) -> None:
+        name = "functional.test_operations.LXCOperationsTest."
+        self.assertTrue(is_there(f"{name}test_what_lets_it_run"))
+        self.assertFalse(is_there(f"{name}test_what_lets_it_ru"))
