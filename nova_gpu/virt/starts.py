@@ -154,13 +154,17 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
     """The one place where this package's errors become Nova's."""
     try:
         yield
-    except exception.GuestCannotStart as error:
-        raise nova_exception.ComputeResourcesUnavailable(reason=str(error)) from error
     except exception.GPUError as error:
-        if spawning:
-            raise nova_exception.BuildAbortException(
-                instance_uuid=instance.uuid, reason=str(error)
-            ) from error
-        raise nova_exception.InstanceUnacceptable(
-            instance_id=instance.uuid, reason=str(error)
-        ) from error
+        # Of a reboot that failed while the guest runs Nova's own log does not say why.
+        LOG.warning("The guest is not started: %s", error, instance=instance)
+        raise _in_novas_word(error, instance, spawning) from error
+
+
+def _in_novas_word(
+    error: exception.GPUError, instance: objects.Instance, spawning: bool
+) -> nova_exception.NovaException:
+    if isinstance(error, exception.GuestCannotStart):
+        return nova_exception.ComputeResourcesUnavailable(reason=str(error))
+    if spawning:
+        return nova_exception.BuildAbortException(instance_uuid=instance.uuid, reason=str(error))
+    return nova_exception.InstanceUnacceptable(instance_id=instance.uuid, reason=str(error))

@@ -7,8 +7,10 @@ import datetime
 from typing import Any
 
 import fixtures
+from lxml import etree
 from nova.scheduler import request_filter
 
+from nova_gpu.conf import CONF
 from nova_gpu.scheduler.request_filter import gpu_request_filter
 from tests.functional import base
 
@@ -149,3 +151,28 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
         self.assertInventory(used=0)
         # And what it was to have is free at once.
         self.assertGPUs(self.boot(self.flavor(**{"resources:PGPU": "8"})), base.ALL)
+
+    def test_made_before_the_driver_was_there(self) -> None:
+        """Its guest goes on, and is not started again without what its flavor says it has."""
+        self.flags(compute_driver="libvirt.LibvirtDriver")
+        maps = {"uid_maps": CONF.libvirt.uid_maps, "gid_maps": CONF.libvirt.gid_maps}
+        # With them Nova's own driver starts no container at all.
+        self.flags(uid_maps=[], gid_maps=[], group="libvirt")
+        self.start_host()
+        self.server = self.boot(self.gpu_flavor(2))
+        self.flags(compute_driver="gpu.GPULibvirtDriver")
+        self.flags(**maps, group="libvirt")
+        self.restart_host("host1")
+        before = etree.tostring(self.domain(self.server))
+        # Of a reboot that failed while the guest runs Nova tells its log and the notifications.
+        self._reboot_server(self.server, hard=True)
+        self.assertIn("was its flavor changed to one with GPUs", self.stdlog.logger.output)
+        self.assertEqual(before, etree.tostring(self.domain(self.server)))
+        self._stop_server(self.server)
+        said = " ".join(self.refused({"os-start": None}))
+        self.assertIn("was its flavor changed to one with GPUs", said)
+        self._wait_for_server_parameter(
+            self.server, {"status": "SHUTOFF", "OS-EXT-STS:task_state": None}
+        )
+        self.assertInventory(used=0)
+        self._delete_server(self.server)

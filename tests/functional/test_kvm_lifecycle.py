@@ -96,50 +96,6 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self.assertGPUs(self.boot(self.gpu_flavor(2)), kvm.SECOND_SOCKET)
 
 
-class MovesTest(kvm.KVMServersTestBase):
-    """Between hosts whose cards have the same addresses."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host("host1")
-        self.server = self.boot(self.gpu_flavor(1))
-        self.start_host("host2")
-        # At host2 another instance has what the instance's own is called at host1.
-        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
-
-    def assertMoved(self, host1: int, host2: int) -> None:
-        self.assertInventory(total=4, used=host1, host="host1")
-        self.assertInventory(total=4, used=host2, host="host2")
-        self.assertGPUs(self.stranger, [kvm.ALL[0]], "host2")
-
-    def test_resize_confirm_and_back_by_cold_migration(self) -> None:
-        self._resize_server(self.server, self.gpu_flavor(2))
-        self.assertEqual(list(kvm.SECOND_SOCKET), self.rendered(self.server, "host2"))
-        self.assertMoved(1, 3)
-        self.confirm(self.server, source="host1")
-        self.assertGPUs(self.server, kvm.SECOND_SOCKET, "host2")
-        self.assertMoved(0, 3)
-        self._migrate_server(self.server)
-        self.confirm(self.server, source="host2")
-        self.assertGPUs(self.server, kvm.FIRST_SOCKET, "host1")
-        self.assertMoved(2, 1)
-
-    def test_revert(self) -> None:
-        self._resize_server(self.server, self.gpu_flavor(2))
-        self._revert_resize(self.server)
-        self.assertGPUs(self.server, [kvm.ALL[0]], "host1")
-        self.assertMoved(1, 1)
-
-    def test_evacuate(self) -> None:
-        self.force_down("host1")
-        self._evacuate_server(self.server, expected_host="host2")
-        self._start_server(self.server)
-        self.assertEqual([kvm.ALL[1]], self.rendered(self.server, "host2"))
-        self.bring_back("host1")
-        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, "host1")
-        self.assertMoved(0, 2)
-
-
 class RefusalsTest(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
