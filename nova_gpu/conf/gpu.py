@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
+from nova_gpu.conf import cleaning
 from nova_gpu.core import mmio
 
 GROUP = cfg.OptGroup(
@@ -161,6 +162,7 @@ driver that does not let go of its card by then is reported with the card and th
 instance is scheduled to another host; nova-compute goes on.
 """,
     ),
+    *cleaning.OPTS,
     cfg.StrOpt(
         "sysfs_root",
         default="/sys",

@@ -12,6 +12,7 @@
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
     ├── FileChanged             somebody has changed a file that nova-gpu wrote
+    ├── NotClean                a card may not be given to the next tenant
     ├── PlacementFailed         Placement did not answer: url, reason
     ├── RequestMismatch         an instance does not hold what its flavor asks for
     ├── GuestUnfit              what image and flavor make of the guest cannot take the GPUs
@@ -93,6 +94,17 @@ class FileChanged(GPUError):
             "to another file, or remove it"
         )
         self.path = path
+
+
+class NotClean(GPUError):
+    """Its arguments are kept as they are: privsep sends those, and makes the error of them anew."""
+
+    def __init__(self, address: str, reason: str, remedy: str) -> None:
+        super().__init__(address, reason, remedy)
+        self.address, self.reason, self.remedy = address, reason, remedy
+
+    def __str__(self) -> str:
+        return f"GPU {self.address} is not clean: {self.reason}; {self.remedy}"
 
 
 class PlacementFailed(GPUError):

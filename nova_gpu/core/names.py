@@ -32,6 +32,11 @@ OPTION_ROM = "gpu:option_rom"
 # has a key of the same name in stats.
 STATS = "nova_gpu"
 
+# The environment of [gpu]clean_command.
+CLEAN_ADDRESS = "NOVA_GPU_ADDRESS"
+CLEAN_MODE = "NOVA_GPU_MODE"
+CLEAN_PRODUCT = "NOVA_GPU_PRODUCT"
+
 # Placement: resource providers' names have 200 characters, traits 255.
 _PROVIDER_NAME_LENGTH = 200
 _TRAIT_LENGTH = 255

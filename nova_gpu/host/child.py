@@ -7,7 +7,8 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 # A killed process that is inside the driver is not gone before the driver lets go of it; nobody
 # waits for that.
@@ -33,13 +34,39 @@ def run(command: Sequence[str], timeout_s: float) -> bytes:
     :raises Failed: where it cannot be started or fails
     :raises TimedOut: where it takes too long
     """
+    status, output, errors = _communicate(command, timeout_s, stderr=subprocess.PIPE)
+    if status != 0:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise Failed(f"ended with {status}: {last or 'no message'}")
+    return output
+
+
+def status_and_output(
+    command: Sequence[str], timeout_s: float, environment: Mapping[str, str]
+) -> tuple[int, bytes]:
+    """How *command* ended and what it printed, errors too. It runs in ``/`` and with no other
+    *environment*.
+
+    :raises Failed: where it cannot be started
+    :raises TimedOut: where it takes too long
+    """
+    status, output, _ = _communicate(
+        command, timeout_s, stderr=subprocess.STDOUT, env=environment, cwd="/"
+    )
+    return status, output
+
+
+def _communicate(
+    command: Sequence[str], timeout_s: float, **kwargs: Any
+) -> tuple[int, bytes, bytes]:
+    """:param kwargs: of :class:`subprocess.Popen`"""
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             start_new_session=True,
+            **kwargs,
         )
     except OSError as error:
         raise Failed(f"cannot be started: {error}") from error
@@ -50,10 +77,7 @@ def run(command: Sequence[str], timeout_s: float) -> bytes:
         raise TimedOut(reason, error.output or b"", process) from error
     finally:
         _end(process)
-    if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise Failed(f"ended with {process.returncode}: {last or 'no message'}")
-    return output
+    return process.returncode, output, errors or b""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -57,6 +57,15 @@ def discover(
     )
 
 
+def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
+    """The card at *address*, of whatever vendor, by what sysfs alone tells.
+
+    :raises DiscoveryFailed: as :func:`discover`
+    """
+    selection = Selection(vendors=frozenset(), addresses=frozenset({address}))
+    return next(iter(discover(roots, selection, {}, dict)), None)
+
+
 def _names(root: pathlib.Path) -> list[str]:
     """What the PCI bus has, as the names of folders; nothing on a host without that bus.
 

@@ -21,6 +21,9 @@ HELPER = pathlib.Path(sys.executable).with_name("privsep-helper")
 
 
 class DaemonTestCase(base.BaseTestCase):
+    # Further lines of nova.conf, those of [gpu] first
+    OPTIONS: tuple[str, ...] = ()
+
     def setUp(self) -> None:
         super().setUp()
         if os.geteuid() != 0:
@@ -52,6 +55,7 @@ class DaemonTestCase(base.BaseTestCase):
             f"helper_command = {sys.executable} {HELPER} --config-file {config}",
             "[gpu]",
             *(f"{name}_root = {path}" for name, path in roots.items()),
+            *self.OPTIONS,
         ]
         config.write_text("\n".join(lines))
         said = self.root / "client.log"

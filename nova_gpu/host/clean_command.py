@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's own program that cleans a card between two guests. It is run as root."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+from collections.abc import Iterator, Sequence
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.host import child, trust
+
+_OPTION = "clean_command"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ROOT_UID = 0
+
+
+def check(command: Sequence[str], root: pathlib.Path = pathlib.Path("/")) -> None:
+    """Only what nobody but root can change is run as root: the program and all folders above it,
+    by the name that is given and by the one that links lead to.
+
+    :param root: the folder from which on that is asked
+    :raises InvalidOption: where *command* is not to be run
+    """
+    program = pathlib.Path(command[0])
+    try:
+        reason = _distrust(program, root)
+    except OSError as error:
+        reason = f"{error.filename or program}: {error.strerror}"
+    if reason:
+        remedy = "its first value must be the absolute path of a program that only root can change"
+        raise exception.InvalidOption(_OPTION, " ".join(command), reason, remedy)
+
+
+def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
+    if not program.is_absolute():
+        return "it is not an absolute path"
+    mode = program.stat().st_mode
+    if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
+        return f"{program} is not a program"
+    for path in _passed(program, root):
+        status = path.stat()
+        if reason := trust.distrust(status, _ROOT_UID):
+            return f"{path}: {reason}"
+        if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
+            return f"{path}: the group {status.st_gid} can write to it"
+    return None
+
+
+def _passed(program: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """What stands on the way to the program and could be replaced"""
+    for path in dict.fromkeys((program, program.resolve(strict=True))):
+        yield from (each for each in (path, *path.parents) if each.is_relative_to(root))
+
+
+def run(
+    command: Sequence[str],
+    card: GPU,
+    mode: DeliveryMode,
+    timeout_s: float,
+    root: pathlib.Path = pathlib.Path("/"),
+) -> tuple[int, str]:
+    """How the command ended for *card*, and what it printed.
+
+    It is told of the card in its environment, and nothing of a tenant's.
+
+    :raises InvalidOption: where it is not to be run any more
+    :raises Failed: where it cannot be started
+    :raises TimedOut: where it does not end in time
+    """
+    check(command, root)
+    environment = {
+        "PATH": _PATH,
+        "LC_ALL": "C.UTF-8",
+        names.CLEAN_ADDRESS: str(card.address),
+        names.CLEAN_MODE: str(mode),
+        names.CLEAN_PRODUCT: card.product.key,
+    }
+    status, output = child.status_and_output(command, timeout_s, environment)
+    return status, os.fsdecode(output)

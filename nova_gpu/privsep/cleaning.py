@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card between two guests."""
+
+from __future__ import annotations
+
+import nova.privsep
+
+import nova_gpu.privsep.vfio
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception, model
+from nova_gpu.host import child, clean_command, discovery, guest_processes, rebinder, resetter
+from nova_gpu.host.roots import Roots
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def reset(address: str) -> None:
+    """Resets every function of the GPU at *address*, which is with VFIO and in no guest.
+
+    :raises InvalidPciAddress: where *address* is none
+    :raises NotClean: where it is not reset, or does not answer afterwards
+    """
+    means = _means()
+    resetter.reset(_card(address, means.roots), means, required=CONF.gpu.require_reset)
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def end_processes(address: str) -> list[str]:
+    """Ends the processes of a guest that is gone which have the GPU at *address* open; returns
+    which.
+
+    :raises InvalidPciAddress: where *address* is none
+    :raises NotClean: where one of them does not end
+    """
+    means = _means()
+    uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+    try:
+        found, left = guest_processes.end(_card(address, means.roots), means, uids)
+    except child.Failed as error:
+        reason = f"looking for what its guest left {error}"
+        raise exception.NotClean(address, reason, "see what has the card open") from error
+    if left:
+        reason = f"processes of its guest do not end: {', '.join(map(str, left))}"
+        remedy = "see the kernel's log about what they wait for; the host may have to be booted"
+        raise exception.NotClean(address, reason, remedy)
+    return [str(process) for process in found]
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def run_command(address: str) -> tuple[int, str]:
+    """Runs [gpu]clean_command for the GPU at *address*; returns its exit status and its output.
+
+    :raises InvalidPciAddress: where *address* is none
+    :raises NotClean: where it cannot be run, or does not end in time
+    """
+    roots = Roots.of(CONF.gpu)
+    container = CONF.libvirt.virt_type == "lxc"
+    mode = model.DeliveryMode.LXC if container else model.DeliveryMode.PCI
+    card = _card(address, roots)
+    try:
+        return clean_command.run(CONF.gpu.clean_command, card, mode, CONF.gpu.clean_timeout)
+    except exception.InvalidOption as error:
+        raise exception.NotClean(address, str(error), "mend that, and clean the card") from error
+    except child.Failed as error:
+        reason = f"[gpu]clean_command {error}"
+        raise exception.NotClean(address, reason, "see what is wrong with the card") from error
+
+
+def _means() -> rebinder.Means:
+    return rebinder.Means(
+        Roots.of(CONF.gpu), nova_gpu.privsep.vfio.records(), CONF.gpu.clean_timeout
+    )
+
+
+def _card(address: str, roots: Roots) -> model.GPU:
+    """:raises NotClean: where there is none"""
+    card = discovery.card_at(model.PciAddress.parse(address), roots)
+    if card is None:
+        reason = "there is no GPU at this address any more"
+        raise exception.NotClean(address, reason, "see the kernel's log about it")
+    return card

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs are real; the folder they are in stands for the root of the file system."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import DeliveryMode
+from nova_gpu.host import child, clean_command
+from tests.fixtures import cards
+
+
+class CleanCommandTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("only root can make a program that is root's")
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.folder = self.root / "sbin"
+        self.folder.mkdir(mode=0o755)
+        self.program = self.folder / "clean"
+        self.script("env | sort; pwd; echo $1")
+
+    def script(self, text: str) -> None:
+        self.program.write_text(f"#!/bin/sh\n{text}\n")
+        self.program.chmod(0o755)
+
+    def run_it(self, *arguments: str, timeout_s: float = 60) -> tuple[int, str]:
+        command = [str(self.program), *arguments]
+        card = cards.card("0000:88:00.0")
+        return clean_command.run(command, card, DeliveryMode.LXC, timeout_s, self.root)
+
+    def test_what_it_is_told(self) -> None:
+        self.useFixture(fixtures.EnvironmentVariable("OS_PASSWORD", "secret"))
+        self.assertEqual(
+            (
+                0,
+                "LC_ALL=C.UTF-8\n"
+                "NOVA_GPU_ADDRESS=0000:88:00.0\n"
+                "NOVA_GPU_MODE=lxc\n"
+                "NOVA_GPU_PRODUCT=10de:2335\n"
+                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+                "PWD=/\n/\n$(touch x), and more\n",
+            ),
+            self.run_it("$(touch x), and more"),
+        )
+
+    def test_status_and_errors(self) -> None:
+        self.script("echo out; echo wrong >&2; exit 3")
+        self.assertEqual((3, "out\nwrong\n"), self.run_it())
+
+    def test_no_end(self) -> None:
+        self.script("echo here; sleep 300")
+        error = self.assertRaises(child.TimedOut, self.run_it, timeout_s=1)
+        self.assertEqual(b"here\n", error.output)
+
+    def test_not_a_program(self) -> None:
+        self.script("true")
+        self.program.write_bytes(b"\0")
+        self.assertRaises(child.Failed, self.run_it)
+
+    def refused(self, program: str | pathlib.Path | None = None) -> str:
+        command = [str(program or self.program)]
+        error = self.assertRaises(exception.InvalidOption, clean_command.check, command, self.root)
+        self.assertEqual("clean_command", error.option)
+        return error.reason
+
+    def test_trusted(self) -> None:
+        clean_command.check([str(self.program), "--deep"], self.root)
+        link = self.folder / "link"
+        link.symlink_to(self.program)
+        clean_command.check([str(link)], self.root)
+
+    def test_what_is_no_program(self) -> None:
+        self.assertIn("not an absolute path", self.refused("clean"))
+        self.assertIn("No such file", self.refused(self.folder / "none"))
+        self.assertIn("is not a program", self.refused(self.folder))
+        self.program.chmod(0o644)
+        self.assertIn("is not a program", self.refused())
+
+    def test_others_could_change_it(self) -> None:
+        for path in (self.program, self.folder, self.root):
+            for change, back in (
+                (lambda path: path.chmod(0o757), lambda path: path.chmod(0o755)),
+                (lambda path: os.chown(path, 1000, 0), lambda path: os.chown(path, 0, 0)),
+                (_give_group, _take_group),
+            ):
+                change(path)
+                self.assertTrue(self.refused().startswith(f"{path}: "), self.refused())
+                back(path)
+        clean_command.check([str(self.program)], self.root)
+
+    def test_where_a_link_leads(self) -> None:
+        open_to_all = self.root / "tmp"
+        open_to_all.mkdir()
+        link = self.folder / "link"
+        (open_to_all / "clean").write_text("#!/bin/sh\n")
+        (open_to_all / "clean").chmod(0o755)
+        open_to_all.chmod(0o777)
+        link.symlink_to(open_to_all / "clean")
+        self.assertIn(f"{open_to_all}: everybody can write", self.refused(link))
+        back = open_to_all / "link"
+        back.symlink_to(self.program)
+        self.assertIn(f"{open_to_all}: everybody can write", self.refused(back))
+
+
+def _give_group(path: pathlib.Path) -> None:
+    path.chmod(0o775)
+    os.chown(path, 0, 1000)
+
+
+def _take_group(path: pathlib.Path) -> None:
+    path.chmod(0o755)
+    os.chown(path, 0, 0)
