@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-gpu``: what a host has, asked on the host.
 
-It reads nova-compute's configuration and the host. Only ``host prepare`` changes anything, and that
-not before it is told to.
+It reads nova-compute's configuration and the host. Only ``host prepare`` and ``quarantine release``
+change anything, the former not before it is told to.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from nova import exception as nova_exception
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from nova_gpu.cmd import host_check, host_prepare
+from nova_gpu.cmd import host_check, host_prepare, quarantine
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.host import quarantine as quarantine_files
 from nova_gpu.virt import survey
 
 _UNKNOWN = "unknown"
@@ -48,6 +49,10 @@ def _commands(subparsers: Any) -> None:
     )
     host = subparsers.add_parser("host", help="see and change how this host stands to KVM guests")
     _host_commands(host.add_subparsers(dest="verb", required=True))
+    kept = subparsers.add_parser(
+        "quarantine", help="see and release the cards that no new instance is given"
+    )
+    quarantine.add_commands(kept.add_subparsers(dest="verb", required=True))
 
 
 def _host_commands(subparsers: Any) -> None:
@@ -122,7 +127,9 @@ def _obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
 
 
 def _list(looked: survey.Survey, *, as_json: bool) -> int:
-    cards = [describe(gpu, _obstacle(looked, gpu)) for gpu in looked.find()]
+    found = looked.find()
+    kept = quarantine_files.reasons(looked.quarantine, found)
+    cards = [describe(gpu, kept.get(gpu.address) or _obstacle(looked, gpu)) for gpu in found]
     if as_json:
         print(json.dumps(cards, indent=2))
     elif cards:
@@ -139,6 +146,8 @@ def _run(command: Any) -> int:
         if command.undo:
             return host_prepare.undo(root)
         return host_prepare.main(survey.Survey(), root, apply=command.apply)
+    if command.name == "quarantine":
+        return quarantine.main(survey.Survey().quarantine, command)
     if command.name == "host":
         return host_check.main(survey.Survey(), pathlib.Path("/"), as_json=command.json)
     return _list(survey.Survey(), as_json=command.json)

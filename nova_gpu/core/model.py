@@ -111,10 +111,17 @@ class GPUGroup:
     """All cards of one product in one delivery mode on one host: one resource provider.
 
     ``ill`` are those of ``gpus`` that nobody can be given now, each with the reason. They stay in
-    the group because they may be assigned to an instance.
+    the group because they may be assigned to an instance. ``kept_back`` are those that nobody new
+    is given: the instance that has one keeps it, and may be started with it.
     """
 
     key: GroupKey
     product: Product
     gpus: Mapping[PciAddress, GPU]
     ill: Mapping[PciAddress, str]
+    kept_back: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def withheld(self) -> Mapping[PciAddress, str]:
+        """All that a claim must not draw, each with the reason"""
+        return {**self.kept_back, **self.ill}

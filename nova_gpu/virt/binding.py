@@ -80,8 +80,9 @@ class Bindings:
         now = time.monotonic()
         return frozenset(a for a, until in dict(self._refused_until).items() if until > now)
 
-    def settle(self, cards: Collection[GPU]) -> None:
-        """After a look at the database: those of *cards* that nobody has go back to the host.
+    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
+        """After a look at the database: those of *cards* that nobody has go back to the host, but
+        for those that are to *stay* where they are.
 
         After the first one those that an instance here has, stopped as it may be, are taken again:
         a host boot gave them to the host's drivers.
@@ -90,7 +91,7 @@ class Bindings:
         if not self._is_settled:
             self._is_settled = True
             self._take_again(card for card in cards if card.address in counted)
-        self.give_back(card for card in cards if card.address not in counted)
+        self.give_back(card for card in cards if card.address not in counted.union(stay))
 
     def _take_again(self, cards: Iterable[GPU]) -> None:
         for card in cards:

@@ -120,5 +120,11 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super()._teardown_container(instance, *args, **kwargs)
 
     def _undefine_domain(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        super()._undefine_domain(instance, *args, **kwargs)
-        self._gpus.domain_is_gone(instance)
+        with self._gpus.releases.domain_goes(instance):
+            super()._undefine_domain(instance, *args, **kwargs)
+
+    def confirm_migration(
+        self, context: Any, migration: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        super().confirm_migration(context, migration, instance, *args, **kwargs)
+        self._gpus.releases.confirmed(instance)

@@ -21,15 +21,17 @@ Named = Mapping[str, frozenset[PciAddress]]
 
 
 class Holds:
-    """The GPUs of the starts in flight, in memory only: libvirt names those of all other guests."""
+    """The GPUs of the starts in flight and those that are being cleaned, in memory only: libvirt
+    names those of all other guests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_instance: dict[str, frozenset[PciAddress]] = {}
+        self._cleaned: set[PciAddress] = set()
 
     def held(self) -> frozenset[PciAddress]:
         with self._lock:
-            return frozenset().union(*self._by_instance.values())
+            return frozenset().union(self._cleaned, *self._by_instance.values())
 
     def instances(self) -> frozenset[str]:
         """Those whose guests are being started"""
@@ -47,6 +49,7 @@ class Holds:
         :raises DeviceUnavailable: when another start or domain has one of them
         """
         with self._lock:
+            self._refuse_cleaned(addresses)
             self._refuse_others(instance_uuid, addresses, self._by_instance, "is being started")
             self._refuse_others(instance_uuid, addresses, named(), "names it in its domain")
             before = self._by_instance.get(instance_uuid, frozenset())
@@ -58,6 +61,29 @@ class Holds:
                 del self._by_instance[instance_uuid]
                 if before:
                     self._by_instance[instance_uuid] = before
+
+    @contextlib.contextmanager
+    def clean(self, address: PciAddress, named: Callable[[], Named]) -> Iterator[None]:
+        """Holds a card for nobody while it is cleaned.
+
+        :raises DeviceUnavailable: when a start or a domain has it, or it is being cleaned already
+        """
+        with self._lock:
+            self._refuse_cleaned(frozenset({address}))
+            self._refuse_others("", frozenset({address}), self._by_instance, "is being started")
+            self._refuse_others("", frozenset({address}), named(), "names it in its domain")
+            self._cleaned.add(address)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._cleaned.remove(address)
+
+    def _refuse_cleaned(self, addresses: frozenset[PciAddress]) -> None:
+        for address in addresses & self._cleaned:
+            raise exception.DeviceUnavailable(
+                str(address), "it is being cleaned of its last guest", "try again when it is done"
+            )
 
     @staticmethod
     def _refuse_others(

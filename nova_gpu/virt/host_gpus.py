@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from nova import context as nova_context
 from nova import exception as nova_exception
-from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
@@ -18,7 +17,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
-from nova_gpu.host import nodes
+from nova_gpu.host import nodes, quarantine
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
     binding,
@@ -26,6 +25,7 @@ from nova_gpu.virt import (
     container_files,
     occupancy,
     orphans,
+    releases,
     stock,
     survey,
 )
@@ -50,6 +50,9 @@ class HostGPUs:
         self._bindings = binding.Bindings(self.roots, self._occupancy)
         self._stock = stock.Stock(self._occupancy, self._bindings)
         self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
+        self.releases = releases.Releases(
+            self._survey, self._stock, self._occupancy, self._bindings, self._census
+        )
 
     @property
     def offer(self) -> offers.Offer:
@@ -73,6 +76,7 @@ class HostGPUs:
 
     def begin(self) -> None:
         """At service start, before guests are resumed: look, and have the device nodes made."""
+        self.releases.resume()
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
             nodes.make_nodes(self._stock.cards(), self.roots)
@@ -87,8 +91,10 @@ class HostGPUs:
         if starting or self.offer or self._stock.provider_uuids:
             self._census.look_again()
             if self._census.read_records():
+                self.releases.settle()
                 if self.mode is DeliveryMode.PCI:
-                    self._bindings.settle(self._stock.cards())
+                    # A card that could not be reset may take the host's driver with it.
+                    self._bindings.settle(self._stock.cards(), self._stock.kept_back())
                 providers = list(self._stock.provider_uuids.values())
                 orphans.release(self._virtapi.reportclient, providers, self._occupancy.instances())
 
@@ -100,7 +106,8 @@ class HostGPUs:
             return
         # Outside of what every claim waits for: it may be slow.
         obstacles = self._survey.obstacles(found)
-        offered = self._stock.take_in(found, self.mode, obstacles)
+        ailments = offers.Ailments(kept_back=quarantine.reasons(self._survey.quarantine, found))
+        offered = self._stock.take_in(found, self.mode, obstacles, ailments)
         self._survey.report(found, obstacles, offered)
 
     # Publishing
@@ -159,13 +166,6 @@ class HostGPUs:
                     self._stock.provider_uuids[key] = provider["uuid"]
         return self._stock.group_of(provider_uuid)
 
-    def domain_is_gone(self, instance: objects.Instance) -> None:
-        """A domain was removed: its GPUs are free for the next claim, not a period later."""
-        if not self.offer:
-            return
-        had = self._occupancy.had_by(instance.uuid)
-        self._census.look_again()
-        if binding.is_rebuilding(instance):
-            self._occupancy.keep(instance.uuid, had)
-        elif self.mode is DeliveryMode.PCI:
-            self._bindings.give_back(card for card in self._stock.cards() if card.address in had)
+    def go_to_guest(self, addresses: frozenset[PciAddress]) -> None:
+        """From now on a guest may have used them."""
+        self._occupancy.was_used(addresses)

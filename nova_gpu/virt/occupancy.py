@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.virt import handed_out, holds
@@ -32,11 +32,14 @@ class Occupancy:
         # Of instances whose domain went to come back; also cards that another way of Nova's gave.
         self._rebuilding: dict[str, frozenset[PciAddress]] = {}
         self._holds = holds.Holds()
+        # What a guest has or had and what was not cleaned since.
+        self._used: set[PciAddress] = set()
 
     def saw_domains(self, named: holds.Named) -> None:
         """The GPUs that the domains name, by the domain's uuid."""
         with self._lock:
             self._named = named
+            self._used.update(*named.values())
 
     def read_records(self, read: Callable[[Collection[str]], Records]) -> None:
         """Takes what the database counts now.
@@ -55,6 +58,9 @@ class Occupancy:
             self.handed_out.settled(asked)
         starting = self._holds.instances()
         with self._lock:
+            if self._records is _NONE:
+                # What was before this service is not known: an instance's card may have been used.
+                self._used.update(*map(self._addresses, records.counted.values()))
             self._records = records
             for uuid in self._rebuilding.keys() - records.counted.keys():
                 del self._rebuilding[uuid]
@@ -98,6 +104,42 @@ class Occupancy:
             finally:
                 with self._lock:
                     self._rebuilding.pop(instance_uuid, None)
+
+    @contextlib.contextmanager
+    def clean(self, address: PciAddress) -> Iterator[None]:
+        """Around the cleaning of a card that a guest had: nobody gets it meanwhile.
+
+        :raises DeviceUnavailable: when a start or a domain has it, or it is being cleaned already
+        """
+        with self._holds.clean(address, lambda: self._named):
+            yield
+
+    def cleaned(self, address: PciAddress) -> None:
+        """It does not matter any more that a guest had it, nor what was read of it before that."""
+        with self._lock:
+            self._used.discard(address)
+            for uuid, started in self._started.items():
+                if address in started:
+                    self._started[uuid] = started - {address}
+            if self._records is not _NONE:
+                self._records = self._records.without(str(address))
+
+    def was_used(self, addresses: Iterable[PciAddress]) -> None:
+        """A guest gets them now, or had them before this service was started."""
+        with self._lock:
+            self._used.update(addresses)
+
+    def used(self) -> frozenset[PciAddress]:
+        """What a guest has, or had and was not cleaned since."""
+        with self._lock:
+            return frozenset(self._used)
+
+    def left(self) -> frozenset[PciAddress]:
+        """Of those what no guest has and the database counts for no instance any more."""
+        return self.used() - self.taken() - self.counted()
+
+    def is_starting(self, instance_uuid: str) -> bool:
+        return instance_uuid in self._holds.instances()
 
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, PciAddress]]:
         """The cards of these providers that the database counts for an instance."""
@@ -162,5 +204,8 @@ class Occupancy:
         }
 
     def _counted(self, instance_uuid: str) -> set[PciAddress]:
-        recorded = self._records.counted.get(instance_uuid, frozenset())
+        return self._addresses(self._records.counted.get(instance_uuid, frozenset()))
+
+    @staticmethod
+    def _addresses(recorded: Iterable[tuple[str, str]]) -> set[PciAddress]:
         return {PciAddress.parse(identifier) for _, identifier in recorded}

@@ -16,28 +16,40 @@ NOT_FOUND = "it was assigned to an instance but is not found on this host"
 Offer = Mapping[GroupKey, GPUGroup]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ailments:
+    """What ails cards that are there, in the words of :class:`nova_gpu.core.model.GPUGroup`: why
+    they can be given to nobody, and why they are given to nobody new."""
+
+    ill: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
+    kept_back: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
+
+
 def offer(
     found: Iterable[GPU],
     before: Offer,
     mode: DeliveryMode,
     obstacles: Mapping[PciAddress, str],
+    ailments: Ailments,
 ) -> Offer:
     """The groups of this host.
 
     A card that was offered stays in its group when it vanishes or can no longer be given, because
-    an instance may have it: it is ill then. A card that was never offered and cannot be given is
-    left out.
+    an instance may have it: it is ill then. A card that was never offered and has an obstacle is
+    left out. One that ails is not: Placement is to show it, as reserved.
 
-    :param obstacles: why cards cannot be given to a guest, of those that cannot
+    :param obstacles: what this host lacks for cards to be given to a guest, of those that cannot
     """
     by_address = {gpu.address: gpu for gpu in found}
     groups: dict[GroupKey, GPUGroup] = {}
     for gpu in by_address.values():
         key = group_key(gpu, mode)
         known = key in before and gpu.address in before[key].gpus
-        reason = obstacles.get(gpu.address)
-        if reason is None or known:
-            groups[key] = _with(groups.get(key), key, gpu, reason)
+        obstacle = obstacles.get(gpu.address)
+        if obstacle is None or known:
+            reason = ailments.ill.get(gpu.address, obstacle)
+            kept = ailments.kept_back.get(gpu.address)
+            groups[key] = _with(groups.get(key), key, gpu, reason, kept)
     for key, group in before.items():
         for address, gpu in group.gpus.items():
             if key in groups and address in groups[key].gpus:
@@ -55,6 +67,17 @@ def including(offered: Offer, key: GroupKey, address: PciAddress) -> Offer:
     product = group.product if group else Product(key.vendor_id, key.product_id)
     missing = GPU(address, product, class_code=0)
     return {**offered, key: _with(group, key, missing, NOT_FOUND)}
+
+
+def keeping_back(offered: Offer, reasons: Mapping[PciAddress, str]) -> Offer:
+    """*offered* with cards that nobody new is given from now on."""
+    return {
+        key: dataclasses.replace(
+            group,
+            kept_back={**group.kept_back, **{a: reasons[a] for a in reasons if a in group.gpus}},
+        )
+        for key, group in offered.items()
+    }
 
 
 def report(offered: Offer, nodename: str, hypervisor_type: str) -> str:
@@ -76,7 +99,11 @@ def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
     return GroupKey(gpu.product.vendor_id, gpu.product.product_id, mode)
 
 
-def _with(group: GPUGroup | None, key: GroupKey, gpu: GPU, reason: str | None) -> GPUGroup:
+def _with(
+    group: GPUGroup | None, key: GroupKey, gpu: GPU, reason: str | None, kept: str | None = None
+) -> GPUGroup:
     group = group or GPUGroup(key, gpu.product, {}, {})
     ill = {**group.ill, gpu.address: reason} if reason else group.ill
-    return dataclasses.replace(group, gpus={**group.gpus, gpu.address: gpu}, ill=ill)
+    kept_back = {**group.kept_back, gpu.address: kept} if kept else group.kept_back
+    gpus = {**group.gpus, gpu.address: gpu}
+    return dataclasses.replace(group, gpus=gpus, ill=ill, kept_back=kept_back)

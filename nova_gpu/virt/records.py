@@ -28,6 +28,14 @@ class Records:
     busy: frozenset[str] = frozenset()
     returning: frozenset[str] = frozenset()
 
+    def without(self, identifier: str) -> Records:
+        """The same where nobody has that GPU."""
+        counted = {
+            uuid: frozenset(each for each in recorded if each[1] != identifier)
+            for uuid, recorded in self.counted.items()
+        }
+        return dataclasses.replace(self, counted=counted)
+
 
 def read(
     context: nova_context.RequestContext, host: str, nodename: str, guests: Collection[str]

@@ -44,6 +44,7 @@ def starting(
             stack.enter_context(gpus.held(instance.uuid, addresses))
             _compare(gpus, instance, held)
             _make_ready(gpus, instance, cards)
+            gpus.go_to_guest(addresses)
         if cards:
             LOG.info(
                 "Starting with GPUs %s",

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any
 
+from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import topology
+from nova_gpu.core import names, topology
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.virt import binding, provider_tree
 from nova_gpu.virt import offer as offers
@@ -38,18 +39,39 @@ class Stock:
     def cards(self) -> list[GPU]:
         return [gpu for group in self._offer.values() for gpu in group.gpus.values()]
 
+    def kept_back(self) -> frozenset[PciAddress]:
+        """Those of them that nobody new is given"""
+        return frozenset(address for group in self._offer.values() for address in group.kept_back)
+
     def take_in(
-        self, found: Iterable[GPU], mode: DeliveryMode, obstacles: Mapping[PciAddress, str]
+        self,
+        found: Iterable[GPU],
+        mode: DeliveryMode,
+        obstacles: Mapping[PciAddress, str],
+        ailments: offers.Ailments,
     ) -> offers.Offer:
         """Offers what was found now, as :func:`nova_gpu.virt.offer.offer` has it."""
         with self._lock:
-            offered = self._offer = offers.offer(found, self._offer, mode, obstacles)
+            offered = self._offer = offers.offer(found, self._offer, mode, obstacles, ailments)
         return offered
+
+    def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
+        """From now on these are given to nobody new, as after :meth:`take_in`."""
+        with self._lock:
+            self._offer = offers.keeping_back(self._offer, reasons)
 
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """The group that a provider stands for, ``None`` where it is not known as one of ours."""
         keys = {uuid: key for key, uuid in self.provider_uuids.items()}
         return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
+
+    def addresses(self, resources: Iterable[objects.Resource]) -> set[PciAddress]:
+        """Those of *resources* that are cards of this host."""
+        return {
+            PciAddress.parse(each.identifier)
+            for each in resources
+            if each.resource_class == names.RESOURCE_CLASS and self.group_of(each.provider_uuid)
+        }
 
     # Publishing
 
@@ -81,7 +103,7 @@ class Stock:
         """Those of a group that nobody can be given now and nobody has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
-        bad = group.ill.keys() | (self._bindings.refused() & group.gpus.keys())
+        bad = group.withheld.keys() | (self._bindings.refused() & group.gpus.keys())
         return bad - ours - self._occupancy.started()
 
     # The pool
@@ -91,9 +113,12 @@ class Stock:
     ) -> frozenset[PciAddress]:
         self._occupancy.handed_out.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
-        well = group.gpus.keys() - group.ill.keys() if group else frozenset()
+        well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
         return frozenset(
-            (well & set(addresses)) - self._occupancy.taken() - self._bindings.refused()
+            (well & set(addresses))
+            - self._occupancy.taken()
+            - self._occupancy.used()
+            - self._bindings.refused()
         )
 
     def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:

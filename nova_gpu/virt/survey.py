@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterable, Mapping
 
 from nova import exception as nova_exception
@@ -31,6 +32,7 @@ class Survey:
     def __init__(self) -> None:
         self.roots = Roots.of(CONF.gpu)
         self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
+        self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self._device_spec = pci_aliases.DeviceSpec(
             CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
         )
@@ -155,7 +157,7 @@ class Survey:
         self, found: Iterable[GPU], obstacles: Mapping[PciAddress, str], offered: Offer
     ) -> None:
         """Says in the log what is offered and what is not, each card once until it changes."""
-        ill = {a: reason for group in offered.values() for a, reason in group.ill.items()}
+        ill = {a: reason for group in offered.values() for a, reason in group.withheld.items()}
         fine = {a: gpu for group in offered.values() for a, gpu in group.gpus.items()}
         cards = {gpu.address: gpu for gpu in found} | fine
         now = {(address, (ill if address in fine else obstacles).get(address)) for address in cards}
@@ -164,7 +166,7 @@ class Survey:
             if reason is None:
                 LOG.info("GPU %s (%s) is offered to instances", address, name)
             elif address in fine:
-                LOG.error("GPU %s (%s) can be given to nobody now: %s", address, name, reason)
+                LOG.error("GPU %s (%s) is given to no instance now: %s", address, name, reason)
             else:
                 LOG.warning("GPU %s (%s) is not offered: %s", address, name, reason)
         self._said = now

@@ -20,7 +20,8 @@ _TRACKER = "nova.compute.resource_tracker:ResourceTracker"
 _DRIVER = "nova.virt.libvirt.driver:LibvirtDriver"
 _OURS = "nova_gpu.virt.driver:GPULibvirtDriver"
 _GUEST = "nova.virt.libvirt.guest:Guest"
-_GPUS = "nova_gpu.virt.host_gpus:HostGPUs"
+_RELEASES = "nova_gpu.virt.releases:Releases"
+_CLEANING = "nova_gpu.virt.cleaning:Cleaning"
 _STARTS = "nova_gpu.virt.starts"
 
 _START = (
@@ -33,7 +34,8 @@ _START = (
 _END = (
     f"{_DRIVER}._destroy",
     f"{_OURS}._undefine_domain",
-    f"{_GPUS}.domain_is_gone",
+    f"{_RELEASES}._release_all",
+    f"{_CLEANING}.clean",
     f"{_DRIVER}.cleanup",
 )
 

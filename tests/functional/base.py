@@ -85,12 +85,29 @@ class GPUServersTestBase(readings.ReadingTestBase):
         self.hosts[name] = hosts.build(machine, root, self.NODES)
         self.nodes[name] = _address_by_node(self.hosts[name])
         self._point_options_at(name)
-        self.start_compute(name, **kwargs)
+        with self._state_of(name):
+            self.start_compute(name, **kwargs)
 
     def restart_host(self, name: str) -> None:
         """A new service with a new driver; libvirt and its domains stay."""
         self._point_options_at(name)
-        self.restart_compute_service(name)
+        with self._state_of(name):
+            self.restart_compute_service(name)
+
+    @contextlib.contextmanager
+    def _state_of(self, name: str) -> Iterator[None]:
+        """What a service keeps is its host's, by the path that it reads when it is made."""
+        before = CONF.state_path
+        self.flags(state_path=str(self.state(name)))
+        try:
+            yield
+        finally:
+            self.flags(state_path=before)
+
+    def state(self, name: str = "host1") -> pathlib.Path:
+        folder = self.hosts[name].root / "state"
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def _point_options_at(self, name: str) -> None:
         """The options are the process's, but a driver reads them once, when it is made."""

@@ -40,6 +40,7 @@ DRIVER_34 = {
     "check_can_live_migrate_source": (
         "self, context, instance, dest_check_data, block_device_info=None"
     ),
+    "confirm_migration": "self, context, migration, instance, network_info",
     "finish_migration": (
         "self, context, migration, instance, disk_info, network_info, image_meta,"
         " resize_instance, allocations, block_device_info=None, power_on=True, share_info=None"

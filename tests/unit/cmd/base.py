@@ -17,6 +17,8 @@ from oslotest import base
 from nova_gpu.conf import CONF
 
 _CONF = """
+[DEFAULT]
+state_path = {root}
 [libvirt]
 virt_type = {virt_type}
 uid_maps = 0:100000:65536

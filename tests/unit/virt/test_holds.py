@@ -34,6 +34,34 @@ class HoldsTest(unittest.TestCase):
             with self.holds.hold("two", frozenset({C}), nobody):
                 self.assertEqual({A, B, C}, self.holds.held())
 
+    def test_nobodys_while_it_is_cleaned(self) -> None:
+        with self.holds.clean(A, nobody):
+            self.assertEqual({A}, self.holds.held())
+            with (
+                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*being cleaned"),
+                self.holds.hold("one", frozenset({A, B}), nobody),
+            ):
+                self.fail("started with a card that is being cleaned")
+            with (
+                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*being cleaned"),
+                self.holds.clean(A, nobody),
+            ):
+                self.fail("cleaned twice")
+        self.assertEqual(set(), self.holds.held())
+
+    def test_what_somebody_has_is_not_cleaned(self) -> None:
+        with (
+            self.holds.hold("one", frozenset({A}), nobody),
+            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*one.*started"),
+            self.holds.clean(A, nobody),
+        ):
+            self.fail("cleaned under a start")
+        with (
+            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*one.*domain"),
+            self.holds.clean(A, lambda: {"one": frozenset({A})}),
+        ):
+            self.fail("cleaned under a guest")
+
     def test_another_domain_is_refused(self) -> None:
         with (
             self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*stranger.*virsh"),

@@ -32,6 +32,41 @@ class OccupancyTest(unittest.TestCase):
         self.assertEqual({A, B}, self.occupancy.had_by("one"))
         self.assertEqual(set(), self.occupancy.had_by("two"))
 
+    def test_used_until_it_is_cleaned(self) -> None:
+        """Named by a domain or given to a start; that a start held it alone is nothing."""
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        with self.occupancy.hold("two", frozenset({B, C}), dict):
+            self.occupancy.was_used([B])
+        self.occupancy.saw_domains({})
+        self.assertEqual({A, B}, self.occupancy.used())
+        with self.occupancy.clean(A):
+            self.assertEqual({A}, self.occupancy.taken())
+            self.occupancy.cleaned(A)
+        self.assertEqual({B}, self.occupancy.used())
+
+    def test_used_before_this_service(self) -> None:
+        """What the database counts first may be a guest's of before, what it counts later not."""
+        self._count({"one": frozenset({("here", str(A))})})
+        self._count({"one": frozenset({("here", str(A))}), "two": frozenset({("here", str(B))})})
+        self.assertEqual({A}, self.occupancy.used())
+
+    def test_left(self) -> None:
+        self._count({"one": frozenset({("here", str(A))})})
+        self.occupancy.saw_domains({"two": frozenset({B})})
+        self.occupancy.was_used([C])
+        self.assertEqual({C}, self.occupancy.left())
+        self.occupancy.saw_domains({})
+        self._count({})
+        self.assertEqual({A, B, C}, self.occupancy.left())
+
+    def test_what_was_read_of_a_card_is_void_when_it_is_clean(self) -> None:
+        self._count({"one": frozenset({("here", str(A)), ("here", str(B))})})
+        with self.occupancy.hold("one", frozenset({A, B}), dict):
+            pass
+        self.occupancy.cleaned(A)
+        self.assertEqual({B}, self.occupancy.started())
+        self.assertEqual({B}, self.occupancy.counted())
+
     def test_kept_while_it_is_rebuilt(self) -> None:
         here: dict[str, frozenset[tuple[str, str]]] = {"one": frozenset(), "two": frozenset()}
         for end in ("started", "gone"):

@@ -15,9 +15,17 @@ FERMIS = GroupKey("10de", "1091", DeliveryMode.LXC)
 KEPLERS = GroupKey("10de", "1023", DeliveryMode.LXC)
 
 
-def look(gpus: Iterable[GPU], before: offer.Offer, *obstructed: str) -> offer.Offer:
+WELL = offer.Ailments()
+
+
+def look(
+    gpus: Iterable[GPU],
+    before: offer.Offer,
+    *obstructed: str,
+    ailments: offer.Ailments = WELL,
+) -> offer.Offer:
     obstacles = dict.fromkeys(cards.addresses(*obstructed), "no node")
-    return offer.offer(gpus, before, DeliveryMode.LXC, obstacles)
+    return offer.offer(gpus, before, DeliveryMode.LXC, obstacles, ailments)
 
 
 class OfferTest(unittest.TestCase):
@@ -48,6 +56,29 @@ class OfferTest(unittest.TestCase):
 
     def test_once_offered_it_stays_and_is_ill(self) -> None:
         self.assertOffer({FERMIS: {A: None, B: "no node"}}, look(self.both, self.before, B))
+
+    def test_one_that_ails_is_offered_from_the_start(self) -> None:
+        first, second = cards.addresses(A, B)
+        ailments = offer.Ailments(ill={first: "silent"}, kept_back={second: "Xid 48"})
+        found = look(self.both, {}, ailments=ailments)
+        self.assertOffer({FERMIS: {A: "silent", B: None}}, found)
+        self.assertEqual({second: "Xid 48"}, found[FERMIS].kept_back)
+        self.assertEqual({first: "silent", second: "Xid 48"}, found[FERMIS].withheld)
+        again = look(self.both, found)[FERMIS]
+        self.assertEqual(({}, {}), (again.ill, again.kept_back))
+
+    def test_one_that_ails_and_has_an_obstacle_is_left_out(self) -> None:
+        (first,) = cards.addresses(A)
+        ailments = offer.Ailments(kept_back={first: "Xid 48"})
+        self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, ailments=ailments))
+
+    def test_kept_back_between_two_looks(self) -> None:
+        first, second = cards.addresses(A, B)
+        stranger = cards.addresses("0000:99:00.0")[0]
+        before = look(self.both, {}, ailments=offer.Ailments(kept_back={first: "Xid 48"}))
+        found = offer.keeping_back(before, {second: "not clean", stranger: "elsewhere"})
+        self.assertEqual({first: "Xid 48", second: "not clean"}, found[FERMIS].kept_back)
+        self.assertEqual({}, found[FERMIS].ill)
 
     def test_gone(self) -> None:
         found = look(self.both[:1], self.before)

@@ -175,7 +175,7 @@ class PartsTest(SurveyTestCase):
         self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
         looked = self.survey("lxc")
         first, second = looked.find()
-        found = looked.parts(offer.offer([first, second], {}, looked.mode, {}))
+        found = looked.parts(offer.offer([first, second], {}, looked.mode, {}, offer.Ailments()))
         self.assertEqual(
             {
                 "/dev/nvidia0": first.address,

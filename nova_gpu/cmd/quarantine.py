@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu quarantine``: the cards that nobody new is given, and the end of that."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Any
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host import quarantine
+
+
+def add_commands(subparsers: Any) -> None:
+    """:param subparsers: of argparse"""
+    listing = subparsers.add_parser("list", help="list them, why they are there and what to do")
+    listing.add_argument("--json", action="store_true", help="print one JSON array instead of text")
+    releasing = subparsers.add_parser(
+        "release", help="have a card given to instances again, from the service's next period on"
+    )
+    releasing.add_argument("address", metavar="ADDRESS", help="such as 0000:88:00.0")
+
+
+def main(folder: pathlib.Path, command: Any) -> int:
+    """:param command: ``CONF.command``
+    :raises OSError: where the folder cannot be read or changed
+    :raises InvalidPciAddress: where the address is none
+    """
+    if command.verb == "release":
+        return release(folder, command.address)
+    return listed(folder, as_json=command.json)
+
+
+def listed(folder: pathlib.Path, *, as_json: bool) -> int:
+    """:returns: 0, with cards or without"""
+    entries = quarantine.load(folder).values()
+    if as_json:
+        print(
+            json.dumps(
+                [{**dataclasses.asdict(each), "address": str(each.address)} for each in entries],
+                indent=2,
+            )
+        )
+    elif entries:
+        print("\n".join(map(_described, entries)))
+    else:
+        print("No card is in quarantine.")
+    return 0
+
+
+def release(folder: pathlib.Path, address: str) -> int:
+    """:returns: 0, or 1 where it is not in quarantine"""
+    found = quarantine.release(folder, PciAddress.parse(address))
+    if found is None:
+        print(f"nova-gpu: GPU {address} is not in quarantine.", file=sys.stderr)
+        return 1
+    print(f"Released: {_described(found)}")
+    return 0
+
+
+def _described(found: quarantine.Entry) -> str:
+    product = f" ({found.product})" if found.product else ""
+    if found.cleaning:
+        return f"{found.address}{product}: it is being cleaned since {found.since}"
+    return f"{found.address}{product}: since {found.since}: {found.reason}; {found.remedy}"

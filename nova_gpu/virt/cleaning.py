@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to a card between two guests, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nova import exception as nova_exception
+from oslo_log import log as logging
+
+import nova_gpu.privsep.cleaning
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.host import clean_command, guest_processes
+from nova_gpu.host.roots import Roots
+
+LOG = logging.getLogger(__name__)
+
+# Of an endless output this much is logged.
+_LINES = 100
+
+
+class Cleaning:
+    """The steps that this host's guests and options ask for.
+
+    :raises nova.exception.InvalidConfiguration: where [gpu]clean_command is not to be run
+    """
+
+    def __init__(
+        self, mode: DeliveryMode, roots: Roots, give_to_guests: Callable[[GPU], None]
+    ) -> None:
+        self._mode = mode
+        self._roots = roots
+        self._give_to_guests = give_to_guests
+        self._uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+        self._command = CONF.gpu.clean_command
+        if self._command:
+            try:
+                clean_command.check(self._command)
+            except exception.InvalidOption as error:
+                raise nova_exception.InvalidConfiguration(str(error)) from error
+
+    def clean(self, card: GPU) -> None:
+        """Cleans *card*, which no guest has any more. Where nothing is to be done for it no
+        privileged process is woken.
+
+        :raises NotClean: also where it cannot be told whether it is clean
+        """
+        try:
+            self._clean(card)
+        except exception.NotClean:
+            raise
+        except exception.BindingFailed as error:
+            raise exception.NotClean(str(card.address), error.reason, error.remedy) from error
+        except Exception as error:  # whatever privsep itself may raise
+            raise exception.NotClean(
+                str(card.address), f"it could not be cleaned: {error!r}", "see the log before this"
+            ) from error
+
+    def _clean(self, card: GPU) -> None:
+        address = str(card.address)
+        if self._mode is DeliveryMode.PCI:
+            self._give_to_guests(card)
+            nova_gpu.privsep.cleaning.reset(address)
+        elif guest_processes.may_be_left(self._roots, self._uids):
+            for process in nova_gpu.privsep.cleaning.end_processes(address):
+                LOG.warning(
+                    "%s still had GPU %s open when its guest was gone, and was ended",
+                    process,
+                    address,
+                )
+        if self._command:
+            self._run_command(address)
+
+    def _run_command(self, address: str) -> None:
+        status, output = nova_gpu.privsep.cleaning.run_command(address)
+        lines = output.splitlines()
+        for line in lines[-_LINES:]:
+            LOG.info("[gpu]clean_command for GPU %s: %s", address, line)
+        if status != 0:
+            last = lines[-1] if lines else "no message"
+            raise exception.NotClean(
+                address,
+                f"[gpu]clean_command ended with {status}: {last}",
+                "see what it says of the card in nova-compute's log",
+            )

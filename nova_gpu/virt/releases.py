@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest gives its GPUs back: they are cleaned, and free or in quarantine.
+
+That is when its domain goes for good: the instance is deleted, shelved and offloaded, confirmed or
+evacuated to be elsewhere, reverted from here, or its start has failed. Where the domain goes only
+to come back (hard reboot, rescue, rebuild) nothing is done. Which cards it had is told by the
+domain and never by ``instance.resources``, which may name another host's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
+
+from nova import objects
+from oslo_log import log as logging
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.host import quarantine
+from nova_gpu.virt import binding, census, cleaning, stock, survey
+from nova_gpu.virt.occupancy import Occupancy
+
+LOG = logging.getLogger(__name__)
+
+
+class Releases:
+    """:raises nova.exception.InvalidConfiguration: as :class:`nova_gpu.virt.cleaning.Cleaning`"""
+
+    def __init__(
+        self,
+        looked: survey.Survey,
+        offered: stock.Stock,
+        noted: Occupancy,
+        bindings: binding.Bindings,
+        asked: census.Census,
+    ) -> None:
+        self._mode = looked.mode
+        self._folder = looked.quarantine
+        self._stock = offered
+        self._occupancy = noted
+        self._bindings = bindings
+        self._census = asked
+        self._cleaning = cleaning.Cleaning(looked.mode, looked.roots, bindings.give_to_guests)
+
+    @contextlib.contextmanager
+    def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
+        """Around the removal of a domain: its GPUs are free for the next claim when it returns,
+        not a period later."""
+        if not self._stock.offer:
+            yield
+            return
+        had = self._occupancy.had_by(instance.uuid)
+        rebuilding = binding.is_rebuilding(instance)
+        comes_back = rebuilding or self._occupancy.is_starting(instance.uuid)
+        cards = [] if comes_back else self._cards(had)
+        with self._noted(cards):
+            try:
+                yield
+            finally:
+                self._census.look_again()
+                if rebuilding:
+                    self._occupancy.keep(instance.uuid, had)
+        self._release_all(cards)
+
+    def confirmed(self, instance: objects.Instance) -> None:
+        """A resize is over. If it was one on this host, the guest has other cards than before and
+        its domain did not go."""
+        if instance.migration_context is not None:
+            old = instance.migration_context.old_resources or ()
+            self._release_all(self._cards(self._stock.addresses(old)))
+
+    def resume(self) -> None:
+        """What an earlier service was about to clean when it ended is still to be cleaned."""
+        with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
+            entries = quarantine.load(self._folder).values()
+            self._occupancy.was_used(entry.address for entry in entries if entry.cleaning)
+
+    def settle(self) -> None:
+        """Cleans what guests had and nobody has any more, without its release having been seen:
+        somebody else removed the domain, or the service had ended meanwhile."""
+        self._release_all(self._cards(self._occupancy.left()))
+
+    def quarantine(self, card: GPU, reason: str, remedy: str) -> None:
+        """Nobody new gets *card* from now on.
+
+        :raises OSError: where that cannot be written down
+        """
+        LOG.error(
+            "GPU %s is in quarantine: %s; %s. Then: nova-gpu quarantine release %s",
+            card.address,
+            reason,
+            remedy,
+            card.address,
+        )
+        quarantine.put(self._folder, quarantine.entry(card, reason, remedy))
+        self._stock.keep_back(quarantine.reasons(self._folder, [card]))
+
+    def _cards(self, addresses: Collection[PciAddress]) -> list[GPU]:
+        return [card for card in self._stock.cards() if card.address in addresses]
+
+    @contextlib.contextmanager
+    def _noted(self, cards: Iterable[GPU]) -> Iterator[None]:
+        """Around what makes nobody's cards of them: that it is not forgotten that they are to be
+        cleaned, should this service end meanwhile."""
+        used = [card for card in cards if card.address in self._occupancy.used()]
+        for card in used:
+            try:
+                quarantine.begin_cleaning(self._folder, card)
+            except OSError as error:
+                LOG.error("That GPU %s is to be cleaned was not noted: %s", card.address, error)
+        try:
+            yield
+        finally:
+            for card in used:
+                if card.address in self._occupancy.taken():
+                    self._forget(card)
+
+    def _forget(self, card: GPU) -> None:
+        try:
+            quarantine.end_cleaning(self._folder, card.address)
+        except OSError as error:
+            LOG.error("GPU %s is noted as one to be cleaned: %s", card.address, error)
+
+    def _release_all(self, cards: Iterable[GPU]) -> None:
+        """One after the other, of those that are nobody's now."""
+        for card in cards:
+            # Another guest has it, or it is being cleaned already: then there is another release.
+            with contextlib.suppress(exception.DeviceUnavailable):
+                if card.address not in self._occupancy.used() or self._is_clean(card):
+                    self._give_back(card)
+
+    def _is_clean(self, card: GPU) -> bool:
+        """:raises DeviceUnavailable: where it is somebody's"""
+        with self._occupancy.clean(card.address):
+            try:
+                self._cleaning.clean(card)
+            except exception.NotClean as error:
+                try:
+                    self.quarantine(card, error.reason, error.remedy)
+                except OSError as failure:
+                    # It stays one that is to be cleaned, and so out of the pool.
+                    LOG.error("The quarantine of GPU %s was not noted: %s", card.address, failure)
+                else:
+                    self._occupancy.cleaned(card.address)
+                return False
+            self._forget(card)
+            self._occupancy.cleaned(card.address)
+        LOG.info("GPU %s is clean", card.address)
+        return True
+
+    def _give_back(self, card: GPU) -> None:
+        if self._mode is DeliveryMode.PCI:
+            self._bindings.give_back([card])

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is cleaned on which host, beside a command that says so and can be made to fail."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import fixtures
+
+from nova_gpu.core.model import GPU
+from nova_gpu.virt import cleaning
+from tests.functional import base
+
+# Programs of the machine's that are root's. The card's file in the folder makes the command fail.
+# In an option's value a dollar sign is written twice.
+_SCRIPT = 'echo "$$NOVA_GPU_PRODUCT $$NOVA_GPU_MODE"; test ! -e "$$0/$$NOVA_GPU_ADDRESS"'
+
+
+class Cleaned(fixtures.Fixture):
+    """``cards``: "host address" of each card that was cleaned, as often as it was."""
+
+    def __init__(self, case: base.GPUServersTestBase) -> None:
+        super().__init__()
+        self._case = case
+        self.cards: list[str] = []
+
+    def _setUp(self) -> None:
+        self._stained = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        command = ["/bin/sh", "-c", _SCRIPT, str(self._stained)]
+        self._case.flags(clean_command=command, group="gpu")
+        clean = cleaning.Cleaning.clean
+
+        def cleaned(this: Any, card: GPU) -> None:
+            roots = (name for name, host in self._case.hosts.items() if host.roots == this._roots)
+            self.cards.append(f"{next(roots)} {card.address}")
+            clean(this, card)
+
+        self.useFixture(fixtures.MockPatchObject(cleaning.Cleaning, "clean", cleaned))
+
+    def stain(self, address: str) -> None:
+        """From now on the command fails for the card at *address* of any host."""
+        (self._stained / address).touch()
+
+    def wipe(self, address: str) -> None:
+        (self._stained / address).unlink()

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card is cleaned whenever a guest gives it back, once and at no other moment."""
+
+from __future__ import annotations
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.virt.libvirt import driver as libvirt_driver
+
+from nova_gpu.core import exception
+from nova_gpu.host import quarantine
+from tests.fixtures import daemons
+from tests.functional import base, cleaned
+
+IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
+MINE, NEXT = base.FIRST_SOCKET[:2]
+
+
+class CleaningTestBase(base.GPUServersTestBase):
+    """An instance on one host, and one with a card of the same address on the other."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.cleaned = self.useFixture(cleaned.Cleaned(self))
+        self.start_host("host1")
+        self.server = self.boot(self.gpu_flavor(1))
+        self.start_host("host2")
+        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
+
+    def assertCleaned(self, *cards: str) -> None:
+        self.assertEqual(list(cards), self.cleaned.cards)
+        self.assertGPUs(self.stranger, [MINE], "host2")
+        for host in self.hosts:
+            self.assertEqual({}, quarantine.load(self.state(host) / "gpu-quarantine"))
+
+
+class ReleaseTest(CleaningTestBase):
+    def test_delete(self) -> None:
+        self._delete_server(self.server)
+        self.assertCleaned(f"host1 {MINE}")
+        self.assertIn("[gpu]clean_command for GPU 0000:04:00.0: 10de:1091 lxc", self.log())
+        self.assertInventory(used=0)
+        self.assertGPUs(self.boot(self.gpu_flavor(8), host="host1"), base.ALL)
+
+    def log(self) -> str:
+        return str(self.stdlog.logger.output)
+
+    def test_delete_of_a_stopped_one(self) -> None:
+        self._stop_server(self.server)
+        self.assertCleaned()
+        self._delete_server(self.server)
+        self.assertCleaned(f"host1 {MINE}")
+
+    def test_failed_build(self) -> None:
+        """The guest runs when it fails; one that never started had nothing."""
+        get_info = libvirt_driver.LibvirtDriver.get_info
+        failed = []
+
+        def fail_once(*args: object, **kwargs: object) -> object:
+            if not failed:
+                failed.append(True)
+                raise fakelibvirt.make_libvirtError(
+                    fakelibvirt.libvirtError, "no", error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR
+                )
+            return get_info(*args, **kwargs)
+
+        with fixtures.MonkeyPatch("nova.virt.libvirt.driver.LibvirtDriver.get_info", fail_once):
+            self.boot_refused(self.gpu_flavor(1), host="host1")
+        self.assertCleaned(f"host1 {NEXT}")
+        self.period("host1")
+        self.assertCleaned(f"host1 {NEXT}")
+
+    def test_confirm_at_the_source(self) -> None:
+        self._resize_server(self.server, self.gpu_flavor(2))
+        self.period("host1")
+        self.period("host2")
+        self.assertCleaned()
+        self.confirm(self.server, source="host1")
+        self.assertCleaned(f"host1 {MINE}")
+
+    def test_revert_at_the_destination(self) -> None:
+        self._resize_server(self.server, self.gpu_flavor(2))
+        self._revert_resize(self.server)
+        self.assertCleaned(f"host2 {NEXT}", f"host2 {base.FIRST_SOCKET[2]}")
+        self.assertGPUs(self.server, [MINE], "host1")
+
+    def test_evacuated_source_coming_back(self) -> None:
+        self.force_down("host1")
+        self._evacuate_server(self.server, expected_host="host2")
+        self.assertCleaned()
+        self.bring_back("host1")
+        self.assertCleaned(f"host1 {MINE}")
+
+    def test_offload(self) -> None:
+        self.flags(shelved_offload_time=-1)
+        self._shelve_server(self.server, expected_state="SHELVED")
+        self.assertCleaned()
+        self.api.post_server_action(self.server["id"], {"shelveOffload": None})
+        self._wait_for_state_change(self.server, "SHELVED_OFFLOADED")
+        self.assertCleaned(f"host1 {MINE}")
+        self._unshelve_server(self.server)
+        self.assertCleaned(f"host1 {MINE}")
+
+    def test_reap(self) -> None:
+        self.force_down("host1")
+        self._delete_server(self.server)
+        self.bring_back("host1")
+        self.period("host1")
+        self.assertCleaned()
+        self.flags(running_deleted_instance_timeout=0)
+        with self.on("host1"):
+            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.assertCleaned(f"host1 {MINE}")
+
+    def test_domain_that_somebody_removed(self) -> None:
+        """Nobody says so; until the period has seen it the card is nobody's."""
+        connection = self.computes["host1"].driver._host.get_connection()
+        self._delete_from_libvirt(connection)
+        self.period("host1")
+        self.assertCleaned()
+        self._delete_server(self.server)
+        self.boot_refused(self.gpu_flavor(8), host="host1")
+        self.period("host1")
+        self.assertCleaned(f"host1 {MINE}")
+        self.assertGPUs(self.boot(self.gpu_flavor(8), host="host1"), base.ALL, "host1")
+
+    def _delete_from_libvirt(self, connection: fakelibvirt.Connection) -> None:
+        domain = connection.lookupByUUIDString(self.server["id"])
+        domain.destroy()
+        domain.undefine()
+
+
+class SameHostTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.flags(allow_resize_to_same_host=True)
+        self.cleaned = self.useFixture(cleaned.Cleaned(self))
+        self.start_host()
+        self.server = self.boot(self.gpu_flavor(1))
+        self._resize_server(self.server, self.flavor(gpus="= 1", note="another"))
+        self.period()
+        self.assertEqual([], self.cleaned.cards)
+
+    def test_confirm(self) -> None:
+        self.confirm(self.server, source="host1")
+        self.assertEqual([f"host1 {MINE}"], self.cleaned.cards)
+        self.assertGPUs(self.server, [NEXT])
+
+    def test_confirm_after_a_restart(self) -> None:
+        """That a guest had the old card is told by the database alone then."""
+        self.restart_host("host1")
+        self.confirm(self.server, source="host1")
+        self.assertEqual([f"host1 {MINE}"], self.cleaned.cards)
+
+    def test_revert(self) -> None:
+        self._revert_resize(self.server)
+        self.assertEqual([f"host1 {NEXT}"], self.cleaned.cards)
+        self.assertGPUs(self.server, [MINE])
+
+
+class NoReleaseTest(CleaningTestBase):
+    def test_hard_reboot(self) -> None:
+        self._reboot_server(self.server, hard=True)
+        self.assertCleaned()
+
+    def test_stop_and_start(self) -> None:
+        self._stop_server(self.server)
+        self.restart_host("host1")
+        self.period("host1")
+        self._start_server(self.server)
+        self.assertCleaned()
+
+    def test_rebuild(self) -> None:
+        self._rebuild_server(self.server, IMAGE)
+        self.assertCleaned()
+
+    def test_claim_that_never_came_to_a_guest(self) -> None:
+        """Its GPUs are as they were: nobody is to wait for their cleaning."""
+        with fixtures.MonkeyPatch("nova_gpu.virt.starts._make_ready", _refuse):
+            self.boot_refused(self.gpu_flavor(1), host="host1")
+        self.period("host1")
+        self.assertCleaned()
+
+    def test_instance_without_gpus(self) -> None:
+        self._delete_server(self.boot(self.flavor(), host="host1"))
+        self.assertCleaned()
+
+
+def _refuse(*args: object) -> None:
+    raise exception.GuestUnfit("it is not", "let it be")

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole cards are reset when a guest gives them back."""
+
+from __future__ import annotations
+
+import pathlib
+
+from nova.virt.libvirt import utils as libvirt_utils
+
+from nova_gpu.core import model
+from nova_gpu.host import quarantine
+from tests.functional import kvm
+
+IMAGE = kvm.IMAGE
+
+
+class KVMTest(kvm.KVMServersTestBase):
+    """Each has two functions, and both are reset."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.server = self.boot(self.gpu_flavor(1))
+
+    def resets(self) -> list[str]:
+        """The functions that were reset since it was asked last"""
+        files = [path / "reset" for path in self.hosts["host1"].devices.iterdir()]
+        found = sorted(file.parent.name for file in files if file.exists() and file.read_text())
+        for file in files:
+            if file.exists():
+                file.write_text("")
+        return found
+
+    def test_delete(self) -> None:
+        self._delete_server(self.server)
+        self.assertEqual(["0000:3b:00.0", "0000:3b:00.1"], self.resets())
+        self.assertGPUs(self.boot(self.gpu_flavor(4)), kvm.ALL)
+
+    def test_no_release(self) -> None:
+        self._reboot_server(self.server, hard=True)
+        self._stop_server(self.server)
+        self._start_server(self.server)
+        self._rebuild_server(self.server, IMAGE)
+        folder = libvirt_utils.get_instance_path(self.instance(self.server))
+        pathlib.Path(folder).mkdir()
+        self.api.post_server_action(self.server["id"], {"rescue": {"rescue_image_ref": IMAGE}})
+        self._wait_for_state_change(self.server, "RESCUE")
+        self.api.post_server_action(self.server["id"], {"unrescue": None})
+        self._wait_for_state_change(self.server, "ACTIVE")
+        self.assertEqual([], self.resets())
+
+    def test_does_not_come_back_from_its_reset(self) -> None:
+        (self.hosts["host1"].devices / kvm.ALL[0] / "config").write_bytes(b"\xff" * 256)
+        self._delete_server(self.server)
+        self._wait_for_assert(lambda: self.assertInventory(total=4, reserved=1))
+        self.assertIn(f"{kvm.ALL[0]} does not answer after its reset", self.stdlog.logger.output)
+        self.assertGPUs(self.boot(self.gpu_flavor(3)), kvm.ALL[1:])
+
+
+class LateBoundTest(kvm.KVMServersTestBase):
+    """The host's driver gets a clean card back, and no other."""
+
+    CARD = "0000:3b:00.0"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(machine="cpu-only")
+        kvm.add_pair(self.hosts["host1"], self.CARD, "nouveau")
+        self.kernel("host1", "nouveau", "snd_hda_intel")
+        self.period()
+        self.config_space = self.hosts["host1"].devices / self.CARD / "config"
+        self.answering = self.config_space.read_bytes()
+
+    def test_card_that_is_not_clean_stays_with_vfio(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.config_space.write_bytes(b"\xff" * 256)
+        self._delete_server(server)
+        self.period()
+        self.assertEqual(["vfio-pci"] * 2, self.drivers(self.CARD))
+        self.assertInventory(total=1, reserved=1)
+        self.config_space.write_bytes(self.answering)
+        quarantine.release(self.state() / "gpu-quarantine", model.PciAddress.parse(self.CARD))
+        self.period()
+        self.assertEqual(["nouveau", "snd_hda_intel"], self.drivers(self.CARD))
+        self.assertInventory(total=1, reserved=0)

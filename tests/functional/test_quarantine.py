@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card that is not clean is for nobody until an operator says so."""
+
+from __future__ import annotations
+
+import io
+
+import fixtures
+
+from nova_gpu.cmd import quarantine as command
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host import quarantine
+from tests.fixtures import daemons
+from tests.functional import base, cleaned
+
+CARD = base.FIRST_SOCKET[0]
+ADDRESS = PciAddress.parse(CARD)
+
+
+class QuarantineTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.cleaned = self.useFixture(cleaned.Cleaned(self))
+        self.start_host()
+        self.folder = self.state() / "gpu-quarantine"
+        self.server = self.boot(self.gpu_flavor(1))
+
+    def _delete_stained(self) -> None:
+        self.cleaned.stain(CARD)
+        self._delete_server(self.server)
+
+    def assertOut(self) -> None:
+        # Nova reports to Placement a moment after the instance is gone.
+        self._wait_for_assert(lambda: self.assertInventory(reserved=1, used=0))
+        server = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(server, [base.FIRST_SOCKET[1]])
+        self._delete_server(server)
+
+    def test_out_until_released(self) -> None:
+        self._delete_stained()
+        self.assertOut()
+        self.assertEqual([ADDRESS], list(quarantine.load(self.folder)))
+        self.assertIn(
+            f"GPU {CARD} is in quarantine: [gpu]clean_command ended with 1", self.errors()
+        )
+        self.period()
+        self.assertOut()
+        self.boot_refused(self.gpu_flavor(8))
+        printed = self.useFixture(fixtures.MonkeyPatch("sys.stdout", io.StringIO())).new_value
+        self.assertEqual(0, command.release(self.folder, CARD))
+        self.assertIn("[gpu]clean_command ended with 1", printed.getvalue())
+        self.period()
+        self.assertInventory(reserved=0, used=0)
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def errors(self) -> str:
+        return str(self.stdlog.logger.output)
+
+    def test_kept_over_a_restart(self) -> None:
+        self._delete_stained()
+        self.restart_host("host1")
+        self.assertOut()
+
+    def test_unreadable_file(self) -> None:
+        self._delete_server(self.server)
+        (self.folder / f"{CARD}.json").write_text("{")
+        self.period()
+        self.assertOut()
+
+    def test_unreadable_folder(self) -> None:
+        self._delete_server(self.server)
+        self.folder.rmdir()
+        self.folder.write_text("a file in its place")
+        self.period()
+        self.assertInventory(reserved=8, used=0)
+
+    def test_of_an_instance(self) -> None:
+        """It keeps its card and comes up with it; nothing of it is reserved twice."""
+        card = self.computes["host1"].driver._gpus._stock.cards()[0]
+        quarantine.put(self.folder, quarantine.entry(card, "it is old", "replace it"))
+        self.assertEqual(ADDRESS, card.address)
+        self.period()
+        self.assertInventory(reserved=0, used=1)
+        self._reboot_server(self.server, hard=True)
+        self.assertGPUs(self.server, [CARD])
+        self._delete_server(self.server)
+        self.assertOut()
+        self.assertIn("it is old", quarantine.load(self.folder)[ADDRESS].reason)
+
+    def test_quarantine_that_cannot_be_written(self) -> None:
+        """It is not forgotten while the service lives, and tried again in every period."""
+        self._delete_server(self.boot(self.gpu_flavor(1)))
+        self.folder.rmdir()
+        self.folder.write_text("a file in its place")
+        self._delete_stained()
+        self.folder.unlink()
+        self.boot_refused(self.gpu_flavor(8))
+        self.period()
+        self.assertOut()
+
+    def test_service_that_ended_while_it_cleaned(self) -> None:
+        """Until the next one has done it the card is nobody's."""
+        card = self.computes["host1"].driver._gpus._stock.cards()[0]
+        self._delete_server(self.server)
+        quarantine.begin_cleaning(self.folder, card)
+        del self.cleaned.cards[:]
+        self.restart_host("host1")
+        self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
+        self.assertEqual({}, quarantine.load(self.folder))
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)

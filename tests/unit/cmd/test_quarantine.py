@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+
+from nova_gpu.cmd import quarantine as command
+from nova_gpu.core import exception
+from nova_gpu.host import quarantine
+from tests.fixtures import cards, hosts
+from tests.unit.cmd import base
+
+CARD = "0000:04:00.0"
+
+
+class QuarantineTest(base.HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = self.root / "gpu-quarantine"
+
+    def put(self, *, cleaning: bool = False) -> None:
+        entry = quarantine.entry(cards.card(CARD), "it has a stain", "wipe it", cleaning=cleaning)
+        quarantine.put(self.folder, entry)
+
+    def listed(self, *, as_json: bool = False) -> str:
+        return self.printed(0, lambda: command.listed(self.folder, as_json=as_json))
+
+    def release(self, status: int) -> str:
+        return self.printed(status, lambda: command.release(self.folder, CARD))
+
+    def test_nothing(self) -> None:
+        self.assertEqual("No card is in quarantine.\n", self.listed())
+        self.assertEqual("[]\n", self.listed(as_json=True))
+        self.assertIn(f"GPU {CARD} is not in quarantine", self.release(1))
+
+    def test_listed_and_released(self) -> None:
+        self.put()
+        self.assertRegex(self.listed(), rf"^{CARD} \(10de:2335\): since 20.*: it has a stain; wipe")
+        (entry,) = json.loads(self.listed(as_json=True))
+        self.assertEqual((CARD, "it has a stain"), (entry["address"], entry["reason"]))
+        self.assertRegex(self.release(0), rf"^Released: {CARD} \(10de:2335\): since 20.*stain")
+        self.assertEqual({}, quarantine.load(self.folder))
+
+    def test_being_cleaned(self) -> None:
+        self.put(cleaning=True)
+        self.assertIn("it is being cleaned since 20", self.listed())
+
+    def test_not_an_address(self) -> None:
+        for address in ("../etc/passwd", ""):
+            self.assertRaises(exception.InvalidPciAddress, command.release, self.folder, address)
+
+
+class CommandLineTest(base.CommandTestCase):
+    def test_listed_by_both_commands(self) -> None:
+        self.configure("lxc")
+        host = hosts.Host(self.root)
+        host.add_gpu(CARD, "10de", "2335", driver="nvidia")
+        entry = quarantine.entry(cards.card(CARD), "it has a stain", "wipe it")
+        quarantine.put(self.root / "gpu-quarantine", entry)
+        (card,) = json.loads(self.nova_gpu("list", "--json").stdout)
+        self.assertFalse(card["offered"])
+        self.assertIn("it has a stain; wipe it", card["reason"])
+        self.assertIn("it has a stain; wipe it", self.nova_gpu("quarantine", "list").stdout)
+        self.assertEqual(0, self.nova_gpu("quarantine", "release", CARD).returncode)
+        self.assertEqual(1, self.nova_gpu("quarantine", "release", "nonsense").returncode)
+        self.assertEqual(2, self.nova_gpu("quarantine", "release").returncode)
