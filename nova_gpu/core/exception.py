@@ -9,6 +9,7 @@
     │   ├── InvalidExtraSpec    key, value, reason, what is allowed
     │   ├── InvalidOption       [gpu] option, value, reason, remedy
     │   ├── InvalidCDISpec      a CDI file: path, reason
+    │   ├── InvalidRecord       a file that nova-gpu wrote for itself: path, reason
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
     ├── FileChanged             somebody has changed a file that nova-gpu wrote
@@ -67,6 +68,15 @@ class InvalidOption(InvalidValue):
 class InvalidCDISpec(InvalidValue):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"CDI file {path} is ignored: {reason}")
+        self.path, self.reason = path, reason
+
+
+class InvalidRecord(InvalidValue):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} is not as nova-gpu wrote it: {reason}; restore it from a backup, or move it "
+            "away and undo by hand what it was for"
+        )
         self.path, self.reason = path, reason
 
 

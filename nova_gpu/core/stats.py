@@ -57,5 +57,5 @@ def loads(text: str) -> HostStats:
             raise TypeError("hypervisor must be a string")
         groups = tuple(GroupStats(**group) for group in fields["groups"])
         return HostStats(hypervisor=fields["hypervisor"], groups=groups)
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e

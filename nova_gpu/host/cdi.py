@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
 from oslo_log import log as logging
 
 from nova_gpu.core import contents, exception
-from nova_gpu.host import cdi_schema, trust
+from nova_gpu.host import cdi_file, trust
 
 LOG = logging.getLogger(__name__)
 
@@ -109,10 +106,7 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
 
     :raises InvalidCDISpec: where it cannot be read, believed or understood
     """
-    document = _document(path, _read(path, owner_uid))
-    reason = cdi_schema.fault(document)
-    if reason is not None:
-        raise exception.InvalidCDISpec(str(path), reason)
+    document = cdi_file.load(path, owner_uid)
     common = _edits(document.get("containerEdits", {}))
     return tuple(
         Device(
@@ -141,55 +135,6 @@ def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device]:
                 yield from load(folder / name, owner_uid)
             except exception.InvalidCDISpec as error:
                 LOG.warning("%s", error)
-
-
-def _read(path: pathlib.Path, owner_uid: int) -> str:
-    """What is believed is what is read: both are asked of the open file."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            reason = trust.distrust(status, owner_uid)
-            if reason is None and not stat.S_ISREG(status.st_mode):
-                reason = "it is not a regular file"
-            if reason is None:
-                return file.read().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = str(error)
-    raise exception.InvalidCDISpec(str(path), reason)
-
-
-def _document(path: pathlib.Path, text: str) -> Any:
-    try:
-        if path.suffix == ".json":
-            return json.loads(text, object_pairs_hook=_without_repetition)
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        _check_keys(node, set())
-        return None if node is None else loader.construct_document(node)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise exception.InvalidCDISpec(str(path), f"it cannot be parsed: {error}") from error
-
-
-def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
-    return result
-
-
-def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    """YAML would keep the last of two equal keys; *seen* are nodes an alias may lead to again."""
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        _without_repetition([(str(key.value), None) for key, _ in node.value])
-        for _, value in node.value:
-            _check_keys(value, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _check_keys(value, seen)
 
 
 def _edits(document: Mapping[str, Any]) -> Edits:

@@ -14,12 +14,14 @@ import jsonschema
 
 _VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 
-_TEXT = {"type": "string", "pattern": r"\A[^\x00-\x1f]*\Z"}
-_PATH = {"type": "string", "pattern": r"\A/[^\x00-\x1f]*\Z"}
+# What may stand in a domain's XML and in a path: no control characters, no halves of characters.
+_CHARACTER = r"[^\x00-\x1f\ud800-\udfff\ufffe\uffff]"
+_TEXT = {"type": "string", "pattern": rf"\A{_CHARACTER}*\Z"}
+_PATH = {"type": "string", "pattern": rf"\A/{_CHARACTER}*\Z"}
 _UINT32 = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
 _INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 _BOOLEAN = {"type": "boolean"}
-_ENV = {"type": "string", "pattern": r"\A[^=\x00-\x20]+=[^\x00-\x1f]*\Z"}
+_ENV = {"type": "string", "pattern": rf"\A(?:(?![= ]){_CHARACTER})+={_CHARACTER}*\Z"}
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
 
 

@@ -117,12 +117,14 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
 
 def _read(device: str, name: str, class_code: int) -> model.GPU:
     """:raises OSError, ValueError: where what makes it a card cannot be read"""
-    vendor_id = f"{sysfs.hexadecimal(device, 'vendor'):04x}"
-    product_id = f"{sysfs.hexadecimal(device, 'device'):04x}"
+    address = model.PciAddress.parse(name)
+    if str(address) != name:
+        raise ValueError("the kernel would call it " + str(address))
+    vendor_id, product_id = _id(device, "vendor"), _id(device, "device")
     numa_node = sysfs.decimal(device, "numa_node")
     iommu_group = sysfs.link(device, "iommu_group")
     return model.GPU(
-        address=model.PciAddress.parse(name),
+        address=address,
         product=model.Product(vendor_id, product_id),
         class_code=class_code,
         # The kernel says -1 where firmware did not say.
@@ -130,6 +132,14 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
         iommu_group=int(iommu_group) if iommu_group else None,
         driver=sysfs.link(device, "driver"),
     )
+
+
+def _id(device: str, name: str) -> str:
+    """:raises OSError, ValueError: where it is not one of sixteen bits"""
+    number = sysfs.hexadecimal(device, name)
+    if number not in range(1 << 16):
+        raise ValueError(f"{device}/{name} has {number:#x}, and an id has four digits")
+    return f"{number:04x}"
 
 
 def _companions(

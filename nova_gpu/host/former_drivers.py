@@ -16,11 +16,16 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import trust
+from nova_gpu.host import small_files, trust
 from nova_gpu.host.roots import Roots
 
 _DRIVER = re.compile(r"[\w-]+", re.ASCII)
 _SUFFIX = ".json"
+# What reading raises of a file that is not as :func:`save` writes it
+_NOT_OURS = (
+    *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
+    exception.InvalidPciAddress,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,27 +65,26 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
     with _opened(folder) as folder_fd:
         if folder_fd is None:
             return {}
+        path = folder / _name(card)
         try:
-            fd = os.open(_name(card), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
+            with small_files.opened(_name(card), dir_fd=folder_fd, follow=False) as fd:
+                _believe(path, os.fstat(fd))
+                content = json.loads(small_files.text(fd))
+            if content["boot_id"] != _boot_id(roots):
+                return {}
+            overrides = content.get("overrides", {})
+            return {
+                model.PciAddress.parse(address): Former(
+                    _checked(driver), _checked(overrides.get(address))
+                )
+                for address, driver in content["functions"].items()
+            }
         except FileNotFoundError:
             return {}
-        with os.fdopen(fd) as file:
-            _believe(folder / _name(card), os.fstat(fd))
-            text = file.read()
-    try:
-        content = json.loads(text)
-        if content["boot_id"] != _boot_id(roots):
-            return {}
-        overrides = content.get("overrides", {})
-        return {
-            model.PciAddress.parse(address): Former(
-                _checked(driver), _checked(overrides.get(address))
-            )
-            for address, driver in content["functions"].items()
-        }
-    except (ValueError, LookupError, TypeError, AttributeError, exception.GPUError) as error:
-        path = folder / _name(card)
-        raise Untrusted(f"{path} cannot be understood: {error!r}") from error
+        except OSError as error:
+            raise Untrusted(f"{path} cannot be read: {error.strerror}") from error
+        except _NOT_OURS as error:
+            raise Untrusted(f"{path} cannot be understood: {error!r}") from error
 
 
 def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:
@@ -143,7 +147,7 @@ def _believe(path: pathlib.Path, status: os.stat_result) -> None:
 
 def _checked(name: str | None) -> str | None:
     """It becomes part of a path."""
-    if name and not _DRIVER.fullmatch(name):
+    if name is not None and not _DRIVER.fullmatch(name):
         raise ValueError(f"{name!r} is no driver")
     return name
 

@@ -18,7 +18,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import model
 from nova_gpu.host import roots as host_roots
-from nova_gpu.host import sysfs
+from nova_gpu.host import small_files, sysfs
 
 LOG = logging.getLogger(__name__)
 
@@ -221,8 +221,8 @@ def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str,
 def _field(path: pathlib.Path, name: str) -> int | None:
     """A number from a file of lines ``name: value`` as the NVIDIA driver writes them"""
     try:
-        text = path.read_text()
-    except OSError:
+        text = small_files.read(path)
+    except (OSError, ValueError):
         return None
-    match = re.search(rf"^{name}:\s*(\d+)\s*$", text, re.MULTILINE)
+    match = re.search(rf"^{name}:\s*([0-9]{{1,9}})\s*$", text, re.MULTILINE)
     return int(match[1]) if match else None

@@ -63,6 +63,13 @@ def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
         return {}
 
 
+# What reading an answer raises that is not as nvml_probe.py says
+_NOT_UNDERSTOOD = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    exception.InvalidPciAddress,
+)
+
+
 class _NoAnswer(Exception):
     """Why the library's answer is missing."""
 
@@ -89,7 +96,7 @@ def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
         cards = {model.PciAddress.parse(card["address"]): card for card in answer["gpus"]}
         bricks = {address: _bricks(card["nvlinks"]) for address, card in cards.items()}
         return {address: _facts(address, card, bricks) for address, card in cards.items()}
-    except (ValueError, LookupError, TypeError, exception.InvalidPciAddress) as error:
+    except _NOT_UNDERSTOOD as error:
         raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
 
 

@@ -20,6 +20,7 @@ _REMEDY = (
     "the three and the name last, for example 10de:2335 architecture=hopper name=H200 SXM"
 )
 _KEY = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})", re.IGNORECASE)
+_MEMORY = re.compile(r"0*[1-9][0-9]{0,8}")
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporation)\b(\(r\))?\s*")
 
@@ -94,7 +95,7 @@ def _parse_override(line: str) -> model.Product:
         seen.add(fact)
         if fact == "architecture" and _ARCHITECTURE.fullmatch(value.lower()):
             architecture = value.lower()
-        elif fact == "memory_mib" and value.isascii() and value.isdecimal() and int(value) > 0:
+        elif fact == "memory_mib" and _MEMORY.fullmatch(value):
             memory_mib = int(value)
         elif fact in ("architecture", "memory_mib"):
             wanted = "one word" if fact == "architecture" else "a number of MiB above 0"

@@ -7,6 +7,8 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from nova_gpu.core import exception
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Roots:
@@ -20,7 +22,17 @@ class Roots:
 
     @classmethod
     def of(cls, options: Any) -> Roots:
-        """As the options say: the group ``[gpu]``, or what has the same attributes."""
+        """As the options say: the group ``[gpu]``, or what has the same attributes.
+
+        :raises InvalidOption: where one of them is no path
+        """
+        for option in ("sysfs_root", "dev_root", "proc_root", "cdi_spec_dirs"):
+            value = getattr(options, option)
+            for path in (value,) if isinstance(value, str) else value:
+                if "\0" in path:
+                    raise exception.InvalidOption(
+                        option, path, "it has a NUL character", "write the path of a folder"
+                    )
         return cls(
             sysfs=pathlib.Path(options.sysfs_root),
             dev=pathlib.Path(options.dev_root),

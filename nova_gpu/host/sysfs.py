@@ -18,7 +18,7 @@ def attribute(device: str, name: str) -> str:
     :raises OSError: where it is not there (any longer) or the kernel refuses to read it
     """
     path = f"{device}/{name}"
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.read(fd, _PAGE).decode("ascii", "replace").strip()
     except OSError as error:

@@ -16,10 +16,52 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+import jsonschema
+
 from nova_gpu.core import exception
 from nova_gpu.core.boot_files import File
+from nova_gpu.host import small_files
 
 _KEPT = "var/lib/nova-gpu/prepare.json"
+# It has the former contents of boot files, in base64.
+_LARGEST = 16 << 20
+
+_PATH = {"type": "string", "pattern": r"\A[^\x00\ud800-\udfff]*\Z"}
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": 2**32 - 2}
+_BEFORE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "content": {
+            "type": "string",
+            "pattern": r"\A(?:[A-Za-z0-9+/]{4})*[A-Za-z0-9+/]{0,3}={0,2}\Z",
+        },
+        "mode": {**_NUMBER, "maximum": 0o7777},
+        "uid": _NUMBER,
+        "gid": _NUMBER,
+        "mtime_ns": {**_NUMBER, "maximum": 2**63 - 1},
+    },
+    "required": ["content", "mode", "uid", "gid", "mtime_ns"],
+    "additionalProperties": False,
+}
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "files": {
+            "type": "object",
+            "propertyNames": _PATH,
+            "additionalProperties": {
+                "type": "object",
+                "properties": {
+                    "before": {"oneOf": [{"type": "null"}, _BEFORE_SCHEMA]},
+                    "written": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["before", "written"],
+            },
+        },
+        "folders": {"type": "array", "items": _PATH},
+    },
+    "required": ["files", "folders"],
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,10 +197,16 @@ def _missing_folders(paths: Iterable[str], root: pathlib.Path) -> list[str]:
 
 
 def _load(root: pathlib.Path) -> tuple[dict[str, _Entry], list[str]]:
+    """:raises InvalidRecord: where it is not as :func:`_save` writes it"""
     try:
-        content: dict[str, Any] = json.loads((root / _KEPT).read_text())
+        content: dict[str, Any] = json.loads(small_files.read(root / _KEPT, _LARGEST))
+        jsonschema.validate(content, _SCHEMA, jsonschema.Draft202012Validator)
     except FileNotFoundError:
         return {}, []
+    except jsonschema.ValidationError as error:
+        raise exception.InvalidRecord(str(root / _KEPT), error.message) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise exception.InvalidRecord(str(root / _KEPT), str(error)) from error
     entries = {
         path: _Entry(
             _Before(**entry["before"]) if entry["before"] else None, tuple(entry["written"])

@@ -64,7 +64,7 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
     return frozenset(
         source.get("dir", "")
         for _, xml in _domains(host)
-        for source in etree.fromstring(xml.encode()).iterfind("devices/filesystem/source[@dir]")
+        for source in _parsed(xml).iterfind("devices/filesystem/source[@dir]")
     )
 
 
@@ -97,8 +97,10 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[PciAddress]:
     card's by now. PCI addresses stay: somebody may have added one, or copied the domain. Metadata
     that somebody edited into what is no address is none. Who has one function of a card has the
     card; other devices of the host that a guest may have are left out.
+
+    :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
-    domain = etree.fromstring(xml.encode())
+    domain = _parsed(xml)
     found = [parts.card_by_function.get(function) for function in _hostdevs(domain)]
     ours = _metadata(domain)
     if ours is None:
@@ -106,18 +108,31 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[PciAddress]:
     return frozenset(card for card in found if card) | (ours or frozenset())
 
 
+def _parsed(xml: str) -> etree._Element:
+    """:raises DomainsUnreadable: where it is no XML"""
+    try:
+        return etree.fromstring(xml.encode())
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise exception.DomainsUnreadable(f"a domain's XML cannot be parsed: {error}") from error
+
+
 def _metadata(domain: etree._Element) -> frozenset[PciAddress] | None:
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
     if ours is not None:
         with contextlib.suppress(exception.InvalidPciAddress):
-            return frozenset(PciAddress.parse(each.get("address", "")) for each in ours)
+            gpus = ours.iterchildren(tag=etree.Element)  # and no comment of somebody's
+            return frozenset(PciAddress.parse(each.get("address", "")) for each in gpus)
     return None
 
 
 def _hostdevs(domain: etree._Element) -> Iterator[PciAddress]:
     for address in domain.iterfind("devices/hostdev[@type='pci']/source/address"):
-        parts = (int(address.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function"))
-        yield PciAddress(*parts)
+        texts = [address.get(part, "0") for part in ("domain", "bus", "slot", "function")]
+        try:
+            yield PciAddress(*(int(text, 16) for text in texts))
+        except ValueError as error:
+            reason = f"a domain has a PCI device at {':'.join(texts)}"
+            raise exception.DomainsUnreadable(reason) from error
 
 
 def _nodes(domain: etree._Element) -> Iterator[str]:

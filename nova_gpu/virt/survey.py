@@ -30,13 +30,13 @@ class Survey:
     """
 
     def __init__(self) -> None:
-        self.roots = Roots.of(CONF.gpu)
         self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self._device_spec = pci_aliases.DeviceSpec(
             CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
         )
         try:
+            self.roots = Roots.of(CONF.gpu)
             self._selection = selection.Selection.parse(
                 CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
             )

@@ -121,7 +121,7 @@ class TestRefusal(CDITestCase):
         self.refused(self.write("etc/a.yaml", "devices:\n- name: a\n  name: b\n"), "'name'")
 
     def test_a_yaml_alias_that_leads_to_itself(self) -> None:
-        self.refused(self.write("etc/a.yaml", "&a [*a]"), "object")
+        self.refused(self.write("etc/a.yaml", "&a [*a]"), "contains itself")
 
     def test_another_owner(self) -> None:
         self.refused(self.save("etc/a.json", document()), f"uid {UID}", owner_uid=UID + 1)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Properties that hold of any input: what nobody has written yet, too.
+
+In the unit suite each property is tried with the same few inputs every time. ``python -m
+tools.fuzz`` tries as many as it is told, other ones each time.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import os
+import pathlib
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fixtures
+import hypothesis
+from hypothesis import strategies as st
+from oslotest import base
+
+# The number of inputs of each property, and where a long run leaves how many there were.
+EXAMPLES = "NOVA_GPU_FUZZ_EXAMPLES"
+TALLY = "NOVA_GPU_FUZZ_TALLY"
+_SHORT = 30
+
+# No reader may take longer for one input, nor more memory than so much above what the process has.
+LONGEST_S = 10.0
+MEMORY = 512 << 20
+
+_tally: collections.Counter[str] = collections.Counter()
+
+# Anything a text may have, also half of a surrogate pair, which JSON can say and UTF-8 cannot.
+TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def fuzzed(*, share: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
+    """Has a test method called with many inputs, each drawn from *strategies*.
+
+    :param share: how many, of as many as others get: less where one takes long
+    """
+    examples = int(os.environ.get(EXAMPLES, 0))
+
+    def decorate(test: Any) -> Any:
+        @functools.wraps(test)
+        def counted(self: Any, **inputs: Any) -> None:
+            _tally[test.__qualname__] += 1
+            started = time.monotonic()
+            test(self, **inputs)
+            if (took := time.monotonic() - started) > LONGEST_S:
+                raise AssertionError(f"it took {took:.1f} s")
+
+        given = hypothesis.given(**strategies)(counted)
+        return hypothesis.settings(
+            max_examples=max(1, round((examples or _SHORT) * share)),
+            derandomize=not examples,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )(given)
+
+    return decorate
+
+
+class FuzzTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        # A long run takes longer than any one test may.
+        os.environ["OS_TEST_TIMEOUT"] = "0" if EXAMPLES in os.environ else "300"
+        super().setUp()
+        self.useFixture(fixtures.FakeLogger("nova_gpu", level=100))
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.addCleanup(_note)
+
+    def execute_example(self, run: Callable[[], Any]) -> Any:
+        with bounded_memory():
+            return run()
+
+
+@contextlib.contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Reading a huge file whole ends in MemoryError."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _note() -> None:
+    path = os.environ.get(TALLY)
+    if path:
+        lines = [f"{name} {count}\n" for name, count in sorted(_tally.items())]
+        pathlib.Path(path).write_text("".join(lines))
+
+
+def open_files() -> int:
+    """How many files this process has open"""
+    assert sys.platform == "linux"
+    return len(os.listdir("/proc/self/fd"))

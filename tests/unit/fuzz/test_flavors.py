@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+from nova import exception as nova_exception
+
+from nova_gpu.api import extra_specs
+from nova_gpu.core import condition, exception, guest_options, names, query, request
+from tests.unit.fuzz import base
+
+_OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]
+_NAMES = ["fermi", "Hopper", "XE-HPC", "LXC", "KVM", "qemu", "unknown", "a.b+c", "__", ""]
+_WORDS = st.sampled_from(_OPERATORS + _NAMES) | st.integers().map(str) | base.TEXT
+_VALUES = st.lists(_WORDS, max_size=5).map(" ".join) | base.TEXT
+_SUFFIX = st.sampled_from(["", "", "1", "_gpu", "-x"]) | base.TEXT
+_TRAITS = st.sampled_from(
+    [
+        names.TRAIT_GPU,
+        "CUSTOM_GPU_ARCH_FERMI",
+        "CUSTOM_GPU_ARCH_UNKNOWN",
+        "CUSTOM_GPU_HYPERVISOR_LXC",
+        "HW_GPU_API_VULKAN",
+        "HW_CPU_X86_AVX",
+    ]
+)
+_KEYS = (
+    st.sampled_from(
+        [names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE, names.OPTION_ROM]
+    )
+    | _SUFFIX.map(lambda suffix: f"resources{suffix}:PGPU")
+    | st.sampled_from(["resources:VCPU", "resources:VGPU", "group_policy", "hw:mem_page_size"])
+    | st.tuples(_SUFFIX, _TRAITS).map(lambda pair: f"trait{pair[0]}:{pair[1]}")
+    | base.TEXT
+)
+_COUNTS = st.integers(0, 1025).map(str) | st.integers(0, 9).map(lambda n: f"= {n}")
+_VERDICTS = st.sampled_from(["required", "forbidden", "preferred"])
+FLAVORS = st.dictionaries(_KEYS, _COUNTS | _VERDICTS | _VALUES, max_size=8)
+
+# Such that ask for something, more often than not: of the others there is little to read.
+_ASKING = st.fixed_dictionaries(
+    {},
+    optional={
+        names.GPUS: st.integers(1, 4).map(str),
+        names.GPU_ARCH: st.sampled_from(_NAMES) | _VALUES,
+        names.HYPERVISOR: st.sampled_from(_NAMES) | _VALUES,
+        "resources:PGPU": st.integers(0, 4).map(str),
+        "resources1:PGPU": st.integers(0, 4).map(str),
+        "resources:VGPU": st.sampled_from(["0", "1"]),
+        "trait:CUSTOM_GPU_ARCH_FERMI": _VERDICTS,
+        "trait1:CUSTOM_GPU": _VERDICTS,
+    },
+)
+
+
+class FlavorTest(base.FuzzTestCase):
+    @base.fuzzed(flavor=FLAVORS | _ASKING)
+    def test_is_read_or_refused(self, flavor: Mapping[str, str]) -> None:
+        try:
+            asked = request.parse(flavor)
+        except exception.InvalidExtraSpec as error:
+            self.assertIn(error.key, flavor)
+            return
+        if asked is None:
+            self.assertNotIn(names.GPUS, flavor)
+            return
+        self.assertTrue(request.asks_for_gpus(flavor))
+        self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
+
+    @base.fuzzed(flavor=FLAVORS | _ASKING, known=st.sets(_TRAITS))
+    def test_as_a_query_it_asks_for_the_same(
+        self, flavor: Mapping[str, str], known: set[str]
+    ) -> None:
+        try:
+            asked = request.parse(flavor)
+            specs = query.extra_specs(flavor, asked, known) if asked else None
+        except exception.InvalidExtraSpec:
+            return
+        if asked is None or specs is None:
+            return
+        again = request.parse(specs)
+        assert again is not None
+        self.assertEqual(asked.count, again.count)
+        self.assertEqual(asked.architecture, again.architecture)
+        self.assertEqual(specs, query.extra_specs(specs, again, known))
+
+    @base.fuzzed(value=_VALUES)
+    def test_the_api_takes_what_the_scheduler_reads(self, value: str) -> None:
+        for validator in extra_specs.register():
+            try:
+                validator.validate(validator.name, value)
+            except nova_exception.ValidationError:
+                continue
+            if validator.name == names.GPUS:
+                parsed = request.parse({names.GPUS: value})
+                assert parsed is not None
+                self.assertTrue(1 <= parsed.count <= request.MAX_GPUS)
+            elif validator.name == names.OPTION_ROM:
+                guest_options.option_rom({names.OPTION_ROM: value})
+            elif validator.name != names.HYPERVISOR_TYPE:
+                read = request.parse({names.GPUS: "1", validator.name: value})
+                assert read is not None
+                self.assertTrue(read.architecture or read.hypervisor)
+
+    @base.fuzzed(value=_VALUES, name=st.none() | st.sampled_from(_NAMES) | base.TEXT)
+    def test_what_is_not_known_satisfies_nothing(self, value: str, name: str | None) -> None:
+        try:
+            read = condition.parse(names.GPU_ARCH, value)
+        except exception.InvalidExtraSpec:
+            return
+        if names.word(name) is None:
+            self.assertFalse(read.matches(name))

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from nova_gpu.core import exception, inventory, model
+from nova_gpu.host import products, selection
+from nova_gpu.host.roots import Roots
+from tests.unit.fuzz import base
+
+_IDS = st.from_regex(r"[0-9a-fA-F]{4}", fullmatch=True)
+_VENDORS = st.lists(_IDS | base.TEXT | st.sampled_from(["0x10de", " 10de ", "10dé"]), max_size=3)
+_ADDRESSES = st.lists(
+    st.from_regex(r"[0-9a-fA-F]{4,8}:[0-9a-f]{2}:[0-3][0-9a-f]\.[0-9]", fullmatch=True) | base.TEXT,
+    max_size=3,
+)
+_KEYS = st.tuples(_IDS, _IDS).map(":".join) | base.TEXT
+_FACTS = st.sampled_from(
+    [
+        *("architecture=hopper", "architecture=", "name=H200 SXM", "name=", "=", "name"),
+        *(f"memory_mib={value}" for value in ("0", "1", "\u0663", "9" * 5000)),
+    ]
+)
+_LINES = st.lists(
+    st.tuples(_KEYS, st.lists(_FACTS | base.TEXT, max_size=3)).map(
+        lambda parts: " ".join([parts[0], *parts[1]])
+    ),
+    max_size=3,
+)
+
+
+class OptionsTest(base.FuzzTestCase):
+    @base.fuzzed(vendors=_VENDORS, addresses=_ADDRESSES, product_ids=st.lists(_KEYS, max_size=3))
+    def test_selection(
+        self, vendors: Sequence[str], addresses: Sequence[str], product_ids: Sequence[str]
+    ) -> None:
+        try:
+            chosen = selection.Selection.parse(vendors, addresses, product_ids)
+        except exception.InvalidOption as error:
+            given = {"vendors": vendors, "addresses": addresses, "product_ids": product_ids}
+            self.assertIn(error.value, given[error.option])
+            return
+        for text in addresses:
+            address = model.PciAddress.parse(text.strip())
+            self.assertTrue(chosen.names(address, model.Product("ffff", "ffff")))
+            self.assertEqual(address, model.PciAddress.parse(str(address)))
+
+    @base.fuzzed(lines=_LINES)
+    def test_products(self, lines: Sequence[str]) -> None:
+        try:
+            described = products.parse_overrides(lines)
+        except exception.InvalidOption as error:
+            self.assertIn(error.value, lines)
+            return
+        for product in described.values():
+            self.assertTrue(product.name or product.architecture or product.memory_mib)
+            for trait in inventory.traits(product, "LXC", ()):
+                self.assertRegex(trait, r"\A[A-Z0-9_]{1,255}\Z")
+
+    @base.fuzzed(path=base.TEXT, folders=st.lists(base.TEXT, max_size=2))
+    def test_roots(self, path: str, folders: list[str]) -> None:
+        class Options:
+            sysfs_root, dev_root, proc_root, cdi_spec_dirs = path, path, path, folders
+
+        try:
+            roots = Roots.of(Options)
+        except exception.InvalidOption as error:
+            self.assertIn(error.value, [path, *folders])
+            return
+        for each in (roots.sysfs, *roots.cdi_spec_dirs):
+            # No option has half a character.
+            with contextlib.suppress(OSError, UnicodeEncodeError):
+                os.listdir(each)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+from hypothesis import strategies as st
+
+from nova_gpu.core import boot_files, exception, model, stats
+from nova_gpu.host import former_drivers, nvml, written_files
+from nova_gpu.host.roots import Roots
+from tests.fixtures import hosts
+from tests.unit.fuzz import base, damage
+
+_CARD = model.PciAddress.parse("0000:04:00.0")
+_BOOT = "6f0e5a3c"
+_TEXTS = (
+    base.JSON.map(json.dumps) | base.TEXT | st.sampled_from(["[" * 20_000, "1e999", "NaN", "{"])
+)
+
+
+def _with(fields: dict[str, Any], odd: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """*fields*, of which one or another has an odd value or is not there"""
+    each = {key: st.just(value) | odd for key, value in fields.items()}
+    return st.fixed_dictionaries({}, optional=each) | st.fixed_dictionaries(each)
+
+
+_ODD = base.JSON | st.sampled_from([2**64, 1e308, float("inf"), "9" * 5000])
+_GROUP = {"provider": "p", "product": "10de:1091", "architecture": None, "mode": "lxc", "total": 8}
+_STATS = _with(
+    {"v": 1, "hypervisor": "LXC", "groups": [_GROUP]},
+    st.lists(_with(_GROUP, _ODD), max_size=2) | _ODD,
+)
+_CARD_OF_NVML = {
+    "address": "00000000:19:00.0",
+    "name": "NVIDIA H200",
+    "architecture": 9,
+    "memory": 150754820096,
+    "compute_capability": [9, 0],
+    "uuid": "GPU-1",
+    "minor": 0,
+    "nvlinks": [["00000000:05:00.0", 2]],
+}
+_NVML = _with({"gpus": [_CARD_OF_NVML]}, st.lists(_with(_CARD_OF_NVML, _ODD), max_size=2) | _ODD)
+_FORMER = _with(
+    {
+        "boot_id": _BOOT,
+        "functions": {str(_CARD): "nouveau"},
+        "overrides": {str(_CARD): "nouveau"},
+    },
+    _ODD | st.dictionaries(st.sampled_from([str(_CARD), "x"]) | base.TEXT, _ODD, max_size=2),
+)
+_BEFORE = {"content": "", "mode": 0o644, "uid": 0, "gid": 0, "mtime_ns": 1}
+_KEPT = _with(
+    {"files": {"/etc/a": {"before": _BEFORE, "written": ["x"]}}, "folders": ["etc"]},
+    _ODD
+    | st.dictionaries(
+        st.sampled_from(["/etc/a", "/etc/b"]),
+        _with({"before": _BEFORE, "written": ["x"]}, _with(_BEFORE, _ODD) | _ODD),
+        max_size=2,
+    ),
+)
+
+
+class ReportedTest(base.FuzzTestCase):
+    @base.fuzzed(text=_STATS.map(json.dumps) | _TEXTS)
+    def test_stats_of_a_host(self, text: str) -> None:
+        try:
+            read = stats.loads(text)
+        except exception.InvalidStats:
+            return
+        self.assertEqual(read, stats.loads(stats.dumps(read)))
+        for group in read.groups:
+            self.assertGreaterEqual(group.total, 0)
+            self.assertIsInstance(group.provider, str)
+
+    @base.fuzzed(text=_NVML.map(json.dumps) | _TEXTS)
+    def test_an_answer_about_nvml(self, text: str) -> None:
+        try:
+            # The answer of a process, whose starting has tests of its own
+            facts = nvml._parse(text.encode("utf-8", "replace"))
+        except nvml._NoAnswer:
+            return
+        for each in facts.values():
+            self.assertIsInstance(each.name, str | None)
+            self.assertIsInstance(each.uuid, str | None)
+            self.assertIsInstance(each.memory_mib, int | None)
+            self.assertIsInstance(each.minor, int | None)
+
+
+class KeptTest(base.FuzzTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        host = hosts.Host(self.root / "host")
+        (host.roots.proc / "sys/kernel/random").mkdir(parents=True)
+        (host.roots.proc / "sys/kernel/random/boot_id").write_text(f"{_BOOT}\n")
+        self.roots: Roots = host.roots
+        self.folder = self.root / "gpu-bindings"
+        nouveau = former_drivers.Former("nouveau", "nouveau")
+        former_drivers.save(self.folder, _CARD, {_CARD: nouveau}, self.roots)
+        (self.file,) = self.folder.iterdir()
+
+    def check_formers(self) -> None:
+        before = base.open_files()
+        try:
+            formers = former_drivers.load(self.folder, _CARD, self.roots)
+        except former_drivers.Untrusted:
+            formers = {}
+        for former in formers.values():
+            for name in (former.driver, former.override):
+                # It becomes part of a path.
+                if name is not None:
+                    self.assertRegex(name, r"\A[A-Za-z0-9_-]+\Z")
+        self.assertEqual(before, base.open_files())
+
+    @base.fuzzed(text=_FORMER.map(json.dumps) | _TEXTS)
+    def test_former_drivers(self, text: str) -> None:
+        self.file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        self.check_formers()
+
+    @base.fuzzed(harm=damage.HARMS, whole=st.booleans())
+    def test_former_drivers_in_what_is_no_file(self, harm: damage.Harm, whole: bool) -> None:
+        with damage.done(self.folder if whole else self.file, harm):
+            self.check_formers()
+            former_drivers.recorded(self.folder)
+
+    @base.fuzzed(text=_KEPT.map(json.dumps) | _TEXTS)
+    def test_what_prepare_keeps(self, text: str) -> None:
+        root = self.root / "prepared"
+        kept = root / "var/lib/nova-gpu/prepare.json"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(text.encode("utf-8", "surrogatepass"))
+        outside = _listed(self.root) - _listed(root)
+        for action in (
+            lambda: written_files.changes([boot_files.File("/etc/a", "text\n")], root),
+            lambda: written_files.undo(root),
+        ):
+            try:
+                action()
+            except exception.GPUError as error:
+                self.assertTrue(str(error))
+        self.assertEqual(outside, _listed(self.root) - _listed(root))
+
+    @base.fuzzed(harm=damage.HARMS)
+    def test_what_prepare_keeps_in_what_is_no_file(self, harm: damage.Harm) -> None:
+        root = self.root / "prepared"
+        file = boot_files.File("/etc/a", "text\n")
+        written_files.apply([file], root)
+        with damage.done(root / "var/lib/nova-gpu/prepare.json", harm):
+            try:
+                written_files.changes([file], root)
+            except (exception.GPUError, OSError) as error:
+                self.assertTrue(str(error))
+
+
+def _listed(root: pathlib.Path) -> set[str]:
+    return {os.path.join(folder, name) for folder, _, files in os.walk(root) for name in files}

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tools.fuzz --examples 1000000``: the properties of tests/unit/fuzz, with many inputs.
+
+In every run they are others. It prints how many each property was tried with, and one that does not
+hold with the smallest input that shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "tests/unit/fuzz"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """:returns: 0 where every property held, else 1"""
+    parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
+    parser.add_argument(
+        "--examples", type=int, default=1_000_000, help="inputs in all (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-k", dest="pattern", default="", help="only properties whose name has this in it"
+    )
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    names = [name for name in _properties() if options.pattern in name]
+    tally: dict[str, int] = {}
+    failed = []
+    left = options.examples
+    for done, name in enumerate(names):
+        # What one was given less of than the others, because it is slow, the later ones have more.
+        held, counts = _run(name, max(1, left // (len(names) - done)))
+        if not held:
+            failed.append(name)
+        tally |= counts
+        left = max(0, options.examples - sum(tally.values()))
+        print(f"{name}: {sum(counts.values())} inputs, {'holds' if held else 'FAILED'}", flush=True)
+    minutes = (time.monotonic() - started) / 60
+    print(f"{sum(tally.values())} inputs in {minutes:.1f} min, {len(failed)} properties failed")
+    return 1 if failed or not names else 0
+
+
+def _properties() -> Iterator[str]:
+    """Those that cost most for an input first, so that the others make up the number"""
+    slow = {"test_sysfs": 0, "test_cdi": 1}
+    files = sorted(FOLDER.glob("test_*.py"), key=lambda path: (slow.get(path.stem, 2), path.stem))
+    for path in files:
+        test_case = None
+        for line in path.read_text().splitlines():
+            if line.startswith("class ") and "FuzzTestCase" in line:
+                test_case = line.split("(")[0].removeprefix("class ")
+            if test_case and line.startswith("    def test_"):
+                method = line.split("(")[0].removeprefix("    def ")
+                yield f"tests.unit.fuzz.{path.stem}.{test_case}.{method}"
+
+
+def _run(name: str, examples: int) -> tuple[bool, Mapping[str, int]]:
+    with tempfile.NamedTemporaryFile("r") as tally:
+        environment = {
+            **os.environ,
+            "NOVA_GPU_FUZZ_EXAMPLES": str(examples),
+            "NOVA_GPU_FUZZ_TALLY": tally.name,
+        }
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "unittest", name],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        pairs = [line.split() for line in Path(tally.name).read_text().splitlines()]
+    if done.returncode:
+        print(done.stdout + done.stderr)
+    return done.returncode == 0, {pair[0]: int(pair[1]) for pair in pairs}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
