@@ -28,6 +28,7 @@ from oslo_utils import timeutils
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import small_files
 
 _SUFFIX = ".json"
 
@@ -149,11 +150,13 @@ def _path(folder: pathlib.Path, address: PciAddress) -> pathlib.Path:
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:
     """:raises FileNotFoundError: where it went away meanwhile"""
     try:
-        content = json.loads(path.read_text())
-        texts = {name: content[name] for name in ("product", "reason", "remedy", "since")}
-        if not all(isinstance(text, str) for text in texts.values()):
+        with small_files.opened(path, follow=False) as fd:
+            content = json.loads(small_files.text(fd))
+        texts = {name: content[name] for name in ("reason", "remedy", "since")}
+        product = content["product"]
+        if not all(isinstance(text, str) for text in (*texts.values(), product or "")):
             raise TypeError("text is expected")
-        return Entry(address, cleaning=content["cleaning"] is True, **texts)
+        return Entry(address, product, cleaning=content["cleaning"] is True, **texts)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

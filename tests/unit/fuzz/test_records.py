@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from nova_gpu.core import boot_files, exception, model, stats
-from nova_gpu.host import former_drivers, nvml, written_files
+from nova_gpu.host import former_drivers, nvml, quarantine, written_files
 from nova_gpu.host.roots import Roots
-from tests.fixtures import hosts
+from tests.fixtures import cards, hosts
 from tests.unit.fuzz import base, damage
 
 _CARD = model.PciAddress.parse("0000:04:00.0")
@@ -61,6 +61,18 @@ _KEPT = _with(
         _with({"before": _BEFORE, "written": ["x"]}, _with(_BEFORE, _ODD) | _ODD),
         max_size=2,
     ),
+)
+
+_QUARANTINED = _with(
+    {
+        "address": str(_CARD),
+        "product": "10de:2335",
+        "reason": "a stain",
+        "remedy": "wipe it",
+        "since": "2026-11-21T15:40:11+00:00",
+        "cleaning": False,
+    },
+    _ODD,
 )
 
 
@@ -153,6 +165,39 @@ class KeptTest(base.FuzzTestCase):
                 written_files.changes([file], root)
             except (exception.GPUError, OSError) as error:
                 self.assertTrue(str(error))
+
+
+class QuarantineTest(base.FuzzTestCase):
+    """Whatever stands in its file, a card is free only where it says that it was being cleaned, or
+    that it is about another product."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = self.root / "gpu-quarantine"
+        self.card = cards.card(str(_CARD))
+        quarantine.put(self.folder, quarantine.entry(self.card, "a stain", "wipe it"))
+        (self.file,) = self.folder.iterdir()
+
+    def check(self) -> None:
+        before = base.open_files()
+        kept = quarantine.reasons(self.folder, [self.card])
+        if not kept:
+            found = quarantine.load(self.folder).get(_CARD)
+            assert found
+            self.assertTrue(found.cleaning or found.product != self.card.product.key)
+            self.assertIsInstance(found.product, str)
+        self.assertEqual(before, base.open_files())
+
+    @base.fuzzed(text=_QUARANTINED.map(json.dumps) | _TEXTS)
+    def test_text(self, text: str) -> None:
+        self.file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        self.check()
+
+    @base.fuzzed(harm=damage.HARMS, whole=st.booleans())
+    def test_what_is_no_file(self, harm: damage.Harm, whole: bool) -> None:
+        with damage.done(self.folder if whole else self.file, harm):
+            if os.path.lexists(self.file):
+                self.check()
 
 
 def _listed(root: pathlib.Path) -> set[str]:
