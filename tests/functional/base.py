@@ -53,7 +53,6 @@ class GPUServersTestBase(readings.ReadingTestBase):
                 _migrate_disk_and_power_off,
             )
         )
-        self.flags(service_down_time=3600)
         self.flags(nvml=False, group="gpu")
         self.flags(state_path=self.useFixture(fixtures.TempDir()).path)
 
@@ -66,6 +65,8 @@ class GPUServersTestBase(readings.ReadingTestBase):
         self.flags(compute_driver="gpu.GPULibvirtDriver")
 
     def _setup_scheduler_service(self) -> Any:
+        # No service reports; see setUp(). The scheduler reads this once, when it is started.
+        self.flags(service_down_time=3600)
         self.flags(
             available_filters=[
                 "nova.scheduler.filters.all_filters",
