@@ -14,22 +14,24 @@ from tests.functional import kvm
 IMAGE = kvm.IMAGE
 
 
-class KVMTest(kvm.KVMServersTestBase):
-    """Each has two functions, and both are reset."""
-
+class ResetTestBase(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
         self.server = self.boot(self.gpu_flavor(1))
 
-    def resets(self) -> list[str]:
+    def resets(self, host: str = "host1") -> list[str]:
         """The functions that were reset since it was asked last"""
-        files = [path / "reset" for path in self.hosts["host1"].devices.iterdir()]
+        files = [path / "reset" for path in self.hosts[host].devices.iterdir()]
         found = sorted(file.parent.name for file in files if file.exists() and file.read_text())
         for file in files:
             if file.exists():
                 file.write_text("")
         return found
+
+
+class KVMTest(ResetTestBase):
+    """Each has two functions, and both are reset."""
 
     def test_delete(self) -> None:
         self._delete_server(self.server)
@@ -55,6 +57,32 @@ class KVMTest(kvm.KVMServersTestBase):
         self._wait_for_assert(lambda: self.assertInventory(total=4, reserved=1))
         self.assertIn(f"{kvm.ALL[0]} does not answer after its reset", self.stdlog.logger.output)
         self.assertGPUs(self.boot(self.gpu_flavor(3)), kvm.ALL[1:])
+
+
+class MovesTest(ResetTestBase):
+    """At the other host somebody has the card of the same address."""
+
+    MINE = ("0000:3b:00.0", "0000:3b:00.1")
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host2")
+        self.stranger = self.boot(self.gpu_flavor(1), host="host2")
+        self._resize_server(self.server, self.flavor(gpus="= 1", note="another"))
+        self.assertEqual(([], []), (self.resets(), self.resets("host2")))
+
+    def test_confirm(self) -> None:
+        self.confirm(self.server, source="host1")
+        self.assertEqual((list(self.MINE), []), (self.resets(), self.resets("host2")))
+        self.assertGPUs(self.stranger, [self.MINE[0]], "host2")
+
+    def test_revert(self) -> None:
+        self._revert_resize(self.server)
+        self.assertEqual(
+            ([], ["0000:5e:00.0", "0000:5e:00.1"]), (self.resets(), self.resets("host2"))
+        )
+        self.assertGPUs(self.server, [self.MINE[0]])
+        self.assertGPUs(self.stranger, [self.MINE[0]], "host2")
 
 
 class LateBoundTest(kvm.KVMServersTestBase):
