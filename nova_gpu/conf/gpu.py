@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from nova_gpu.conf import cleaning
+from nova_gpu.conf import cleaning, health
 from nova_gpu.core import mmio
 
 GROUP = cfg.OptGroup(
@@ -95,6 +95,7 @@ Related options:
 * ``[gpu]nvml``
 """,
     ),
+    *health.OPTS,
     cfg.BoolOpt(
         "allow_privileged_containers",
         default=False,

@@ -12,6 +12,7 @@
     │   ├── InvalidRecord       a file that nova-gpu wrote for itself: path, reason
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
+    ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
     ├── FileChanged             somebody has changed a file that nova-gpu wrote
     ├── NotClean                a card may not be given to the next tenant
     ├── PlacementFailed         Placement did not answer: url, reason
@@ -95,6 +96,20 @@ class DiscoveryFailed(GPUError):
             f"The host's GPUs cannot be listed: {path}: {reason}; check [gpu]sysfs_root"
         )
         self.path, self.reason = path, reason
+
+
+class KernelLogUnreadable(GPUError):
+    """Its arguments are kept as they are, as those of :class:`BindingFailed`."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"The kernel's log {self.path} cannot be read: {self.reason}; what NVIDIA's driver "
+            "reports there (Xids) is not known"
+        )
 
 
 class FileChanged(GPUError):

@@ -70,7 +70,7 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
             with small_files.opened(_name(card), dir_fd=folder_fd, follow=False) as fd:
                 _believe(path, os.fstat(fd))
                 content = json.loads(small_files.text(fd))
-            if content["boot_id"] != _boot_id(roots):
+            if content["boot_id"] != roots.boot_id():
                 return {}
             overrides = content.get("overrides", {})
             return {
@@ -99,7 +99,7 @@ def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: 
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o755)
     content = {
-        "boot_id": _boot_id(roots),
+        "boot_id": roots.boot_id(),
         "functions": {str(address): former.driver for address, former in formers.items()},
         "overrides": {str(a): former.override for a, former in formers.items() if former.override},
     }
@@ -154,7 +154,3 @@ def _checked(name: str | None) -> str | None:
 
 def _name(card: model.PciAddress) -> str:
     return f"{card}{_SUFFIX}"
-
-
-def _boot_id(roots: Roots) -> str:
-    return (roots.proc / "sys/kernel/random/boot_id").read_text().strip()

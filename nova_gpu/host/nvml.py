@@ -13,13 +13,17 @@ import json
 import logging
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core import exception, model
+from nova_gpu.core.health import NvmlHealth
 from nova_gpu.host import child, products
 
 LOG = logging.getLogger(__name__)
+
+# The driver whose cards the library knows
+DRIVER = "nvidia"
 
 _PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
 
@@ -63,6 +67,20 @@ def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
         return {}
 
 
+def health(
+    addresses: Iterable[model.PciAddress], timeout_s: float
+) -> Mapping[model.PciAddress, NvmlHealth]:
+    """How those of the cards are that the library has; as :func:`query` where it fails."""
+    wanted = [str(address) for address in addresses]
+    if not wanted:
+        return {}
+    try:
+        return _parse_health(_run([sys.executable, "-P", str(_PROBE), *wanted], timeout_s))
+    except _NoAnswer as error:
+        _report(str(error))
+        return {}
+
+
 # What reading an answer raises that is not as nvml_probe.py says
 _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
@@ -78,8 +96,8 @@ class _NoAnswer(Exception):
 def _report(reason: str) -> None:
     """Once for each reason: the periodic task asks every minute."""
     LOG.warning(
-        "NVML tells nothing about this host's NVIDIA GPUs: %s. Their memory, UUIDs and NVLinks are "
-        "unknown; set [gpu]nvml = false if that is meant to be.",
+        "NVML tells nothing about this host's NVIDIA GPUs: %s. Their memory, UUIDs, NVLinks and "
+        "ECC errors are unknown; set [gpu]nvml = false if that is meant to be.",
         reason,
     )
 
@@ -96,6 +114,20 @@ def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
         cards = {model.PciAddress.parse(card["address"]): card for card in answer["gpus"]}
         bricks = {address: _bricks(card["nvlinks"]) for address, card in cards.items()}
         return {address: _facts(address, card, bricks) for address, card in cards.items()}
+    except _NOT_UNDERSTOOD as error:
+        raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
+
+
+def _parse_health(output: bytes) -> Mapping[model.PciAddress, NvmlHealth]:
+    """:raises _NoAnswer: where the probe printed no answer"""
+    try:
+        answer = json.loads(output)
+        if "error" in answer:
+            raise _NoAnswer(answer["error"])
+        return {
+            model.PciAddress.parse(card.pop("address")): NvmlHealth(**card)
+            for card in answer["cards"]
+        }
     except _NOT_UNDERSTOOD as error:
         raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
 

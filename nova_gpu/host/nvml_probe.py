@@ -11,32 +11,46 @@ so that it starts fast::
     {"error": "why there are none"}
 
 ``architecture`` and the second of each NVLink (the kind of device at its other end) are NVML's own
-numbers. What the library does not know of a card is null.
+numbers. What the library does not know of a card is null. With addresses for arguments it says how
+those cards are instead; a card that the library does not have is left out::
+
+    {"cards": [{"address": "0000:19:00.0", "lost": false, "uncorrected": 0, "uncorrected_ever": 3,
+                "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
+                "recovery_action": 0}, ...]}
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def _gpus(nvml: Any) -> list[dict[str, Any]]:
-    def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+def _asking(nvml: Any) -> Callable[..., Any]:
+    """Calls a function of the library; ``None`` where that refuses or has no such function."""
+
+    def ask(name: str, *arguments: Any) -> Any:
         try:
-            return function(*arguments)
-        except nvml.NVMLError:
+            return getattr(nvml, name)(*arguments)
+        except (nvml.NVMLError, AttributeError):
             return None
+
+    return ask
+
+
+def _gpus(nvml: Any) -> list[dict[str, Any]]:
+    ask = _asking(nvml)
 
     def nvlinks(handle: Any) -> list[tuple[str, int]]:
         found = []
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            state = ask(nvml.nvmlDeviceGetNvLinkState, handle, link)
+            state = ask("nvmlDeviceGetNvLinkState", handle, link)
             if state is None:  # the card has no such link, hence no later one
                 break
             if state == nvml.NVML_FEATURE_ENABLED:
-                peer = ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-                kind = ask(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+                peer = ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+                kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
                 if peer is not None and kind is not None:
                     found.append((text(peer.busId), kind))
         return found
@@ -44,24 +58,61 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         # A card that is lost has no handle any more; the others are asked all the same.
-        handle = ask(nvml.nvmlDeviceGetHandleByIndex, index)
-        pci = ask(nvml.nvmlDeviceGetPciInfo, handle) if handle is not None else None
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        pci = ask("nvmlDeviceGetPciInfo", handle) if handle is not None else None
         if pci is None:
             continue
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        memory = ask("nvmlDeviceGetMemoryInfo", handle)
         gpus.append(
             {
                 "address": text(pci.busId),
-                "name": text(ask(nvml.nvmlDeviceGetName, handle)),
-                "architecture": ask(nvml.nvmlDeviceGetArchitecture, handle),
+                "name": text(ask("nvmlDeviceGetName", handle)),
+                "architecture": ask("nvmlDeviceGetArchitecture", handle),
                 "memory": memory and memory.total,
-                "compute_capability": ask(nvml.nvmlDeviceGetCudaComputeCapability, handle),
-                "uuid": text(ask(nvml.nvmlDeviceGetUUID, handle)),
-                "minor": ask(nvml.nvmlDeviceGetMinorNumber, handle),
+                "compute_capability": ask("nvmlDeviceGetCudaComputeCapability", handle),
+                "uuid": text(ask("nvmlDeviceGetUUID", handle)),
+                "minor": ask("nvmlDeviceGetMinorNumber", handle),
                 "nvlinks": nvlinks(handle),
             }
         )
     return gpus
+
+
+def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
+    cards = []
+    for address in addresses:
+        try:
+            handle = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+            nvml.nvmlDeviceGetPciInfo(handle)
+        except nvml.NVMLError as error:
+            if getattr(error, "value", None) == nvml.NVML_ERROR_GPU_IS_LOST:
+                cards.append({"address": address, "lost": True})
+            continue
+        cards.append({"address": address, "lost": False} | _memory(nvml, handle))
+    return cards
+
+
+def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
+    ask = _asking(nvml)
+
+    def uncorrected(counter: str) -> Any:
+        kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        return ask("nvmlDeviceGetTotalEccErrors", handle, kind, getattr(nvml, counter))
+
+    # Of one generation of cards pages are retired, of the next rows remapped.
+    retired = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    remapped = ask("nvmlDeviceGetRemappedRows", handle)
+    field = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+    values = ask("nvmlDeviceGetFieldValues", handle, [field]) if field is not None else None
+    told = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
+    return {
+        "uncorrected": uncorrected("NVML_VOLATILE_ECC"),
+        "uncorrected_ever": uncorrected("NVML_AGGREGATE_ECC"),
+        "retirement_pending": None if retired is None else bool(retired),
+        "remapping_pending": None if remapped is None else bool(remapped[2]),
+        "remapping_failed": None if remapped is None else bool(remapped[3]),
+        "recovery_action": told.value.uiVal if told else None,
+    }
 
 
 def text(value: Any) -> Any:
@@ -69,7 +120,7 @@ def text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def probe() -> dict[str, Any]:
+def probe(addresses: Sequence[str]) -> dict[str, Any]:
     try:
         import pynvml  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
@@ -79,7 +130,7 @@ def probe() -> dict[str, Any]:
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
-        return {"gpus": _gpus(pynvml)}
+        return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
     except pynvml.NVMLError as error:
         return {"error": str(error)}
     finally:
@@ -87,4 +138,4 @@ def probe() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(probe()))
+    print(json.dumps(probe(sys.argv[1:])))

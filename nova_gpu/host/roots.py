@@ -20,6 +20,13 @@ class Roots:
         pathlib.Path("/var/run/cdi"),
     )
 
+    def boot_id(self) -> str:
+        """Which boot of the host this is (Documentation/admin-guide/sysctl/kernel.rst).
+
+        :raises OSError: where the kernel does not tell
+        """
+        return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
+
     @classmethod
     def of(cls, options: Any) -> Roots:
         """As the options say: the group ``[gpu]``, or what has the same attributes.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 from collections.abc import Iterator
 
@@ -23,6 +24,7 @@ from nova_gpu.virt import (
     binding,
     census,
     container_files,
+    health,
     occupancy,
     orphans,
     releases,
@@ -47,6 +49,7 @@ class HostGPUs:
         self._occupancy = occupancy.Occupancy()
         self._survey = survey.Survey()
         self.mode = self._survey.mode
+        self._watch = health.Watch(self.roots, self.mode)
         self._bindings = binding.Bindings(self.roots, self._occupancy)
         self._stock = stock.Stock(self._occupancy, self._bindings)
         self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
@@ -106,7 +109,9 @@ class HostGPUs:
             return
         # Outside of what every claim waits for: it may be slow.
         obstacles = self._survey.obstacles(found)
-        ailments = offers.Ailments(kept_back=quarantine.reasons(self._survey.quarantine, found))
+        ailments = self._watch.look(found)
+        quarantined = quarantine.reasons(self._survey.quarantine, found)
+        ailments = dataclasses.replace(ailments, kept_back={**ailments.kept_back, **quarantined})
         offered = self._stock.take_in(found, self.mode, obstacles, ailments)
         self._survey.report(found, obstacles, offered)
 

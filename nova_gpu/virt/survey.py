@@ -20,8 +20,6 @@ from nova_gpu.virt.offer import Offer
 
 LOG = logging.getLogger(__name__)
 
-_NVIDIA_DRIVER = "nvidia"
-
 
 class Survey:
     """Reads the options once and the host each time it is asked to.
@@ -59,7 +57,7 @@ class Survey:
         :raises DiscoveryFailed: where sysfs cannot be read
         """
         found = self._discover()
-        held = {gpu.address for gpu in found if gpu.driver == _NVIDIA_DRIVER}
+        held = {gpu.address for gpu in found if gpu.driver == nvml.DRIVER}
         wanted = CONF.gpu.nvml and self.mode is DeliveryMode.LXC
         if wanted and held - self._nvml_facts.keys():
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}

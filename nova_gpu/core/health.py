@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a card, judged by the numbers that it and its driver tell."""
+
+from __future__ import annotations
+
+import dataclasses
+
+# Xid 79 is "GPU has fallen off the bus": it may answer again and fail again, so only a person says
+# that it is well.
+FALLEN_OFF_THE_BUS = 79
+
+# NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, "Resolution Bucket (Immediate Action)"):
+# those whose action is to reset the card or to restart the host, and 48, whose text says the same.
+# Left out: 109, which a tenant's program brings about, and 155 and 156, which also tell of what was
+# meant. If one of those does need a reset, NVML's recovery action says it.
+FATAL_XIDS = (46, 48, 62, 64, FALLEN_OFF_THE_BUS, 95, 110, 119, 120, 136, 140, 143, 158)
+
+# nvml.h: NVML_GPU_RECOVERY_ACTION_*, 0 is none
+_RECOVERY_ACTIONS = {
+    1: "reset it (nvidia-smi --gpu-reset)",
+    2: "boot the host again",
+    3: "end what uses it and its peers over NVLink, then ask nvidia-smi -q again",
+    4: "end what uses it, then reset it (nvidia-smi --gpu-reset)",
+    5: "recover its IMEX domain",
+    6: "reset the bus that it is on",
+    7: "boot the host again",
+}
+_RESET = "end what uses it and reset it (nvidia-smi --gpu-reset), or boot the host again"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why nobody new is given a card, and what to do."""
+
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErrorCounts:
+    """PCIe errors that a card and its link reported since it was found on the bus."""
+
+    fatal: int
+    nonfatal: int
+    correctable: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NvmlHealth:
+    """What NVIDIA's driver says of one card; ``None`` is what it does not tell of this one.
+
+    ``lost``: it does not answer its driver. ``uncorrected`` are ECC errors since the driver was
+    loaded or the card was reset; those of its whole life, ``uncorrected_ever``, judge nothing.
+    ``recovery_action`` is nvml.h's number.
+    """
+
+    lost: bool = False
+    uncorrected: int | None = None
+    uncorrected_ever: int | None = None
+    retirement_pending: bool | None = None
+    remapping_pending: bool | None = None
+    remapping_failed: bool | None = None
+    recovery_action: int | None = None
+
+
+def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
+    """:param first: what was counted when nova-compute looked for the first time"""
+    risen = [
+        f"{after - before} {kind}"
+        for kind, before, after in (
+            ("fatal", first.fatal, now.fatal),
+            ("nonfatal", first.nonfatal, now.nonfatal),
+        )
+        if after > before
+    ]
+    if not risen:
+        return None
+    return Verdict(
+        f"it has reported {' and '.join(risen)} PCIe errors since nova-compute looks at it",
+        "see the kernel's log for them (AER); reseat or replace the card, or restart nova-compute "
+        "to count from now on",
+    )
+
+
+def of_nvml(told: NvmlHealth) -> Verdict | None:
+    """The gravest of what the driver says, ``None`` where all is well.
+
+    A card that is ``lost`` is not judged here: it cannot be given at all.
+    """
+    if told.remapping_failed:
+        return Verdict("rows of its memory could not be remapped", "replace the card")
+    if told.recovery_action:
+        action = _RECOVERY_ACTIONS.get(told.recovery_action, "see nvidia-smi -q")
+        return Verdict("its driver asks for a recovery action", action)
+    if told.uncorrected:
+        return Verdict(f"{told.uncorrected} ECC errors of its memory were not corrected", _RESET)
+    if told.retirement_pending:
+        return Verdict("pages of its memory are to be retired", _RESET)
+    if told.remapping_pending:
+        return Verdict("rows of its memory are to be remapped", _RESET)
+    return None
+
+
+def of_xid(code: int, text: str) -> Verdict:
+    """:param text: the driver's own words"""
+    remedy = "see NVIDIA's Xid catalog and mend, reset or replace the card"
+    return Verdict(f"its driver reported Xid {code}" + (f" ({text})" if text else ""), remedy)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a card still answers, and which errors its link has counted. Reading only."""
+
+from __future__ import annotations
+
+import os
+
+from nova_gpu.core import model
+from nova_gpu.core.health import ErrorCounts
+from nova_gpu.host import passthrough, sysfs, vfio
+from nova_gpu.host.roots import Roots
+
+# What a read of a function gives that does not answer: the root complex makes all ones of it
+# (PCI Express Base Specification, 2.3.2; PCI_POSSIBLE_ERROR in the kernel's pci.h). No vendor has
+# this id.
+_ALL_ONES = b"\xff\xff"
+
+
+def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
+    """Those functions of the card whose configuration space reads as all ones.
+
+    ``vendor`` and ``device`` of sysfs are what the kernel read when it found the function;
+    ``config`` asks the function itself. One that is gone is not silent: discovery tells that.
+    """
+    return tuple(each for each in passthrough.functions(gpu) if _is_silent(each, roots))
+
+
+def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
+    try:
+        fd = os.open(f"{vfio.device(address, roots)}/config", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.read(fd, len(_ALL_ONES)) == _ALL_ONES
+    except OSError:
+        return True  # drivers/pci/access.c: the error of a configuration read
+    finally:
+        os.close(fd)
+
+
+def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
+    """The PCIe errors of the card and of the port that it hangs on, or ``None`` without AER.
+
+    From ``aer_dev_fatal`` and its like (Documentation/ABI/testing/sysfs-bus-pci-devices-aer): an
+    error may be counted at the other end of the link instead of at the card that causes it.
+    """
+    device = os.path.realpath(vfio.device(gpu.address, roots))
+    places = [device]
+    if os.path.exists(f"{os.path.dirname(device)}/aer_dev_fatal"):
+        places.append(os.path.dirname(device))
+    counted = [_counts(place) for place in places]
+    told = [each for each in counted if each is not None]
+    if not told:
+        return None
+    return ErrorCounts(
+        fatal=sum(each.fatal for each in told),
+        nonfatal=sum(each.nonfatal for each in told),
+        correctable=sum(each.correctable for each in told),
+    )
+
+
+def _counts(device: str) -> ErrorCounts | None:
+    try:
+        return ErrorCounts(
+            fatal=_total(device, "aer_dev_fatal"),
+            nonfatal=_total(device, "aer_dev_nonfatal"),
+            correctable=_total(device, "aer_dev_correctable"),
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def _total(device: str, name: str) -> int:
+    """What stands in the last line, such as ``TOTAL_ERR_FATAL 0``."""
+    label, _, number = sysfs.attribute(device, name).rpartition("\n")[2].rpartition(" ")
+    if not label.startswith("TOTAL_ERR_"):
+        raise ValueError(f"{device}/{name} does not end in a total")
+    return int(number)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core import health
+from nova_gpu.core.health import ErrorCounts, NvmlHealth
+
+
+class TestBusErrors(unittest.TestCase):
+    def reason(self, first: ErrorCounts, now: ErrorCounts) -> str | None:
+        verdict = health.of_bus_errors(first, now)
+        return verdict.reason if verdict else None
+
+    def test_what_was_there_before_and_what_was_corrected_is_no_fault(self) -> None:
+        self.assertIsNone(self.reason(ErrorCounts(3, 4, 5), ErrorCounts(3, 4, 5000)))
+
+    def test_a_rise(self) -> None:
+        first = ErrorCounts(1, 1, 1)
+        for now, words in (
+            (ErrorCounts(2, 1, 1), "1 fatal PCIe errors"),
+            (ErrorCounts(1, 4, 1), "3 nonfatal PCIe errors"),
+            (ErrorCounts(3, 2, 1), "2 fatal and 1 nonfatal PCIe errors"),
+        ):
+            self.assertIn(words, self.reason(first, now) or "")
+
+
+class TestNvml(unittest.TestCase):
+    def test_well(self) -> None:
+        for told in (
+            NvmlHealth(),
+            NvmlHealth(uncorrected=0, remapping_pending=False, recovery_action=0),
+            NvmlHealth(uncorrected_ever=12),
+        ):
+            self.assertIsNone(health.of_nvml(told))
+
+    def test_not_well(self) -> None:
+        for told, words in (
+            (NvmlHealth(uncorrected=2), "2 ECC errors"),
+            (NvmlHealth(retirement_pending=True), "retired"),
+            (NvmlHealth(remapping_pending=True), "remapped"),
+            (NvmlHealth(recovery_action=2), "boot the host"),
+            (NvmlHealth(recovery_action=99), "nvidia-smi -q"),
+            (NvmlHealth(remapping_failed=True, recovery_action=1), "replace"),
+        ):
+            verdict = health.of_nvml(told)
+            self.assertIn(words, str(verdict), told)
+            self.assertIn("; ", str(verdict))
+
+
+class TestXid(unittest.TestCase):
+    def test_words(self) -> None:
+        self.assertEqual("its driver reported Xid 48", health.of_xid(48, "").reason)
+        self.assertIn(
+            "(GPU has fallen off the bus)", str(health.of_xid(79, "GPU has fallen off the bus"))
+        )
