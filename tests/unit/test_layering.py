@@ -24,8 +24,9 @@ OWN = {
     "host": {"core", "data"},
     "privsep": {"core", "host", "conf"},
     "api": {"core"},
-    "scheduler": {"core", "conf"},
-    "virt": {"core", "host", "conf", "privsep"},
+    "notifications": {"core", "conf"},
+    "scheduler": {"core", "conf", "notifications"},
+    "virt": {"core", "host", "conf", "privsep", "notifications"},
     "virt_ext": {"virt"},
     "cmd": {"core", "host", "conf", "virt"},
 }

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told to the rest of the cloud: the notifications' types and their payload."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+# Of the payload; a field more raises the second number, any other change the first.
+VERSION = "1.0"
+
+
+class EventType(enum.StrEnum):
+    """``event_type`` of a notification."""
+
+    CLAIM = "gpu.claim"
+    RELEASE = "gpu.release"
+    FAULT = "gpu.fault"
+    RECOVER = "gpu.recover"
+    QUARANTINE = "gpu.quarantine"
+    NO_VALID_HOST = "gpu.no_valid_host"
+
+    @property
+    def is_error(self) -> bool:
+        """Whether its priority is ERROR; else it is INFO"""
+        return self in (EventType.FAULT, EventType.QUARANTINE, EventType.NO_VALID_HOST)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """GPUs of one product to which something happened.
+
+    :param host: the compute host (``[DEFAULT]host``), ``None`` of what no host has
+    :param instance_uuid: whose they are, ``None`` where they are nobody's
+    :param addresses: PCI addresses
+    :param product_id: ``10de:2335``
+    :param product: its name
+    :param architecture: ``hopper``; of GPUs that were asked for in vain, what the flavor says
+    :param count: how many GPUs it is about
+    :param reason: what is wrong, and what to do about it
+    """
+
+    type: EventType
+    count: int
+    host: str | None = None
+    project_id: str | None = None
+    instance_uuid: str | None = None
+    addresses: tuple[str, ...] = ()
+    product_id: str | None = None
+    product: str | None = None
+    architecture: str | None = None
+    reason: str | None = None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What is sent: plain values, null for what is not known or does not apply"""
+        fields = dataclasses.asdict(self)
+        del fields["type"]
+        return fields | {"addresses": list(self.addresses)}
