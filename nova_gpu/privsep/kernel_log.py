@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's log, of which only the lines about Xids leave the privileged process."""
+
+from __future__ import annotations
+
+import nova.privsep
+
+from nova_gpu.conf import CONF
+from nova_gpu.host import kernel_log
+from nova_gpu.host.roots import Roots
+
+_TIMEOUT_S = 10.0
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def xids(known: int) -> tuple[int, list[str]]:
+    """As :func:`nova_gpu.host.kernel_log.read`.
+
+    :raises KernelLogUnreadable: where the log cannot be read in time
+    """
+    return kernel_log.read(int(known), Roots.of(CONF.gpu), _TIMEOUT_S)
