@@ -16,15 +16,16 @@
     ├── FileChanged             somebody has changed a file that nova-gpu wrote
     ├── NotClean                a card may not be given to the next tenant
     ├── PlacementFailed         Placement did not answer: url, reason
-    ├── RequestMismatch         an instance does not hold what its flavor asks for
-    ├── GuestUnfit              what image and flavor make of the guest cannot take the GPUs
-    └── GuestCannotStart        not on this host now; on another it may
-        ├── DeviceUnavailable       a device is missing, ill, or another guest's
-        ├── DomainsUnreadable       libvirt does not say which guests there are
-        ├── BindingFailed           a card did not change hands between the host and guests
-        │   └── CardInUse               because a process of the host has it open
-        ├── DeviceNodeMissing       a node the guest needs is not there
-        └── GuestFilesUnavailable   the driver's files cannot be gathered
+    └── GuestError              a guest does not start: host, address, reason, remedy, others
+        ├── RequestMismatch         an instance does not hold what its flavor asks for
+        ├── GuestUnfit              what image and flavor make of it cannot take the GPUs
+        └── GuestCannotStart        not on this host now; on another it may
+            ├── DeviceUnavailable       a device is missing, ill, or another guest's
+            ├── DomainsUnreadable       libvirt does not say which guests there are
+            ├── BindingFailed           a card did not change hands between host and guests
+            │   └── CardInUse               because a process of the host has it open
+            ├── DeviceNodeMissing       a node the guest needs is not there
+            └── GuestFilesUnavailable   the driver's files cannot be gathered
 
 They know nothing of Nova; the Nova side translates each of them once, at its border.
 """
@@ -41,7 +42,7 @@ class InvalidValue(GPUError):
 
 
 class InvalidPciAddress(InvalidValue):
-    """Like :class:`BindingFailed` it comes through privsep as it is."""
+    """Like :class:`GuestError` it comes through privsep as it is."""
 
     def __init__(self, value: str) -> None:
         super().__init__(value)
@@ -99,7 +100,7 @@ class DiscoveryFailed(GPUError):
 
 
 class KernelLogUnreadable(GPUError):
-    """Its arguments are kept as they are, as those of :class:`BindingFailed`."""
+    """Its arguments are kept as they are, as those of :class:`GuestError`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -138,44 +139,77 @@ class PlacementFailed(GPUError):
         self.url, self.reason = url, reason
 
 
-class RequestMismatch(GPUError):
+class GuestError(GPUError):
+    """A guest does not start with its GPUs on this host.
+
+    ``address`` is the card it is about, ``None`` where it is about no single one; ``reason`` is the
+    fact and ``remedy`` what can be done. ``others`` are whom it concerns beside the instance's own
+    user, such as another tenant's instance or a process of the host: the log names them, what the
+    user reads (:attr:`told`) does not. ``host`` is set where it becomes an error of Nova's.
+
+    Its arguments are kept as they are: privsep sends those, and makes the error of them anew.
+    """
+
+    host: str | None = None
+    _begin = "GPU {address} cannot be given: "
+
+    def __init__(
+        self, address: str | None, reason: str, remedy: str, others: str | None = None
+    ) -> None:
+        super().__init__(address, reason, remedy, others)
+        self.address, self.reason, self.remedy, self.others = address, reason, remedy, others
+
+    @property
+    def told(self) -> str:
+        """For the instance's user, with the host once that is known"""
+        return self._text(None)
+
+    def __str__(self) -> str:
+        return self._text(self.others)
+
+    def _text(self, others: str | None) -> str:
+        text = self._begin.format(address=self.address) + self.reason
+        text = f"{text}: {others}; {self.remedy}" if others else f"{text}; {self.remedy}"
+        return f"on {self.host}: {text}" if self.host else text
+
+
+class RequestMismatch(GuestError):
     """What an instance holds is not what its flavor asks for."""
 
+    _begin = ""
 
-class GuestUnfit(GPUError):
     def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(f"the guest cannot take its GPUs: {reason}; {remedy}")
-        self.reason, self.remedy = reason, remedy
+        super().__init__(None, reason, remedy)
+        self.args = (reason, remedy)
 
 
-class GuestCannotStart(GPUError):
+class GuestUnfit(GuestError):
+    _begin = "the guest cannot take its GPUs: "
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(None, reason, remedy)
+        self.args = (reason, remedy)
+
+
+class GuestCannotStart(GuestError):
     """Not on this host as it is now; on another one it may."""
 
 
 class DeviceUnavailable(GuestCannotStart):
-    def __init__(self, address: str, reason: str, remedy: str) -> None:
-        super().__init__(f"GPU {address} cannot be given: {reason}; {remedy}")
-        self.address, self.reason, self.remedy = address, reason, remedy
+    pass
 
 
 class DomainsUnreadable(GuestCannotStart):
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"Who has which GPU cannot be said, so none is given: libvirt does not list its "
-            f"domains: {reason}; check libvirtd on the host"
-        )
-        self.reason = reason
+    _begin = "Who has which GPU cannot be said, so none is given: "
+
+    def __init__(self, error: str) -> None:
+        reason = "libvirt does not list its domains"
+        super().__init__(None, reason, "check libvirtd on the host", error)
+        self.args = (error,)
 
 
 class BindingFailed(GuestCannotStart):
-    """Its arguments are kept as they are: privsep sends those, and makes the error of them anew."""
-
-    def __init__(self, address: str, reason: str, remedy: str) -> None:
-        super().__init__(address, reason, remedy)
-        self.address, self.reason, self.remedy = address, reason, remedy
-
-    def __str__(self) -> str:
-        return f"GPU {self.address} was not bound: {self.reason}; {self.remedy}"
+    _begin = "GPU {address} was not bound: "
 
 
 class CardInUse(BindingFailed):
@@ -184,14 +218,17 @@ class CardInUse(BindingFailed):
 
 class DeviceNodeMissing(GuestCannotStart):
     def __init__(self, address: str, path: str, remedy: str) -> None:
-        super().__init__(f"GPU {address} has no device node {path}; {remedy}")
-        self.address, self.path, self.remedy = address, path, remedy
+        super().__init__(address, f"it has no device node {path}", remedy)
+        self.args, self.path = (address, path, remedy), path
 
 
 class GuestFilesUnavailable(GuestCannotStart):
+    _begin = "The driver's files for guests cannot be gathered: "
+
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
-            f"The driver's files for guests cannot be gathered below {path}: {reason}; that folder "
-            "must be writable for nova-compute and have room for one copy of the driver"
+            None,
+            f"{path}: {reason}",
+            "make that folder writable for nova-compute, with room for one copy of the driver",
         )
-        self.path, self.reason = path, reason
+        self.args, self.path = (path, reason), path

@@ -37,15 +37,23 @@ from nova_gpu.host.selection import Selection
 
 LOG = logging.getLogger(__name__)
 
+IN_USE = "it is in use by processes of the host"
 _SEE_KERNEL_LOG = "see the kernel's log about it"
 
 
 class _NotMoved(Exception):
     error = exception.BindingFailed
 
-    def __init__(self, reason: str, remedy: str = _SEE_KERNEL_LOG, *, hangs: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        remedy: str = _SEE_KERNEL_LOG,
+        *,
+        hangs: bool = False,
+        others: str | None = None,
+    ) -> None:
         super().__init__(reason)
-        self.reason, self.remedy, self.hangs = reason, remedy, hangs
+        self.reason, self.remedy, self.hangs, self.others = reason, remedy, hangs, others
 
 
 class _InUse(_NotMoved):
@@ -128,7 +136,7 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
         try:
             yield
         except _NotMoved as error:
-            raise error.error(str(address), error.reason, error.remedy) from error
+            raise error.error(str(address), error.reason, error.remedy, error.others) from error
         except former_drivers.Untrusted as error:
             remedy = "remove it; what it says of the card's former driver is lost"
             raise exception.BindingFailed(str(address), str(error), remedy) from error
@@ -215,7 +223,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
         raise _NotMoved(f"the process that binds it {error}") from error
     if answer["holders"]:
         who = open_devices.named(answer["holders"])
-        raise _InUse(f"it is in use by {who}", "end that first")
+        raise _InUse(IN_USE, "end that first", others=who)
     if answer["error"]:
         raise _NotMoved(answer["error"])
     return answer

@@ -93,6 +93,7 @@ class Holds:
             if uuid != instance_uuid and addresses & taken:
                 raise exception.DeviceUnavailable(
                     str(min(addresses & taken)),
-                    f"another guest ({uuid}) {what}",
-                    "if Nova knows no instance of that uuid, remove the domain with virsh",
+                    f"another guest {what}",
+                    "if Nova knows no instance of its uuid, remove its domain with virsh",
+                    uuid,
                 )

@@ -17,10 +17,11 @@ _GONE = "mend or replace the card, or boot the host again"
 _IOMMU = f"turn on VT-d or AMD-Vi in the host's firmware and kernel; {_CHECK}"
 _BUSY = "end what uses it on the host, or remove the domain with virsh if nobody needs it"
 
-# (what is said, the reason, the remedy): the first that is found in the message counts. Of libvirt
+# (what is said, the reason, the remedy): the first that is found in the message counts; its group
+# others is whom the user of the instance is not told. Of libvirt
 # (src/hypervisor/virhostdev.c, src/util/virpci.c, src/qemu/qemu_hostdev.c) and QEMU (hw/vfio).
 _TABLE: Sequence[tuple[str, str, str]] = (
-    (r"is in use by driver \S+, domain (?P<who>\S+)", "the domain {who} has it", _BUSY),
+    (r"is in use by driver \S+, domain (?P<others>\S+)", "another domain has it", _BUSY),
     (r"PCI device \S+ is in use", "another domain has it", _BUSY),
     (
         r"must be manually detached from the host",
@@ -111,6 +112,7 @@ def translate(message: str, cards: Sequence[model.GPU]) -> exception.DeviceUnava
     card = about[0] if about else cards[0]
     for pattern, reason, remedy in _TABLE:
         if match := re.search(pattern, message, re.IGNORECASE):
-            said = reason.format(**match.groupdict())
-            return exception.DeviceUnavailable(str(card.address), said, remedy)
+            words = match.groupdict()
+            said = reason.format(**words)
+            return exception.DeviceUnavailable(str(card.address), said, remedy, words.get("others"))
     return None

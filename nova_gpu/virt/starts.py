@@ -13,6 +13,7 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 import nova_gpu.privsep.nodes
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception, guest_options, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
@@ -117,8 +118,9 @@ def _compare(gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGro
     reason = request.mismatch(asked, parts, gpus.hypervisor_type)
     if reason:
         raise exception.RequestMismatch(
-            f"{reason}; is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and "
-            "was its flavor changed to one with GPUs by a resize?"
+            reason,
+            "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was its "
+            "flavor changed to one with GPUs by a resize?",
         )
 
 
@@ -152,11 +154,14 @@ def _is_closed(node: str, roots: Roots) -> bool:
 
 @contextlib.contextmanager
 def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None]:
-    """The one place where this package's errors become Nova's."""
+    """The one place where this package's errors become Nova's, which the instance's user reads."""
     try:
         yield
     except exception.GPUError as error:
-        # Of a reboot that failed while the guest runs Nova's own log does not say why.
+        if isinstance(error, exception.GuestError):
+            error.host = CONF.host
+        # With what the instance's user is not told. Of a reboot that failed while the guest runs
+        # Nova's own log does not say why.
         LOG.warning("The guest is not started: %s", error, instance=instance)
         raise _in_novas_word(error, instance, spawning) from error
 
@@ -164,8 +169,10 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
 def _in_novas_word(
     error: exception.GPUError, instance: objects.Instance, spawning: bool
 ) -> nova_exception.NovaException:
+    """What the instance's user reads"""
+    reason = error.told if isinstance(error, exception.GuestError) else str(error)
     if isinstance(error, exception.GuestCannotStart):
-        return nova_exception.ComputeResourcesUnavailable(reason=str(error))
+        return nova_exception.ComputeResourcesUnavailable(reason=reason)
     if spawning:
-        return nova_exception.BuildAbortException(instance_uuid=instance.uuid, reason=str(error))
-    return nova_exception.InstanceUnacceptable(instance_id=instance.uuid, reason=str(error))
+        return nova_exception.BuildAbortException(instance_uuid=instance.uuid, reason=reason)
+    return nova_exception.InstanceUnacceptable(instance_id=instance.uuid, reason=reason)

@@ -13,7 +13,16 @@ import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.host import consoles, discovery, nodes, nvml, passthrough, products, selection
+from nova_gpu.host import (
+    binding,
+    consoles,
+    discovery,
+    nodes,
+    nvml,
+    passthrough,
+    products,
+    selection,
+)
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import domains, pci_aliases
 from nova_gpu.virt.offer import Offer
@@ -44,6 +53,7 @@ class Survey:
         self._said: set[tuple[PciAddress, str | None]] = set()
         self._strangers: Mapping[PciAddress, str] = {}
         self._unjudged: Mapping[PciAddress, str] = {}
+        self._holders: Mapping[str, str] = {}
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -81,7 +91,7 @@ class Survey:
         return {address: reason for address, reason in reasons.items() if reason}
 
     def _in_use(self, gpus: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Those of *gpus* that the host's own processes have open.
+        """Those of *gpus* that the host's own processes have open; the log says which.
 
         They could not be given, and nobody else is to be sent here for them. One that is with VFIO
         is open only to its guest.
@@ -96,10 +106,11 @@ class Survey:
         except Exception as error:  # whatever privsep raises: binding a card asks again
             LOG.warning("Whether a process has a GPU open is not known: %s", error)
             return {}
-        return {
-            PciAddress.parse(address): f"it is in use by {who}; end that first"
-            for address, who in found.items()
-        }
+        if found != self._holders:
+            for address, who in found.items():
+                LOG.warning("GPU %s is in use by %s", address, who)
+        self._holders = found
+        return {PciAddress.parse(a): f"{binding.IN_USE}; end that first" for a in found}
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""

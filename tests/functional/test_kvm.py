@@ -126,7 +126,7 @@ class LibvirtRefusesTest(kvm.KVMServersTestBase):
         fault = self.boot_refused(self.gpu_flavor(1), host="host1")
         self.assertIn("Exceeded maximum number of retries", fault)
         self.assertIn(
-            "GPU 0000:3b:00.0 cannot be given: the domain somebodys has it",
+            "GPU 0000:3b:00.0 cannot be given: another domain has it: somebodys",
             self.stdlog.logger.output,
         )
 

@@ -221,14 +221,15 @@ class TestRefusals(BindingTestCase):
         (process / "cmdline").write_bytes(b"/usr/bin/pipewire\0-v\0")
         (process / "fd/7").symlink_to("/dev/null")
         error = self.refused()
-        self.assertIn("in use by /usr/bin/pipewire -v (pid 812)", error.reason)
+        self.assertEqual("/usr/bin/pipewire -v (pid 812)", error.others)
+        self.assertIn("in use by processes of the host: /usr/bin/pipewire -v", str(error))
         self.assertEqual([], self.kernel.done)
         self.assertAsBefore()
         (process / "fd/7").unlink()
         self.to_guests()
         (process / "fd/7").symlink_to("/dev/null")
         error = self.assertRaises(exception.CardInUse, self.to_host)
-        self.assertIn("pid 812", error.reason)
+        self.assertIn("pid 812", error.others)
         self.assertEqual({self.card}, former_drivers.recorded(self.records))
 
     def test_a_host_that_cannot_be_read(self) -> None:

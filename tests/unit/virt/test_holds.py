@@ -27,7 +27,7 @@ class HoldsTest(unittest.TestCase):
     def test_another_start_is_refused(self) -> None:
         with self.holds.hold("one", frozenset({A, B}), nobody):
             with (
-                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:05:00.0.*one.*started"),
+                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:05:00.0.*started: one"),
                 self.holds.hold("two", frozenset({B, C}), nobody),
             ):
                 self.fail("held twice")
@@ -52,7 +52,7 @@ class HoldsTest(unittest.TestCase):
     def test_what_somebody_has_is_not_cleaned(self) -> None:
         with (
             self.holds.hold("one", frozenset({A}), nobody),
-            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*one.*started"),
+            self.assertRaisesRegex(exception.DeviceUnavailable, "0000:04:00.0.*started: one"),
             self.holds.clean(A, nobody),
         ):
             self.fail("cleaned under a start")

@@ -21,7 +21,7 @@ SAID = (
         "Requested operation is not valid: PCI device 0000:02:00.0 is in use by driver QEMU, "
         "domain instance-00000007",
         SECOND,
-        "the domain instance-00000007 has it",
+        "another domain has it",
     ),
     ("Requested operation is not valid: PCI device 0000:01:00.0 is in use", FIRST, "another"),
     (

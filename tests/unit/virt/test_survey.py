@@ -78,7 +78,10 @@ class HypervisorTest(SurveyTestCase):
         (process / "fd/7").symlink_to("/dev/null")
         looked = self.survey("kvm")
         (reason,) = looked.obstacles(looked.find()).values()
-        self.assertEqual("it is in use by nvidia-persistenced (pid 812); end that first", reason)
+        self.assertEqual("it is in use by processes of the host; end that first", reason)
+        looked.obstacles(looked.find())
+        said = f"GPU {CARD} is in use by nvidia-persistenced (pid 812)"
+        self.assertEqual(1, self.log.output.count(said))
         for address in (CARD, CARD.replace(".0", ".1")):
             self.host.bind(address, "vfio-pci")
         self.assertEqual({}, looked.obstacles(looked.find()))
