@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from nova_gpu.core.model import GPU, Product
 
 # Of the payload; a field more raises the second number, any other change the first.
 VERSION = "1.0"
@@ -37,12 +40,12 @@ class Event:
     :param product_id: ``10de:2335``
     :param product: its name
     :param architecture: ``hopper``; of GPUs that were asked for in vain, what the flavor says
-    :param count: how many GPUs it is about
+    :param count: how many GPUs it is about, ``None`` where a flavor does not say it
     :param reason: what is wrong, and what to do about it
     """
 
     type: EventType
-    count: int
+    count: int | None
     host: str | None = None
     project_id: str | None = None
     instance_uuid: str | None = None
@@ -52,9 +55,33 @@ class Event:
     architecture: str | None = None
     reason: str | None = None
 
+    def of(self, instance_uuid: str, project_id: str | None) -> Event:
+        """The same of an instance's GPUs"""
+        return dataclasses.replace(self, instance_uuid=instance_uuid, project_id=project_id)
+
     @property
     def payload(self) -> dict[str, Any]:
         """What is sent: plain values, null for what is not known or does not apply"""
         fields = dataclasses.asdict(self)
         del fields["type"]
         return fields | {"addresses": list(self.addresses)}
+
+
+def of_cards(
+    event_type: EventType, cards: Iterable[GPU], host: str, reason: str | None = None
+) -> Iterator[Event]:
+    """One event for each product among *cards*."""
+    by_product: dict[Product, list[GPU]] = {}
+    for card in cards:
+        by_product.setdefault(card.product, []).append(card)
+    for product, same in by_product.items():
+        yield Event(
+            event_type,
+            count=len(same),
+            host=host,
+            addresses=tuple(str(card.address) for card in sorted(same, key=lambda c: c.address)),
+            product_id=product.key,
+            product=product.name,
+            architecture=product.architecture,
+            reason=reason,
+        )

@@ -11,8 +11,9 @@ from nova import objects
 from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
+from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names, query, request
+from nova_gpu.core import events, exception, names, query, request
 from nova_gpu.core.request import GPURequest
 from nova_gpu.scheduler import placement, reasons
 
@@ -44,13 +45,14 @@ def gpu_request_filter(
         known = placement.known_traits(ctxt) if query.needs_known(asked) else frozenset()
         spelled_out = query.extra_specs(specs, asked, known)
     except exception.InvalidExtraSpec as e:
-        raise _refusal(request_spec, str(e)) from e
+        raise _refusal(ctxt, request_spec, str(e)) from e
     except exception.PlacementFailed as e:
         LOG.warning("%s", e)
-        raise _refusal(request_spec, "Placement does not say which GPUs there are") from e
+        unread = "Placement does not say which GPUs there are"
+        raise _refusal(ctxt, request_spec, unread, asked) from e
     if spelled_out is None:
         unknown = reasons.unknown_name(asked, known) or "no GPU satisfies the flavor"
-        raise _refusal(request_spec, unknown)
+        raise _refusal(ctxt, request_spec, unknown, asked)
 
     flavor = flavor.obj_clone()
     flavor.extra_specs = spelled_out
@@ -61,7 +63,7 @@ def gpu_request_filter(
         LOG.warning("Not known whether any host has the GPUs asked for, going on: %s", e)
         return True
     if reason:
-        raise _refusal(request_spec, reason)
+        raise _refusal(ctxt, request_spec, reason, asked)
     return True
 
 
@@ -137,10 +139,25 @@ def _destination(request_spec: objects.RequestSpec) -> objects.Destination | Non
     return request_spec.requested_destination if "requested_destination" in request_spec else None
 
 
-def _refusal(request_spec: objects.RequestSpec, reason: str) -> nova_exception.RequestFilterFailed:
-    LOG.info("No host for an instance with GPUs: %s", reason, instance_uuid=_uuid(request_spec))
+def _refusal(
+    ctxt: nova_context.RequestContext,
+    request_spec: objects.RequestSpec,
+    reason: str,
+    asked: GPURequest | None = None,
+) -> nova_exception.RequestFilterFailed:
+    """:param asked: what the flavor says, where that could be understood"""
+    uuid, project_id = (
+        getattr(request_spec, field) if field in request_spec else None
+        for field in ("instance_uuid", "project_id")
+    )
+    LOG.info("No host for an instance with GPUs: %s", reason, instance_uuid=uuid)
+    event = events.Event(
+        events.EventType.NO_VALID_HOST,
+        count=asked.count if asked else None,
+        project_id=project_id,
+        instance_uuid=uuid,
+        architecture=str(asked.architecture) if asked and asked.architecture else None,
+        reason=reason,
+    )
+    notifications.emit(event, ctxt, service="scheduler")
     return nova_exception.RequestFilterFailed(reason=reason)
-
-
-def _uuid(request_spec: objects.RequestSpec) -> str | None:
-    return request_spec.instance_uuid if "instance_uuid" in request_spec else None

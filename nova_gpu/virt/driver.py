@@ -72,7 +72,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def finish_migration(
         self, context: Any, migration: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        with starts.starting(self._gpus, instance):
+        with starts.starting(self._gpus, instance, arriving=True):
             return super().finish_migration(context, migration, instance, *args, **kwargs)
 
     def finish_revert_migration(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -22,6 +22,7 @@ from nova_gpu.host import nodes, quarantine
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
     binding,
+    bulletin,
     census,
     container_files,
     health,
@@ -47,6 +48,7 @@ class HostGPUs:
         self._host = host
         self._virtapi = virtapi
         self._occupancy = occupancy.Occupancy()
+        self.bulletin = bulletin.Bulletin()
         self._survey = survey.Survey()
         self.mode = self._survey.mode
         self._watch = health.Watch(self.roots, self.mode)
@@ -90,7 +92,7 @@ class HostGPUs:
 
         :param starting: look even where there is no card: an instance may have one that is gone
         """
-        self._find()
+        say = self._find()
         if starting or self.offer or self._stock.provider_uuids:
             self._census.look_again()
             if self._census.read_records():
@@ -100,27 +102,31 @@ class HostGPUs:
                     self._bindings.settle(self._stock.cards(), self._stock.kept_back())
                 providers = list(self._stock.provider_uuids.values())
                 orphans.release(self._virtapi.reportclient, providers, self._occupancy.instances())
+        say()
 
-    def _find(self) -> None:
+    def _find(self) -> Callable[[], None]:
+        """Looks at the cards, and returns what says how they are, once it is known whose."""
         try:
             found = self._survey.find()
         except exception.DiscoveryFailed as error:
             LOG.error("%s. What was found before is kept.", error)
-            return
+            return lambda: None
         # Outside of what every claim waits for: it may be slow.
         obstacles = self._survey.obstacles(found)
         ailments = self._watch.look(found)
         quarantined = quarantine.reasons(self._survey.quarantine, found)
         ailments = dataclasses.replace(ailments, kept_back={**ailments.kept_back, **quarantined})
-        offered = self._stock.take_in(found, self.mode, obstacles, ailments)
-        self._survey.report(found, obstacles, offered)
+        self._stock.take_in(found, self.mode, obstacles, ailments)
+        return lambda: self.bulletin.report(
+            found, obstacles, self.offer, self._stock.owners(), quarantined
+        )
 
     # Publishing
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
         self._stock.publish(tree, nodename, self.hypervisor_type)
-        self._survey.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
+        self.bulletin.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
 
     def stats(self) -> str | None:
         """What the scheduler's filter reads of this host, ``None`` without GPUs."""
@@ -131,8 +137,12 @@ class HostGPUs:
     # Guests
 
     @contextlib.contextmanager
-    def held(self, instance_uuid: str, addresses: frozenset[PciAddress]) -> Iterator[None]:
+    def held(
+        self, instance_uuid: str, addresses: frozenset[PciAddress]
+    ) -> Iterator[frozenset[PciAddress]]:
         """Holds *addresses* while a guest is started with them, and what else it has of ours.
+
+        Gives what the guest had before, or has as long as it is rebuilt.
 
         While Nova reboots a guest it has no domain: a card that it has by an alias would seem free.
 
@@ -141,12 +151,12 @@ class HostGPUs:
         """
         kept = self._occupancy.kept_by(instance_uuid)
         if not addresses | kept:
-            yield
+            yield kept
             return
         look = self._census.look_at_domains
         with self._occupancy.hold(instance_uuid, addresses, look, kept):
             try:
-                yield
+                yield kept
             finally:
                 # Before the hold ends, so that at no moment nobody seems to have them.
                 self._census.look_again()

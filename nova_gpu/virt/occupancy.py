@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,6 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.virt import handed_out, holds
 from nova_gpu.virt.records import Records
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """An instance that has a card; its project where the database has said it."""
+
+    instance_uuid: str
+    project_id: str | None
+
 
 # Before the database has answered for the first time
 _NONE = Records({})
@@ -155,6 +165,25 @@ class Occupancy:
         """All for which the database counts something here, or nothing"""
         with self._lock:
             return frozenset(self._records.counted)
+
+    def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[PciAddress, Owner]:
+        """Who has which card, by the database and by the last starts.
+
+        :param key_by_provider: the host's groups; without any, those before the first provider
+            tree, another host's card of the same address may be taken for one of its
+        """
+        with self._lock:
+            projects = self._records.projects
+            owners = {
+                address: Owner(uuid, projects.get(uuid))
+                for uuid, addresses in self._started.items()
+                for address in addresses
+            }
+            for uuid, recorded in self._records.counted.items():
+                for provider_uuid, identifier in recorded:
+                    if not key_by_provider or provider_uuid in key_by_provider:
+                        owners[PciAddress.parse(identifier)] = Owner(uuid, projects.get(uuid))
+        return owners
 
     def counted(self) -> frozenset[PciAddress]:
         """All cards that the database counts for an instance here, of whatever group it says."""

@@ -21,12 +21,14 @@ class Records:
     ``counted``: (provider_uuid, identifier) of each GPU, by the instance's uuid. ``busy``: the
     instances that are here or on their way here and have a task under way: Nova may be yet to save
     their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose resize
-    is being reverted and that are no longer the other host's and not yet this one's.
+    is being reverted and that are no longer the other host's and not yet this one's. ``projects``:
+    the project of each instance in ``counted``.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
     busy: frozenset[str] = frozenset()
     returning: frozenset[str] = frozenset()
+    projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def without(self, identifier: str) -> Records:
         """The same where nobody has that GPU."""
@@ -56,8 +58,10 @@ def read(
         context, host, expected_attrs=["resources", "migration_context"]
     )
     by_uuid = {instance.uuid: instance for instance in instances}
+    projects: dict[str, str] = {}
     for uuid, instance in by_uuid.items():
         counted[uuid] = frozenset(_gpus(instance.resources))
+        projects[uuid] = instance.project_id
     busy = {uuid for uuid, instance in by_uuid.items() if _is_busy(instance)}
     for migration in migrations:
         uuid = migration.instance_uuid
@@ -72,10 +76,12 @@ def read(
             if compute == host and attribute in moving.migration_context:
                 kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
                 counted[uuid] = counted.get(uuid, frozenset()) | kept
+                projects[uuid] = moving.project_id
     return Records(
         counted,
         frozenset(busy),
         frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
+        projects,
     )
 
 

@@ -27,11 +27,12 @@ LOG = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def starting(
-    gpus: HostGPUs, instance: objects.Instance, *, spawning: bool = False
+    gpus: HostGPUs, instance: objects.Instance, *, spawning: bool = False, arriving: bool = False
 ) -> Iterator[None]:
     """Around everything that ends in a running guest: looks at what the instance holds, compares it
     with its flavor and holds the GPUs until libvirt knows the guest.
 
+    :param arriving: the instance was moved here, or resized
     :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
     :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
     :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
@@ -42,10 +43,13 @@ def starting(
             cards = [gpu for _, gpu in held]
             # First, because the pool has them back as soon as a hold ends or is refused.
             addresses = frozenset(gpu.address for gpu in cards)
-            stack.enter_context(gpus.held(instance.uuid, addresses))
+            before = stack.enter_context(gpus.held(instance.uuid, addresses))
             _compare(gpus, instance, held)
             _make_ready(gpus, instance, cards)
             gpus.go_to_guest(addresses)
+        if spawning or arriving:
+            # An instance that is rebuilt where it is is spawned with what it has.
+            gpus.bulletin.claimed(instance, [gpu for gpu in cards if gpu.address not in before])
         if cards:
             LOG.info(
                 "Starting with GPUs %s",

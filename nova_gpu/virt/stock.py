@@ -15,7 +15,7 @@ from nova_gpu.core import names, topology
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.virt import binding, provider_tree
 from nova_gpu.virt import offer as offers
-from nova_gpu.virt.occupancy import Occupancy
+from nova_gpu.virt.occupancy import Occupancy, Owner
 
 
 class Stock:
@@ -95,6 +95,10 @@ class Stock:
                 provider_tree.publish(tree, uuid, group, reserved, hypervisor_type, self)
             else:
                 provider_tree.withdraw(tree, uuid, self)
+
+    def owners(self) -> dict[PciAddress, Owner]:
+        """Who has which of the cards"""
+        return self._occupancy.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
         return self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})

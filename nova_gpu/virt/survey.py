@@ -50,9 +50,6 @@ class Survey:
             self._overrides = products.parse_overrides(CONF.gpu.product)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
-        self._said: set[tuple[PciAddress, str | None]] = set()
-        self._strangers: Mapping[PciAddress, str] = {}
-        self._unjudged: Mapping[PciAddress, str] = {}
         self._holders: Mapping[str, str] = {}
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
@@ -161,45 +158,3 @@ class Survey:
             {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, self.roots)},
             {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
         )
-
-    def report(
-        self, found: Iterable[GPU], obstacles: Mapping[PciAddress, str], offered: Offer
-    ) -> None:
-        """Says in the log what is offered and what is not, each card once until it changes."""
-        ill = {a: reason for group in offered.values() for a, reason in group.withheld.items()}
-        fine = {a: gpu for group in offered.values() for a, gpu in group.gpus.items()}
-        cards = {gpu.address: gpu for gpu in found} | fine
-        now = {(address, (ill if address in fine else obstacles).get(address)) for address in cards}
-        for address, reason in sorted(now - self._said, key=lambda each: each[0]):
-            name = cards[address].product.name or cards[address].product.key
-            if reason is None:
-                LOG.info("GPU %s (%s) is offered to instances", address, name)
-            elif address in fine:
-                LOG.error("GPU %s (%s) is given to no instance now: %s", address, name, reason)
-            else:
-                LOG.warning("GPU %s (%s) is not offered: %s", address, name, reason)
-        self._said = now
-
-    def report_strangers(
-        self, strangers: Mapping[PciAddress, str], unjudged: Mapping[PciAddress, str]
-    ) -> None:
-        """Says in the log which domains have cards that Nova does not count for them, each once.
-
-        :param unjudged: those of which the database has not said yet whether it does
-        """
-        for address, uuid in strangers.items() - self._strangers.items():
-            LOG.error(
-                "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
-                "such GPU here. An instance that has it by a pci_passthrough:alias keeps it; any "
-                "other domain that nobody needs can be removed with virsh.",
-                address,
-                uuid,
-            )
-        for address, uuid in unjudged.items() - self._unjudged.items():
-            LOG.warning(
-                "GPU %s is kept from instances: the domain %s has it, and whose that is cannot be "
-                "told until Nova's database can be read. Nothing need be done about the domain.",
-                address,
-                uuid,
-            )
-        self._strangers, self._unjudged = strangers, unjudged

@@ -10,7 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tools.novalab import cloud, demo, endurance, ports, process, services, settings, steps
+from tools.novalab import (
+    cloud,
+    demo,
+    endurance,
+    notifications,
+    ports,
+    process,
+    services,
+    settings,
+    steps,
+)
 
 _DESCRIPTION = """\
 A whole OpenStack on this machine, with this project's compute driver in it: Keystone, Glance,
@@ -111,6 +121,11 @@ def _burst(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _events(arguments: argparse.Namespace) -> int:
+    notifications.watch(_running(arguments))
+    return 0
+
+
 def _running(arguments: argparse.Namespace) -> settings.Lab:
     lab = settings.load(settings.folder(arguments.dir))
     if lab is None or not cloud.is_up(lab):
@@ -163,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     opens.add_argument("user", nargs="?", choices=users, default=settings.ADMIN)
     soaks = verb("soak", _soak, "create and delete instances one after another, count leftovers")
     soaks.add_argument("--count", type=int, default=50, help="instances (default: %(default)s)")
+    verb("events", _events, "print the notifications about GPUs as they come")
     bursts = verb("burst", _burst, "ask for 20 instances at once where there are 8 GPUs")
     bursts.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
     return parser

@@ -17,6 +17,7 @@ from tools.novalab import (
     image,
     libvirtd,
     nodes,
+    notifications,
     process,
     rest,
     servers,
@@ -34,6 +35,11 @@ _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
 
 def run(lab: settings.Lab) -> None:
     """:raises steps.Failed: where anything is not as it must be"""
+    with notifications.listening(lab) as ear:
+        _run(lab, ear)
+
+
+def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
     client, lv = rest.Client(lab), cloud.libvirt(lab)
     _forget(client)
     provider = services.gpu_providers(client)[0]["uuid"]
@@ -73,6 +79,10 @@ def run(lab: settings.Lab) -> None:
     _openstack(lab, member, "server", "delete", "--wait", _FIRST, _SECOND)
     _usage(lab, client, provider, 0)
     _expect(not lv.domains(), "libvirt still has domains")
+
+    steps.say("\nWhat a listener on the cloud's RabbitMQ was told\n")
+    for heard in ear.wait_for("gpu.claim", "gpu.no_valid_host", "gpu.release"):
+        steps.say(f"  {notifications.text(heard)}")
 
 
 def _forget(client: rest.Client) -> None:

@@ -29,6 +29,9 @@ def resources(
     )
 
 
+PROJECT = "a-project"
+
+
 def instance(
     uuid: str,
     has: objects.ResourceList | None,
@@ -45,6 +48,7 @@ def instance(
         )
     return objects.Instance(
         uuid=uuid,
+        project_id=PROJECT,
         resources=has,
         migration_context=moving,
         vm_state=vm_state,
@@ -141,6 +145,13 @@ class ReadTest(unittest.TestCase):
         ):
             found = records.read(mock.sentinel.context, "host1", "node1", ())
         self.assertEqual({ONE: {(GROUP, A)}}, found.counted)
+
+    def test_whose_they_are(self) -> None:
+        moving = instance(TWO, None, old=resources(B))
+        answer = self.answer(
+            [instance(ONE, resources(A))], [migration(TWO, "host1", "host2")], [moving]
+        )
+        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, answer.projects)
 
     def test_a_move_whose_instance_is_gone(self) -> None:
         self.assertEqual({}, self.read([], [migration(ONE, "host1", "host2")]))

@@ -197,32 +197,3 @@ class PartsTest(SurveyTestCase):
             },
             found.card_by_function,
         )
-
-
-class StrangersTest(SurveyTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.host.add_gpu(CARD, "10de", "25b6")
-        self.looked = self.survey("kvm")
-        (card,) = self.looked.find()
-        self.has = {card.address: "one"}
-
-    def said(self) -> int:
-        return self.log.output.count(f"GPU {CARD} is kept from instances")
-
-    def test_each_is_said_once(self) -> None:
-        for _ in range(2):
-            self.looked.report_strangers(self.has, {})
-        self.assertEqual(1, self.said())
-        self.looked.report_strangers({}, {})
-        self.looked.report_strangers(self.has, {})
-        self.assertEqual(2, self.said())
-
-    def test_of_whom_nothing_is_known_is_not_to_be_removed(self) -> None:
-        for _ in range(2):
-            self.looked.report_strangers({}, self.has)
-        self.assertEqual(1, self.said())
-        self.assertNotIn("virsh", self.log.output)
-        self.looked.report_strangers(self.has, {})
-        self.assertEqual(2, self.said())
-        self.assertIn("virsh", self.log.output)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a host's GPUs: in the log, and to the rest of the cloud."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from nova import objects
+from oslo_log import log as logging
+
+from nova_gpu import notifications
+from nova_gpu.conf import CONF
+from nova_gpu.core import events
+from nova_gpu.core.events import EventType
+from nova_gpu.core.model import GPU, GPUGroup, PciAddress
+from nova_gpu.virt.occupancy import Owner
+from nova_gpu.virt.offer import Offer
+
+LOG = logging.getLogger(__name__)
+
+
+class Bulletin:
+    """Says everything once, until it changes."""
+
+    def __init__(self) -> None:
+        self._compute_host = CONF.host
+        self._said: set[tuple[PciAddress, str | None]] = set()
+        self._withheld: Mapping[PciAddress, str] = {}
+        self._released: collections.deque[tuple[str, PciAddress]] = collections.deque(maxlen=1000)
+        self._strangers: Mapping[PciAddress, str] = {}
+        self._unjudged: Mapping[PciAddress, str] = {}
+
+    # Guests
+
+    def claimed(self, instance: objects.Instance, cards: Collection[GPU]) -> None:
+        """A guest is about to start with *cards*, which it did not have on this host before."""
+        for card in cards:
+            if (instance.uuid, card.address) in self._released:
+                self._released.remove((instance.uuid, card.address))
+        self._emit(EventType.CLAIM, cards, Owner(instance.uuid, instance.project_id))
+
+    def released(self, instance: objects.Instance, cards: Collection[GPU]) -> None:
+        """The instance has *cards* no more, or not on this host.
+
+        Of a start that fails Nova removes the domain twice; that is one release.
+        """
+        news = [card for card in cards if (instance.uuid, card.address) not in self._released]
+        self._released.extend((instance.uuid, card.address) for card in news)
+        self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
+
+    # Cards
+
+    def quarantined(self, card: GPU, reason: str, owner: Owner | None = None) -> None:
+        """Nobody new is given *card* until it is released. The log has been told."""
+        self._emit(EventType.QUARANTINE, [card], owner, reason)
+
+    def report(
+        self,
+        found: Iterable[GPU],
+        obstacles: Mapping[PciAddress, str],
+        offered: Offer,
+        owners: Mapping[PciAddress, Owner],
+        quarantined: Collection[PciAddress] = (),
+    ) -> None:
+        """Says what is offered and what is not, and whose cards have fallen ill or recovered.
+
+        :param quarantined: those of which :meth:`quarantined` has told
+        """
+        groups = {a: group for group in offered.values() for a in group.gpus}
+        cards = {gpu.address: gpu for gpu in found}
+        cards |= {address: group.gpus[address] for address, group in groups.items()}
+        withheld = {a: r for group in offered.values() for a, r in group.withheld.items()}
+        now = {(a, (withheld if a in groups else obstacles).get(a)) for a in cards}
+        for address, reason in sorted(now - self._said, key=lambda each: each[0]):
+            card = cards[address]
+            if address in groups:
+                self._changed(card, groups[address], reason, owners.get(address), quarantined)
+            elif reason is not None:
+                LOG.warning("GPU %s (%s) is not offered: %s", address, _name(card), reason)
+        self._said, self._withheld = now, withheld
+
+    def _changed(
+        self,
+        card: GPU,
+        group: GPUGroup,
+        reason: str | None,
+        owner: Owner | None,
+        quarantined: Collection[PciAddress],
+    ) -> None:
+        address = card.address
+        before = self._withheld.get(address)
+        if reason is None and before is None:
+            LOG.info("GPU %s (%s) is offered to instances", address, _name(card))
+        elif reason is None:
+            LOG.info("GPU %s (%s) is offered again; it was not: %s", address, _name(card), before)
+            self._emit(EventType.RECOVER, [card], owner, before)
+        elif address not in quarantined:
+            self._log_fault(card, reason, owner, lasting=address in group.ill)
+            self._emit(EventType.FAULT, [card], owner, reason)
+
+    def _log_fault(self, card: GPU, reason: str, owner: Owner | None, *, lasting: bool) -> None:
+        if owner is None:
+            text = "GPU %s (%s) is given to no instance now: %s"
+        elif lasting:
+            text = "GPU %s (%s) fails the instance that has it: %s"
+        else:
+            text = "GPU %s (%s) stays with the instance that has it, and is given to no other: %s"
+        instance: dict[str, Any] = {"instance_uuid": owner.instance_uuid} if owner else {}
+        LOG.error(text, card.address, _name(card), reason, **instance)
+
+    def report_strangers(
+        self, strangers: Mapping[PciAddress, str], unjudged: Mapping[PciAddress, str]
+    ) -> None:
+        """Says which domains have cards that Nova does not count for them.
+
+        :param unjudged: those of which the database has not said yet whether it does
+        """
+        for address, uuid in strangers.items() - self._strangers.items():
+            LOG.error(
+                "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
+                "such GPU here. An instance that has it by a pci_passthrough:alias keeps it; any "
+                "other domain that nobody needs can be removed with virsh.",
+                address,
+                uuid,
+            )
+        for address, uuid in unjudged.items() - self._unjudged.items():
+            LOG.warning(
+                "GPU %s is kept from instances: the domain %s has it, and whose that is cannot be "
+                "told until Nova's database can be read. Nothing need be done about the domain.",
+                address,
+                uuid,
+            )
+        self._strangers, self._unjudged = strangers, unjudged
+
+    def _emit(
+        self,
+        event_type: EventType,
+        cards: Collection[GPU],
+        owner: Owner | None,
+        reason: str | None = None,
+    ) -> None:
+        for event in events.of_cards(event_type, cards, self._compute_host, reason):
+            notifications.emit(event.of(owner.instance_uuid, owner.project_id) if owner else event)
+
+
+def _name(card: GPU) -> str:
+    return card.product.name or card.product.key

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import fixtures
+from nova import objects
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.events import Event
+from nova_gpu.core.model import DeliveryMode, PciAddress, Product
+from nova_gpu.virt import bulletin, offer
+from nova_gpu.virt.occupancy import Owner
+from tests.fixtures import cards
+
+objects.register_all()
+
+A, B = "0000:04:00.0", "0000:05:00.0"
+FIRST, SECOND = cards.addresses(A, B)
+FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
+UUID = "9a3b8c5e-53e3-4b54-9b9f-1c9b6a1a2a33"
+OWNERS = {FIRST: Owner(UUID, "a-project")}
+
+
+class BulletinTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(config_fixture.Config(CONF)).config(host="gpu1")
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu", format="%(message)s"))
+        self.events: list[Event] = []
+        # What follows is tests/unit/notifications/test_emit.py's.
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.notifications.emit", self.events.append))
+        self.bulletin = bulletin.Bulletin()
+        self.cards = [cards.placed(each, product=FERMI) for each in (A, B)]
+        self.offered: offer.Offer = {}
+
+    def types(self) -> list[str]:
+        types = [str(event.type) for event in self.events]
+        self.events.clear()
+        return types
+
+
+class ReportTest(BulletinTest):
+    def report(
+        self,
+        obstacles: Mapping[PciAddress, str] | None = None,
+        *,
+        ill: Mapping[PciAddress, str] | None = None,
+        kept_back: Mapping[PciAddress, str] | None = None,
+        owners: Mapping[PciAddress, Owner] | None = None,
+        quarantined: frozenset[PciAddress] = frozenset(),
+    ) -> None:
+        ailments = offer.Ailments(ill or {}, kept_back or {})
+        mode = DeliveryMode.LXC
+        self.offered = offer.offer(self.cards, self.offered, mode, obstacles or {}, ailments)
+        self.bulletin.report(self.cards, obstacles or {}, self.offered, owners or {}, quarantined)
+
+    def assertSaid(self, count: int, words: str) -> None:
+        self.assertEqual(count, self.log.output.count(words), self.log.output)
+
+    def test_each_card_once(self) -> None:
+        for _ in range(2):
+            self.report()
+        self.assertSaid(2, "(Tesla M2090) is offered to instances")
+        self.assertEqual([], self.types())
+
+    def test_an_obstacle_is_no_fault(self) -> None:
+        for _ in range(2):
+            self.report({SECOND: "no driver has it"})
+        self.assertSaid(1, f"GPU {B} (Tesla M2090) is not offered: no driver has it")
+        self.assertEqual([], self.types())
+
+    def test_there_and_back(self) -> None:
+        self.report()
+        for _ in range(2):
+            self.report(kept_back={FIRST: "2 ECC errors; reset it"})
+        self.assertSaid(1, f"GPU {A} (Tesla M2090) is given to no instance now: 2 ECC errors")
+        (fault,) = self.events
+        self.assertEqual(["gpu.fault"], self.types())
+        self.assertEqual(("gpu1", (A,), None, 1), _main(fault))
+        self.assertEqual("2 ECC errors; reset it", fault.reason)
+        self.assertEqual(("10de:1091", "fermi"), (fault.product_id, fault.architecture))
+        for _ in range(2):
+            self.report()
+        self.assertSaid(1, f"GPU {A} (Tesla M2090) is offered again")
+        (recovery,) = self.events
+        self.assertEqual(["gpu.recover"], self.types())
+        self.assertEqual("2 ECC errors; reset it", recovery.reason)
+
+    def test_an_instances(self) -> None:
+        for ill, kept_back, words in (
+            ({FIRST: "gone"}, {}, "fails the instance that has it: gone"),
+            ({}, {FIRST: "2 ECC errors"}, "stays with the instance that has it"),
+        ):
+            self.report(ill=ill, kept_back=kept_back, owners=OWNERS)
+            self.assertSaid(1, words)
+            (fault,) = self.events
+            self.assertEqual(("gpu1", (A,), UUID, 1), _main(fault))
+            self.assertEqual("a-project", fault.project_id)
+            self.events.clear()
+
+    def test_an_obstacle_that_comes_is_a_fault(self) -> None:
+        self.report()
+        self.report({FIRST: "no driver has it"})
+        self.assertEqual(["gpu.fault"], self.types())
+
+    def test_of_a_quarantine_it_was_told_elsewhere(self) -> None:
+        self.report(kept_back={FIRST: "not clean"}, quarantined=frozenset({FIRST}))
+        self.assertEqual([], self.types())
+        self.report()
+        self.assertEqual(["gpu.recover"], self.types())
+
+
+class GuestsTest(BulletinTest):
+    def test_one_event_for_each_product(self) -> None:
+        instance = objects.Instance(uuid=UUID, project_id="a-project")
+        kepler = cards.placed("0000:08:00.0", product=Product("10de", "1023", "K40m", "kepler"))
+        self.bulletin.claimed(instance, [*reversed(self.cards), kepler])
+        self.assertEqual(
+            [("gpu1", (A, B), UUID, 2), ("gpu1", ("0000:08:00.0",), UUID, 1)],
+            [_main(event) for event in self.events],
+        )
+        self.assertEqual(["gpu.claim", "gpu.claim"], self.types())
+        self.bulletin.released(instance, self.cards)
+        self.bulletin.released(instance, self.cards)
+        self.assertEqual(["gpu.release"], self.types())
+        self.bulletin.claimed(instance, self.cards)
+        self.bulletin.released(instance, self.cards)
+        self.assertEqual(["gpu.claim", "gpu.release"], self.types())
+        self.bulletin.claimed(instance, [])
+        self.assertEqual([], self.types())
+
+    def test_quarantine(self) -> None:
+        self.bulletin.quarantined(self.cards[0], "not clean; see the log", OWNERS[FIRST])
+        (event,) = self.events
+        self.assertEqual(("gpu1", (A,), UUID, 1), _main(event))
+        self.assertEqual("not clean; see the log", event.reason)
+
+
+class StrangersTest(BulletinTest):
+    def said(self) -> int:
+        return self.log.output.count(f"GPU {A} is kept from instances")
+
+    def test_each_is_said_once(self) -> None:
+        has = {FIRST: "one"}
+        for _ in range(2):
+            self.bulletin.report_strangers(has, {})
+        self.assertEqual(1, self.said())
+        self.bulletin.report_strangers({}, {})
+        self.bulletin.report_strangers(has, {})
+        self.assertEqual(2, self.said())
+
+    def test_of_whom_nothing_is_known_is_not_to_be_removed(self) -> None:
+        has = {FIRST: "one"}
+        for _ in range(2):
+            self.bulletin.report_strangers({}, has)
+        self.assertEqual(1, self.said())
+        self.assertNotIn("virsh", self.log.output)
+        self.bulletin.report_strangers(has, {})
+        self.assertEqual(2, self.said())
+        self.assertIn("virsh", self.log.output)
+
+
+def _main(event: Event) -> tuple[str | None, tuple[str, ...], str | None, int]:
+    return event.host, event.addresses, event.instance_uuid, event.count

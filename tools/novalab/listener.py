@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the notifications about GPUs as they come, each as one line of JSON: a script.
+
+It is what a billing or an alarm service does: a listener of oslo.messaging on the cloud's own
+RabbitMQ. Its argument is a file of Nova's configuration; it runs with the lab's own Python.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+READY = "listening"
+
+
+class _Endpoint:
+    """oslo.messaging calls the method named after a notification's priority."""
+
+    def _heard(
+        self, context: Any, publisher_id: str, event_type: str, payload: Any, metadata: Any
+    ) -> None:
+        heard = {"event_type": event_type, "publisher_id": publisher_id, "payload": payload}
+        print(json.dumps(heard), flush=True)
+
+    info = error = _heard
+
+
+def main(config_file: str) -> None:
+    import oslo_messaging
+    from oslo_config import cfg
+
+    cfg.CONF(["--config-file", config_file], project="listener")
+    endpoint = _Endpoint()
+    endpoint.filter_rule = oslo_messaging.NotificationFilter(  # type: ignore[attr-defined]
+        event_type=r"^gpu\."
+    )
+    listener = oslo_messaging.get_notification_listener(
+        oslo_messaging.get_notification_transport(cfg.CONF),
+        [oslo_messaging.Target(topic="notifications")],
+        [endpoint],
+        executor="threading",
+    )
+    listener.start()
+    print(READY, flush=True)
+    listener.wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
