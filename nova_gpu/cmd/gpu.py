@@ -24,7 +24,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.host import quarantine as quarantine_files
-from nova_gpu.virt import survey
+from nova_gpu.virt import health, survey
 
 _UNKNOWN = "unknown"
 _COLUMNS = (
@@ -128,7 +128,9 @@ def _obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
 
 def _list(looked: survey.Survey, *, as_json: bool) -> int:
     found = looked.find()
-    kept = quarantine_files.reasons(looked.quarantine, found)
+    ailments = health.Watch(looked.roots, looked.mode).look(found)
+    quarantined = quarantine_files.reasons(looked.quarantine, found)
+    kept = {**ailments.kept_back, **ailments.ill, **quarantined}
     cards = [describe(gpu, kept.get(gpu.address) or _obstacle(looked, gpu)) for gpu in found]
     if as_json:
         print(json.dumps(cards, indent=2))

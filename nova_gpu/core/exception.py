@@ -160,16 +160,20 @@ class GuestError(GPUError):
         self.address, self.reason, self.remedy, self.others = address, reason, remedy, others
 
     @property
+    def fact(self) -> str:
+        """The reason and whom it concerns, for operators"""
+        return f"{self.reason}: {self.others}" if self.others else self.reason
+
+    @property
     def told(self) -> str:
         """For the instance's user, with the host once that is known"""
-        return self._text(None)
+        return self._text(self.reason)
 
     def __str__(self) -> str:
-        return self._text(self.others)
+        return self._text(self.fact)
 
-    def _text(self, others: str | None) -> str:
-        text = self._begin.format(address=self.address) + self.reason
-        text = f"{text}: {others}; {self.remedy}" if others else f"{text}; {self.remedy}"
+    def _text(self, fact: str) -> str:
+        text = f"{self._begin.format(address=self.address)}{fact}; {self.remedy}"
         return f"on {self.host}: {text}" if self.host else text
 
 

@@ -106,5 +106,5 @@ def of_nvml(told: NvmlHealth) -> Verdict | None:
 
 def of_xid(code: int, text: str) -> Verdict:
     """:param text: the driver's own words"""
-    remedy = "see NVIDIA's Xid catalog and mend, reset or replace the card"
+    remedy = "see NVIDIA's Xid catalog and reset, mend or replace the card"
     return Verdict(f"its driver reported Xid {code}" + (f" ({text})" if text else ""), remedy)

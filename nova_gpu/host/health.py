@@ -27,7 +27,8 @@ def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
 
 def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
     try:
-        fd = os.open(f"{vfio.device(address, roots)}/config", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        path = f"{vfio.device(address, roots)}/config"
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

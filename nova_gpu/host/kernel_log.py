@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import child
+from nova_gpu.host import child, small_files
 from nova_gpu.host.roots import Roots
 
 _SCRIPT = pathlib.Path(__file__).with_name("kmsg.py")
@@ -83,9 +83,9 @@ def parse(lines: Iterable[str]) -> list[Xid]:
 def load(path: pathlib.Path) -> Position | None:
     """The position that :func:`save` wrote, or ``None``: then the whole log is news."""
     try:
-        fields = json.loads(path.read_text())
+        fields = json.loads(small_files.read(path))
         return Position(str(fields["boot_id"]), int(fields["sequence"]))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None
 
 

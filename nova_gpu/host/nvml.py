@@ -12,6 +12,7 @@ import functools
 import json
 import logging
 import pathlib
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -86,6 +87,8 @@ _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
 )
+# A process that is killed inside of the driver ends when the driver lets go of it.
+_hanging: list[subprocess.Popen[bytes]] = []
 
 
 class _NoAnswer(Exception):
@@ -181,9 +184,13 @@ def _run(command: Sequence[str], timeout_s: float) -> bytes:
 
     :raises _NoAnswer: where it cannot be started, fails or takes too long
     """
+    _hanging[:] = [process for process in _hanging if process.poll() is None]
+    if _hanging:  # in every period there would be one more that cannot be killed
+        raise _NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
     try:
         return child.run(command, timeout_s)
     except child.TimedOut as error:
+        _hanging.append(error.process)
         raise _NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
     except child.Failed as error:
         raise _NoAnswer(f"the probe {error}") from error

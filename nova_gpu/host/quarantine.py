@@ -5,7 +5,7 @@ A file is one JSON object, named after the card's address::
 
     0000:88:00.0.json
     {"address": "0000:88:00.0", "product": "10de:2335", "reason": "...", "remedy": "...",
-     "since": "2026-11-21T15:40:11+00:00", "cleaning": false}
+     "since": "2026-11-21T15:40:11+00:00", "cleaning": false, "until_boot": null}
 
 It is about the card, not the slot: one of another product at that address is another card. One of
 the same product cannot be told from it, and stays until it is released. What cannot be understood
@@ -35,7 +35,10 @@ _SUFFIX = ".json"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """``product`` as ``10de:2335``, ``None`` for any; ``since`` in ISO 8601, with its offset."""
+    """``product`` as ``10de:2335``, ``None`` for any; ``since`` in ISO 8601, with its offset.
+
+    With ``until_boot`` it is over when the host's boot id is another than that.
+    """
 
     address: PciAddress
     product: str | None
@@ -43,12 +46,20 @@ class Entry:
     remedy: str
     since: str
     cleaning: bool = False
+    until_boot: str | None = None
 
 
-def entry(card: GPU, reason: str, remedy: str, *, cleaning: bool = False) -> Entry:
+def entry(
+    card: GPU,
+    reason: str,
+    remedy: str,
+    *,
+    cleaning: bool = False,
+    until_boot: str | None = None,
+) -> Entry:
     """One about *card*, from now on"""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
-    return Entry(card.address, card.product.key, reason, remedy, now, cleaning)
+    return Entry(card.address, card.product.key, reason, remedy, now, cleaning, until_boot)
 
 
 def reasons(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, str]:
@@ -91,6 +102,19 @@ def end_cleaning(folder: pathlib.Path, address: PciAddress) -> None:
     found = load(folder).get(address)
     if found is not None and found.cleaning:
         release(folder, address)
+
+
+def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
+    """Takes away what was to last until the host has booted, and returns it.
+
+    :raises OSError: where the folder cannot be read or changed
+    """
+    over = [
+        each for each in load(folder).values() if each.until_boot and each.until_boot != boot_id
+    ]
+    for each in over:
+        release(folder, each.address)
+    return over
 
 
 def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
@@ -156,7 +180,11 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         product = content["product"]
         if not all(isinstance(text, str) for text in (*texts.values(), product or "")):
             raise TypeError("text is expected")
-        return Entry(address, product, cleaning=content["cleaning"] is True, **texts)
+        until_boot = content.get("until_boot")
+        if until_boot is not None and not isinstance(until_boot, str):
+            raise TypeError("a boot id is expected")
+        cleaning = content["cleaning"] is True
+        return Entry(address, product, cleaning=cleaning, until_boot=until_boot, **texts)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

@@ -52,7 +52,7 @@ class Cleaning:
         except exception.NotClean:
             raise
         except exception.BindingFailed as error:
-            raise exception.NotClean(str(card.address), error.reason, error.remedy) from error
+            raise exception.NotClean(str(card.address), error.fact, error.remedy) from error
         except Exception as error:  # whatever privsep itself may raise
             raise exception.NotClean(
                 str(card.address), f"it could not be cleaned: {error!r}", "see the log before this"

@@ -31,6 +31,7 @@ from nova_gpu.virt import (
     releases,
     stock,
     survey,
+    xids,
 )
 from nova_gpu.virt import offer as offers
 
@@ -56,8 +57,15 @@ class HostGPUs:
         self._stock = stock.Stock(self._occupancy, self._bindings)
         self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
         self.releases = releases.Releases(
-            self._survey, self._stock, self._occupancy, self._bindings, self._census
+            self._survey,
+            self._stock,
+            self._occupancy,
+            self._bindings,
+            self._census,
+            self.bulletin,
+            self._watch.mended,
         )
+        self._xids = xids.Xids(self.roots)
 
     @property
     def offer(self) -> offers.Offer:
@@ -103,6 +111,7 @@ class HostGPUs:
                 providers = list(self._stock.provider_uuids.values())
                 orphans.release(self._virtapi.reportclient, providers, self._occupancy.instances())
         say()
+        self._xids.look(self._stock.cards(), self.releases.put_away)
 
     def _find(self) -> Callable[[], None]:
         """Looks at the cards, and returns what says how they are, once it is known whose."""

@@ -10,16 +10,16 @@ domain and never by ``instance.resources``, which may name another host's.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from nova import objects
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, health
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host import quarantine
-from nova_gpu.virt import binding, census, cleaning, stock, survey
-from nova_gpu.virt.occupancy import Occupancy
+from nova_gpu.virt import binding, bulletin, census, cleaning, stock, survey
+from nova_gpu.virt.occupancy import Occupancy, Owner
 
 LOG = logging.getLogger(__name__)
 
@@ -34,13 +34,19 @@ class Releases:
         noted: Occupancy,
         bindings: binding.Bindings,
         asked: census.Census,
+        said: bulletin.Bulletin,
+        mended: Callable[[PciAddress], None],
     ) -> None:
+        """:param mended: called when a card was reset"""
         self._mode = looked.mode
+        self._roots = looked.roots
         self._folder = looked.quarantine
         self._stock = offered
         self._occupancy = noted
         self._bindings = bindings
         self._census = asked
+        self._bulletin = said
+        self._mended = mended
         self._cleaning = cleaning.Cleaning(looked.mode, looked.roots, bindings.give_to_guests)
 
     @contextlib.contextmanager
@@ -61,17 +67,29 @@ class Releases:
                 self._census.look_again()
                 if rebuilding:
                     self._occupancy.keep(instance.uuid, had)
-        self._release_all(cards)
+        self._release_all(cards, Owner(instance.uuid, instance.project_id))
+        self._bulletin.released(instance, cards)
 
     def confirmed(self, instance: objects.Instance) -> None:
         """A resize is over. If it was one on this host, the guest has other cards than before and
         its domain did not go."""
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
-            self._release_all(self._cards(self._stock.addresses(old)))
+            cards = self._cards(self._stock.addresses(old))
+            self._release_all(cards, Owner(instance.uuid, instance.project_id))
+            self._bulletin.released(instance, cards)
 
     def resume(self) -> None:
-        """What an earlier service was about to clean when it ended is still to be cleaned."""
+        """What an earlier service was about to clean when it ended is still to be cleaned, and what
+        was in quarantine until the host has booted is not any more."""
+        with contextlib.suppress(OSError):  # then they stay
+            boot_id = self._roots.boot_id()
+            for over in quarantine.end_those_of_former_boots(self._folder, boot_id):
+                LOG.info(
+                    "GPU %s is no longer in quarantine, as the host has booted since: %s",
+                    over.address,
+                    over.reason,
+                )
         with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
             entries = quarantine.load(self._folder).values()
             self._occupancy.was_used(entry.address for entry in entries if entry.cleaning)
@@ -81,9 +99,18 @@ class Releases:
         somebody else removed the domain, or the service had ended meanwhile."""
         self._release_all(self._cards(self._occupancy.left()))
 
-    def quarantine(self, card: GPU, reason: str, remedy: str) -> None:
+    def quarantine(
+        self,
+        card: GPU,
+        reason: str,
+        remedy: str,
+        owner: Owner | None = None,
+        until_boot: str | None = None,
+    ) -> None:
         """Nobody new gets *card* from now on.
 
+        :param owner: who has it, or had it last
+        :param until_boot: the host's boot id, where another boot ends it
         :raises OSError: where that cannot be written down
         """
         LOG.error(
@@ -93,8 +120,22 @@ class Releases:
             remedy,
             card.address,
         )
-        quarantine.put(self._folder, quarantine.entry(card, reason, remedy))
+        quarantine.put(self._folder, quarantine.entry(card, reason, remedy, until_boot=until_boot))
         self._stock.keep_back(quarantine.reasons(self._folder, [card]))
+        self._bulletin.quarantined(card, f"{reason}; {remedy}", owner)
+
+    def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
+        """The same for a card that fell ill, unless it is there already until it is released.
+
+        :raises OSError: as :meth:`quarantine`
+        """
+        found = quarantine.load(self._folder).get(card.address)
+        is_there = found and quarantine.is_about(found, card) and not found.cleaning
+        if found and is_there and (until_boot or not found.until_boot):
+            LOG.error("GPU %s is in quarantine already: %s", card.address, verdict.reason)
+            return
+        owner = self._stock.owners().get(card.address)
+        self.quarantine(card, verdict.reason, verdict.remedy, owner, until_boot)
 
     def _cards(self, addresses: Collection[PciAddress]) -> list[GPU]:
         return [card for card in self._stock.cards() if card.address in addresses]
@@ -122,22 +163,25 @@ class Releases:
         except OSError as error:
             LOG.error("GPU %s is noted as one to be cleaned: %s", card.address, error)
 
-    def _release_all(self, cards: Iterable[GPU]) -> None:
-        """One after the other, of those that are nobody's now."""
+    def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
+        """One after the other, of those that are nobody's now.
+
+        :param owner: who had them, where that is known
+        """
         for card in cards:
             # Another guest has it, or it is being cleaned already: then there is another release.
             with contextlib.suppress(exception.DeviceUnavailable):
-                if card.address not in self._occupancy.used() or self._is_clean(card):
+                if card.address not in self._occupancy.used() or self._is_clean(card, owner):
                     self._give_back(card)
 
-    def _is_clean(self, card: GPU) -> bool:
+    def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
         """:raises DeviceUnavailable: where it is somebody's"""
         with self._occupancy.clean(card.address):
             try:
                 self._cleaning.clean(card)
             except exception.NotClean as error:
                 try:
-                    self.quarantine(card, error.reason, error.remedy)
+                    self.quarantine(card, error.reason, error.remedy, owner)
                 except OSError as failure:
                     # It stays one that is to be cleaned, and so out of the pool.
                     LOG.error("The quarantine of GPU %s was not noted: %s", card.address, failure)
@@ -146,6 +190,8 @@ class Releases:
                 return False
             self._forget(card)
             self._occupancy.cleaned(card.address)
+        if self._mode is DeliveryMode.PCI:
+            self._mended(card.address)  # it was reset
         LOG.info("GPU %s is clean", card.address)
         return True
 

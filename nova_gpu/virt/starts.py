@@ -48,7 +48,7 @@ def starting(
             _make_ready(gpus, instance, cards)
             gpus.go_to_guest(addresses)
         if spawning or arriving:
-            # An instance that is rebuilt where it is is spawned with what it has.
+            # What is rebuilt in its place is spawned with what it has.
             gpus.bulletin.claimed(instance, [gpu for gpu in cards if gpu.address not in before])
         if cards:
             LOG.info(

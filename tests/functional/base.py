@@ -53,7 +53,7 @@ class GPUServersTestBase(readings.ReadingTestBase):
                 _migrate_disk_and_power_off,
             )
         )
-        self.flags(nvml=False, group="gpu")
+        self.flags(nvml=False, fatal_xids=[], group="gpu")
         self.flags(state_path=self.useFixture(fixtures.TempDir()).path)
 
     def _setup_hypervisor(self) -> None:

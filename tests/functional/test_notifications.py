@@ -6,8 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from nova_gpu import notifications
-from tests.fixtures import ailments
-from tests.functional import base
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host import quarantine as quarantines
+from tests.fixtures import ailments, daemons
+from tests.functional import base, cleaned
 
 FIRST, SECOND = base.FIRST_SOCKET[:2]
 
@@ -80,6 +82,32 @@ class LifecycleTest(NotificationsTest):
         )
 
 
+class QuarantineTest(NotificationsTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.cleaned = self.useFixture(cleaned.Cleaned(self))
+        self.restart_host("host1")
+
+    def test_a_card_that_is_not_clean(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.sent()
+        self.cleaned.stain(FIRST)
+        self._delete_server(server)
+        quarantine, release = self.sent()
+        self.assertEqual(
+            ("gpu.quarantine", "ERROR", ([FIRST], server["id"])),
+            (quarantine.event_type, quarantine.priority, _whose(quarantine)),
+        )
+        self.assertIn("[gpu]clean_command ended with 1", quarantine.payload["reason"])
+        self.assertEqual("gpu.release", release.event_type)
+        self.period()
+        self.assertEqual([], self.types())
+        quarantines.release(self.state() / "gpu-quarantine", PciAddress.parse(FIRST))
+        self.period()
+        self.assertEqual(["gpu.recover"], self.types())
+
+
 class RefusalTest(NotificationsTest):
     def test_what_was_asked_and_why_nothing_fits(self) -> None:
         fault = self.boot_refused(self.flavor(gpus="= 2", gpu_arch="s== kepler"))
@@ -93,7 +121,7 @@ class RefusalTest(NotificationsTest):
         self.assertEqual(self.api.project_id, payload["project_id"])
 
     def test_a_flavor_that_cannot_be_understood(self) -> None:
-        self.boot_refused(self.flavor(gpus=">= 2"))
+        self.boot_refused(self.flavor(**{"gpus": "= 2", "resources:PGPU": "3"}))
         (refusal,) = self.sent()
         self.assertEqual((None, None), (refusal.payload["count"], refusal.payload["architecture"]))
 

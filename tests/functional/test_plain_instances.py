@@ -13,6 +13,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from oslo_messaging import exceptions as messaging_exceptions
 
 from nova_gpu.core import exception
+from tests.fixtures import ailments
 from tests.functional import base, kvm
 
 _STRANGER = """
@@ -81,12 +82,20 @@ class PlainInstances:
         devices = self.hosts["host1"].devices
         devices.rename(devices.with_name("away"))
 
+    def cards_that_fall_ill(self) -> None:
+        host = self.hosts["host1"]
+        ailments.silence(host, self.ADDRESSES[2])
+        ailments.count_bus_errors(host, self.ADDRESSES[3])
+        self.period()
+        ailments.count_bus_errors(host, self.ADDRESSES[3], fatal=1)
+
     def _connection(self) -> fakelibvirt.Connection:
         return self.computes["host1"].driver._host.get_connection()
 
     STATES = (
         a_card_gone,
         another_product_in_its_place,
+        cards_that_fall_ill,
         garbage_in_sysfs,
         a_stranger,
         a_cdi_file_of_garbage,

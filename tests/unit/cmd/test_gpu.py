@@ -5,7 +5,7 @@ import testtools
 
 from nova_gpu.cmd import gpu
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
-from tests.fixtures import hosts
+from tests.fixtures import ailments, hosts
 from tests.unit.cmd import base
 
 
@@ -52,6 +52,14 @@ class ListTest(base.CommandTestCase):
         )
         self.assertEqual("fermi", cards[0]["architecture"])
         self.assertIn("vfio-pci", cards[1]["reason"])
+
+    def test_one_that_does_not_answer(self):
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+        ailments.silence(host, "0000:04:00.0")
+        (card,) = json.loads(self.run_list("--json").stdout)
+        self.assertFalse(card["offered"])
+        self.assertIn("no longer answers", card["reason"])
 
     def test_a_host_that_cannot_be_read_is_named(self):
         done = self.run_list()

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 import textwrap
 from collections.abc import Mapping
 
@@ -100,6 +102,17 @@ class TestHealth(base.BaseTestCase):
         self.library("raise SystemExit('asked')")
         self.assertEqual({}, self.ask())
         self.assertEqual("", self.log.output)
+
+    def test_nobody_asks_while_an_earlier_probe_hangs(self) -> None:
+        hanging = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        self.addCleanup(hanging.kill)
+        self.addCleanup(nvml._hanging.clear)
+        nvml._hanging.append(hanging)
+        self.assertEqual({}, self.ask(TODAY))
+        self.assertIn(f"an earlier probe (pid {hanging.pid}) still hangs", self.log.output)
+        hanging.kill()
+        hanging.wait()
+        self.assertIn(TODAY, self.ask(TODAY))
 
     def test_no_answer(self) -> None:
         for source in ("raise SystemExit('down')", "print('{\"cards\": [{}]}'); raise SystemExit"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+from typing import Any
 
 import fixtures
 from oslotest import base
@@ -23,7 +24,7 @@ class QuarantineTest(base.BaseTestCase):
         self.folder = root / "gpu-quarantine"
         self.card = cards.card(ADDRESS)
 
-    def put(self, **kwargs: bool) -> quarantine.Entry:
+    def put(self, **kwargs: Any) -> quarantine.Entry:
         entry = quarantine.entry(self.card, "the command ended with 3", "mend it", **kwargs)
         quarantine.put(self.folder, entry)
         return entry
@@ -59,6 +60,16 @@ class QuarantineTest(base.BaseTestCase):
         self.put(cleaning=True)
         self.assertIsNone(self.reason())
         self.assertTrue(quarantine.load(self.folder)[self.card.address].cleaning)
+
+    def test_until_the_host_has_booted(self) -> None:
+        entry = self.put(until_boot="this-boot")
+        self.assertEqual([], quarantine.end_those_of_former_boots(self.folder, "this-boot"))
+        self.assertIsNotNone(self.reason())
+        self.assertEqual([entry], quarantine.end_those_of_former_boots(self.folder, "the-next"))
+        self.assertIsNone(self.reason())
+        self.put()
+        self.assertEqual([], quarantine.end_those_of_former_boots(self.folder, "the-next"))
+        self.assertIsNotNone(self.reason())
 
     def test_garbled(self) -> None:
         """It may be of any product, and can be released."""

@@ -15,8 +15,6 @@ from nova_gpu.virt import bulletin, offer
 from nova_gpu.virt.occupancy import Owner
 from tests.fixtures import cards
 
-objects.register_all()
-
 A, B = "0000:04:00.0", "0000:05:00.0"
 FIRST, SECOND = cards.addresses(A, B)
 FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
@@ -27,6 +25,7 @@ OWNERS = {FIRST: Owner(UUID, "a-project")}
 class BulletinTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
+        objects.register_all()
         self.useFixture(config_fixture.Config(CONF)).config(host="gpu1")
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu", format="%(message)s"))
         self.events: list[Event] = []

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards of which NVIDIA's driver reports fatal Xids in the kernel's log."""
+
+from __future__ import annotations
+
+from nova.tests import fixtures as nova_fixtures
+
+from nova_gpu.core import health
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host import quarantine
+from tests.fixtures import ailments, kernel
+from tests.functional import base
+
+SICK = base.FIRST_SOCKET[0]
+
+
+class XidsTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(nova_fixtures.PrivsepFixture())
+        self.flags(fatal_xids=list(health.FATAL_XIDS), health_interval=1, group="gpu")
+        self.start_host()
+        self.host = self.hosts["host1"]
+        self.folder = self.state() / "gpu-quarantine"
+        kernel.boot(self.host, kernel.BOOT_ID)
+        self.log = ailments.KernelLog(self.host)
+
+    def report(self, code: int) -> None:
+        self.log.xid(SICK, code)
+        self.next_period()
+
+    def boot_host(self) -> None:
+        """The kernel's log begins anew, and so does nova-compute."""
+        kernel.boot(self.host, "another-boot")
+        self.log = ailments.KernelLog(self.host)
+        self.restart_host("host1")
+
+    def next_period(self) -> None:
+        """One in which the log is read"""
+        self.computes["host1"].driver._gpus._xids._read_at = 0.0
+        self.period()
+
+    def test_a_free_card_is_kept_until_it_is_released(self) -> None:
+        self.report(79)
+        self.assertInventory(total=8, reserved=1, used=0)
+        self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
+        self.boot_host()
+        self.next_period()
+        self.assertInventory(total=8, reserved=1, used=7)
+        quarantine.release(self.folder, PciAddress.parse(SICK))
+        self.next_period()
+        self.assertInventory(total=8, reserved=0, used=7)
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), [SICK])
+
+    def test_others_are_over_when_the_host_has_booted(self) -> None:
+        self.report(48)
+        self.restart_host("host1")
+        self.assertInventory(total=8, reserved=1, used=0)
+        self.boot_host()
+        self.assertInventory(total=8, reserved=0, used=0)
+        self.assertEqual({}, quarantine.load(self.folder))
+
+    def test_one_that_lasts_is_not_replaced_by_one_that_ends(self) -> None:
+        self.report(79)
+        self.report(48)
+        self.boot_host()
+        self.assertInventory(total=8, reserved=1, used=0)
+
+    def test_an_assigned_card_stays_the_instances(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.notifier.reset()
+        self.report(48)
+        self.assertInventory(total=8, reserved=0, used=1)
+        self._reboot_server(server, hard=True)
+        self.assertGPUs(server, [SICK])
+        found = [each for each in self.notifier.notifications if each.event_type[:4] == "gpu."]
+        self.assertEqual(["gpu.quarantine"], [each.event_type for each in found])
+        self.assertEqual(server["id"], found[0].payload["instance_uuid"])
+        self._delete_server(server)
+        self.period()
+        self.assertInventory(total=8, reserved=1, used=0)
+
+    def test_what_a_program_brings_about_changes_nothing(self) -> None:
+        self.report(13)
+        self.assertInventory(total=8, reserved=0, used=0)
