@@ -21,6 +21,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import nodes, quarantine
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
+    abandoned,
     binding,
     bulletin,
     census,
@@ -56,6 +57,7 @@ class HostGPUs:
         self._bindings = binding.Bindings(self.roots, self._occupancy)
         self._stock = stock.Stock(self._occupancy, self._bindings)
         self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
+        self._abandoned = abandoned.AbandonedMoves(CONF.host)
         self.releases = releases.Releases(
             self._survey,
             self._stock,
@@ -108,10 +110,17 @@ class HostGPUs:
                 if self.mode is DeliveryMode.PCI:
                     # A card that could not be reset may take the host's driver with it.
                     self._bindings.settle(self._stock.cards(), self._stock.kept_back())
-                providers = list(self._stock.provider_uuids.values())
-                orphans.release(self._virtapi.reportclient, providers, self._occupancy.instances())
+                if not starting:  # then Nova has not looked at its instances yet
+                    self._end_moves()
         say()
         self._xids.look(self._stock.cards(), self.releases.put_away)
+
+    def _end_moves(self) -> None:
+        """What Nova does not give back when it ended in the midst of a move."""
+        client = self._virtapi.reportclient
+        self._abandoned.end(client, self._host.get_hostname())
+        providers = list(self._stock.provider_uuids.values())
+        orphans.release(client, providers, self._occupancy.instances())
 
     def _find(self) -> Callable[[], None]:
         """Looks at the cards, and returns what says how they are, once it is known whose."""

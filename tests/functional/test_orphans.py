@@ -8,12 +8,12 @@ from typing import Any
 import fixtures
 from nova.scheduler.client import report
 
-from tests.functional import base
+from tests.functional import base, leftovers
 
 _CLIENT = "nova.scheduler.client.report.SchedulerReportClient"
 
 
-class OrphanTest(base.GPUServersTestBase):
+class OrphanTest(leftovers.LeavesNothing, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.flags(allow_resize_to_same_host=True)
@@ -60,3 +60,57 @@ class OrphanTest(base.GPUServersTestBase):
             self.period()
         self.assertIn("cannot be looked for: no route to Placement", self.stdlog.logger.output)
         self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[0]])
+
+
+class AbandonedMoveTest(leftovers.LeavesNothing, base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_host()
+        self.server = self.boot(self.gpu_flavor(2))
+
+    def _dies_in_resize(self, name: str) -> None:
+        """*name*: the message that its end takes with it."""
+        lost = f"nova.compute.rpcapi.ComputeAPI.{name}"
+        with fixtures.MonkeyPatch(lost, lambda *args, **kwargs: None):
+            body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
+            self.api.post_server_action(self.server["id"], body)
+            self._wait_for_assert(lambda: self.assertInventory(used=6))
+        self.restart_host("host1")
+
+    def assertEndedAfterTwoPeriods(self) -> None:
+        self.assertInventory(used=6)
+        self.period()
+        self.period()
+        self.assertInventory(used=2)
+        self.assertGPUs(self.server, base.FIRST_SOCKET[:2])
+        migrations = self.api.get_migrations()
+        self.assertEqual(["error"], [each["status"] for each in migrations])
+        self.assertGPUs(
+            self.boot(self.gpu_flavor(6)), [*base.FIRST_SOCKET[2:], *base.SECOND_SOCKET]
+        )
+
+    def test_before_the_claim(self) -> None:
+        self._dies_in_resize("prep_resize")
+        self.assertEndedAfterTwoPeriods()
+
+    def test_after_the_claim(self) -> None:
+        self._dies_in_resize("resize_instance")
+        self.assertEndedAfterTwoPeriods()
+
+    def test_one_that_was_seen_once_goes_on(self) -> None:
+        self._dies_in_resize("prep_resize")
+        self.restart_host("host1")  # which looks once, as the first time
+        self.assertInventory(used=6)
+        self.assertNotIn("was given up", self.stdlog.logger.output)
+
+    def test_one_with_a_task_goes_on(self) -> None:
+        with fixtures.MonkeyPatch(
+            "nova.compute.rpcapi.ComputeAPI.resize_instance", lambda *args, **kwargs: None
+        ):
+            body = {"resize": {"flavorRef": self.gpu_flavor(4)}}
+            self.api.post_server_action(self.server["id"], body)
+        for _ in range(3):
+            self.period()
+        self.assertInventory(used=6)
+        self.assertNotIn("was given up", self.stdlog.logger.output)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves that nova-compute gave up when it was started again, without giving back their GPUs.
+
+It finds an instance in the midst of a resize, clears its task or starts its guest again at the
+source (``ComputeManager._init_instance``), and that is all: Placement goes on counting the old GPUs
+for the migration and the new ones for the instance, and the destination keeps the new ones for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+from nova.compute import vm_states
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
+
+# In these the instance is still what it was, at the source.
+_BEFORE_THE_MOVE = ("pre-migrating", "migrating")
+
+
+class AbandonedMoves:
+    """What was seen at the last look: a move under way may be between two tasks, for a moment."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._seen: frozenset[str] = frozenset()
+
+    def end(self, reportclient: Any, nodename: str) -> None:
+        """Ends those of this host that were seen before; never while a claim waits, nothing raises.
+
+        :param reportclient: Nova's client of Placement
+        """
+        context = nova_context.get_admin_context()
+        seen = set()
+        try:
+            listed = objects.MigrationList.get_in_progress_and_error(context, self._host, nodename)
+            for migration in listed:
+                if (instance := self._abandoned(context, migration)) is None:
+                    continue
+                seen.add(migration.uuid)
+                if migration.uuid in self._seen:
+                    _end(context, reportclient, migration, instance)
+        except Exception as error:  # whatever Placement, the bus or the database raise
+            LOG.warning("Moves that were given up cannot be looked for: %s", error)
+        self._seen = frozenset(seen)
+
+    def _abandoned(
+        self, context: nova_context.RequestContext, migration: objects.Migration
+    ) -> objects.Instance | None:
+        """The instance of a move that nobody goes on with, ``None`` of any other."""
+        if (
+            migration.source_compute != self._host
+            or migration.status not in _BEFORE_THE_MOVE
+            or migration.migration_type not in ("resize", "migration")
+        ):
+            return None
+        instance = objects.Instance.get_by_uuid(
+            context, migration.instance_uuid, expected_attrs=["migration_context"]
+        )
+        settled = instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED)
+        if instance.host == self._host and instance.task_state is None and settled:
+            return instance
+        return None
+
+
+def _end(
+    context: nova_context.RequestContext,
+    reportclient: Any,
+    migration: objects.Migration,
+    instance: objects.Instance,
+) -> None:
+    """As Nova does where a move fails. The record last: it is what the next look goes by."""
+    LOG.warning(
+        "The move %s (%s) was given up when nova-compute ended: what it had is given back",
+        migration.uuid,
+        migration.status,
+        instance=instance,
+    )
+    if reportclient.get_allocations_for_consumer(context, migration.uuid):
+        reportclient.move_allocations(context, migration.uuid, instance.uuid)
+    moving = instance.migration_context
+    if moving is not None and moving.migration_id == migration.id:
+        instance.drop_migration_context()
+    migration.status = "error"
+    migration.save()

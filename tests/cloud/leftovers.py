@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is there because of an instance, although there is none any more."""
+
+from __future__ import annotations
+
+import pathlib
+import stat
+from collections.abc import Iterator
+
+from tools.novalab import cgroups, leftovers
+from tools.novalab import nodes as lab_nodes
+
+_MOUNTINFO = pathlib.Path("/proc/self/mountinfo")
+
+
+def quarantined(state: pathlib.Path) -> Iterator[str]:
+    """Files about cards that are kept from instances; a test that wants one takes it away."""
+    for path in sorted((state / "gpu-quarantine").glob("*")):
+        yield f"quarantine {path.name}: {path.read_text(errors='replace').strip()}"
+
+
+def disks(state: pathlib.Path) -> Iterator[str]:
+    """Mounts and loop devices below the folder of all state"""
+    for path in leftovers.mounts(state):
+        yield f"mount {path}"
+    for device in leftovers.loop_devices(state):
+        yield f"loop device {device}"
+
+
+def guest_groups() -> Iterator[str]:
+    """The control groups of all guests of the machine, anybody's"""
+    for hierarchy in cgroups.hierarchies(_MOUNTINFO.read_text()):
+        for kind in ("lxc", "qemu"):
+            for path in sorted(hierarchy.glob(f"machine*/*{kind}*")):
+                yield f"cgroup {path}"
+
+
+def nodes(dev: pathlib.Path = pathlib.Path("/dev")) -> Iterator[str]:
+    """The device nodes of cards and of vfio's groups, and who may open them"""
+    for pattern in (*lab_nodes.REAL_GPU_NODES, "vfio/*"):
+        for path in sorted(dev.glob(pattern)):
+            yield f"node {path} {stat.filemode(path.stat().st_mode)}"
