@@ -10,20 +10,22 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from benchmarks import report, timing
+from benchmarks import report
 from tests.cloud import running
+from tests.vfio import outside
 from tools.novalab import steps
 from tools.testing import machine
-from tools.vfiolab import boot, cards, place, vm
+from tools.vfiolab import cards, place, vm
 
-_INSIDE = "NOVA_GPU_INSIDE"
-_LIMIT_S = 3600.0
+# Nova's compute manager times the driver's spawn and says so in its log.
+_TOOK = re.compile(r"Took ([\d.]+) seconds to spawn the instance")
 _OURS, _STOCK = "gpu.GPULibvirtDriver", "libvirt.LibvirtDriver"
 # Nova's own way: both functions of the same card by their addresses, each product an alias.
 _ALIASES = {
@@ -33,14 +35,16 @@ _ALIASES = {
 
 NOTES = (
     "The median time that driver.spawn takes in nova-compute for a guest with both functions of",
-    "one card, the two drivers in turn, in one process, in a VM that QEMU emulates: the ratio is",
+    "one card, the two drivers in turn, in one run, in a VM that QEMU emulates: the ratio is",
     "what counts. Both bind the card to vfio-pci at each spawn, Nova's by libvirt's managed mode;",
     "a prepared card is there already.",
 )
 
 
-def rows(runs: int) -> list[report.Row]:
-    """:raises SystemExit: where an instance did not start, since no figure would say anything"""
+def rows(booted: Any, runs: int) -> list[report.Row]:
+    """:param booted: a :class:`tests.vfio.cloud.VM`
+    :raises SystemExit: where an instance did not start, since no figure would say anything
+    """
     from tests.vfio import cloud
 
     times: dict[str, list[float]] = {_OURS: [], _STOCK: [], "prepared": []}
@@ -52,10 +56,10 @@ def rows(runs: int) -> list[report.Row]:
             times[_STOCK] += _spawns(clouds, _with_alias(clouds), runs)[1:]
             times[_OURS] += _spawns(clouds, _with_ours(clouds), runs)[1:]
             if number:
-                with _prepared(cards.WHOLE[0]):
+                with _prepared(clouds.host, cards.WHOLE[0]):
                     times["prepared"] = _spawns(clouds, _with_ours(clouds), runs)[1:]
 
-    for error in cloud.run(work, pathlib.Path("/out/nova.log")):
+    for error in cloud.run(work, booted):
         raise SystemExit(error)
     ours, stock, prepared = (statistics.median(times[n]) for n in (_OURS, _STOCK, "prepared"))
     return [
@@ -65,10 +69,11 @@ def rows(runs: int) -> list[report.Row]:
 
 
 def _spawns(clouds: Any, flavor: str, runs: int) -> list[float]:
-    with timing.spawning(clouds.computes["compute"].manager.driver) as seconds:
-        for _ in range(runs + 1):
-            clouds.delete(clouds.boot(flavor))
-    return seconds
+    """Seconds of each"""
+    before = len(_TOOK.findall(clouds.compute_log()))
+    for _ in range(runs + 1):
+        clouds.delete(clouds.boot(flavor))
+    return [float(each) for each in _TOOK.findall(clouds.compute_log())[before:]]
 
 
 def _with_alias(clouds: Any) -> str:
@@ -96,75 +101,55 @@ def _restart(clouds: Any, driver: str) -> None:
 
 
 @contextlib.contextmanager
-def _prepared(card: str) -> Any:
+def _prepared(host: Any, card: str) -> Iterator[None]:
     """As an operator has it from boot on: vfio-pci drives the card, and no record says else."""
-    from tests.vfio import host
-
     functions = host.functions(card)
-    _drive(functions, "vfio-pci")
+    _drive(host, functions, "vfio-pci")
     try:
         yield
     finally:
-        _drive(functions, "")
+        _drive(host, functions, "")
 
 
-def _drive(functions: Sequence[str], driver: str) -> None:
-    from tests.vfio import host
-
+def _drive(host: Any, functions: Sequence[str], driver: str) -> None:
     for function in functions:
         host.unbind(function)
         host.override_by(function, driver)
         host.probe(function)
 
 
-def _measure(stream: TextIO, runs: int, as_json: bool) -> None:
-    found = rows(runs)
-    with contextlib.redirect_stdout(stream):
-        report.show(found, as_json=as_json, notes=NOTES)
-    stream.flush()
-
-
-def _boot(arguments: Sequence[str], show: Callable[[str], None]) -> int:
-    venv = pathlib.Path(sys.prefix)
-    if reason := vm.obstacle(venv):
-        print(f"SKIP: {reason}")
-        return 77
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            made = vm.build(place.STATE, place.ROOT, venv)
-    except (steps.Failed, machine.MachineNotReady) as error:
-        raise SystemExit(str(error)) from error
-    out = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-benchmark-", dir="/var/tmp"))
-    words = ["sh", "-c", 'exec "$@" 2>/out/stderr', "sh", "python", "-W", "ignore"]
-    done = boot.run(
-        made,
-        [*words, "-m", "benchmarks.passthrough", *arguments],
-        out,
-        limit_s=_LIMIT_S,
-        environment={_INSIDE: "1"},
-        on_output=show,
-        on_retry=lambda each: print(f"booting again: {each.reason}", file=sys.stderr),
-    )
-    if done.status != 0:
-        print(f"{done.end.value}; logs: {out}", file=sys.stderr)
-    return 1 if done.status is None else done.status
-
-
 def main() -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="how often each driver spawns, twice")
     arguments = parser.parse_args()
-    if _INSIDE not in os.environ:
-        return _boot(sys.argv[1:], lambda text: print(text, end="", flush=True))
-    status = 0
+    if reason := vm.obstacle(pathlib.Path(sys.prefix)):
+        print(f"SKIP: {reason}")
+        return 77
     try:
-        _measure(running.begin(), arguments.runs, arguments.json)
+        with contextlib.redirect_stdout(sys.stderr):
+            vm.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix))
+    except (steps.Failed, machine.MachineNotReady) as error:
+        raise SystemExit(str(error)) from error
+    out = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-benchmark-", dir="/var/tmp"))
+    print(f"logs: {out}", file=sys.stderr)
+    stream = running.begin()
+
+    def work(booted: Any) -> int:
+        found = rows(booted, arguments.runs)
+        with contextlib.redirect_stdout(stream):
+            report.show(found, as_json=arguments.json, notes=NOTES)
+        stream.flush()
+        return 0
+
+    return outside.with_vm(out, work)
+
+
+if __name__ == "__main__":
+    try:
+        status = main()
     except SystemExit as error:
         print(error, file=sys.stderr)
         status = 1
     sys.stderr.flush()
+    # libvirt's event thread never ends, and Python would wait for it.
     os._exit(status)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -93,7 +93,7 @@ _LIBVIRT = (
     ("libvirt:virDomain", ("createWithFlags", "destroy", "shutdown", "undefineFlags")),
 )
 _EFFECTS = (
-    "tests.crash.bus:Driver.send",
+    "tests.cloud.bus:Driver.send",
     "keystoneauth1.session:Session.request",
     "oslo_concurrency.processutils:execute",
     *(f"{owner}.{name}" for owner, names in _LIBVIRT for name in names),

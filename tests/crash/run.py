@@ -80,7 +80,7 @@ class Crashes(reading.ReadingTestCase):
         self._begin(stage)
         self._wait_for_death(stage)
         self.start_compute()
-        self.period()
+        self._run_periodics()
         if stage.operation == "destroy":
             self._wait_until_gone()
         self.assertEqual([], self._mended(self._all_differences))
@@ -155,7 +155,7 @@ class Crashes(reading.ReadingTestCase):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
-            self.period()
+            self._run_periodics()
         return found
 
     def _all_differences(self) -> list[str]:

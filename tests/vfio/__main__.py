@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio [-k PATTERN]``: Nova in one process in a VM with vfio, KVM and cards.
+"""``python -m tests.vfio [-k PATTERN]``: Nova with its nova-compute in a VM with vfio and cards.
 
-Run as root. It builds the VM where it is not there yet, runs the parts of ``tests.vfio.inside`` in
-one each, and ends with unittest's own closing lines, or with 77 after a line ``SKIP: reason`` where
-this machine can run no such VM. Where a VM's own kernel panicked it is booted again for the tests
-that are left.
+Run as root. It builds the VM where it is not there yet, boots one for each part of the tests,
+``tests.vfio.outside`` and ``tests.vfio.inside``, and ends with unittest's own closing lines, or
+with 77 after a line ``SKIP: reason`` where this machine can run no such VM. Where a VM's own kernel
+panicked it is booted again for the tests that are left.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from concurrent import futures
 
-from tests.vfio import inside, tally
+from tests.vfio import outside, progress, tally
 from tools.novalab import steps
 from tools.testing import machine
 from tools.vfiolab import boot, place, vm
@@ -28,6 +30,7 @@ _SKIPPED = 77
 # What Nova and others print is not the tests' output.
 _STDERR = "stderr"
 _SHELL = ("sh", "-c", f'exec "$@" 2>>/out/{_STDERR}', "sh")
+_PYTHON = ("python", "-W", "ignore", "-m")
 
 
 def main() -> int:
@@ -61,7 +64,7 @@ def main() -> int:
 
 
 def _run(made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace) -> bool:
-    """All parts side by side, each in a VM of its own: a VM has one processor."""
+    """Both parts side by side, each with a VM of its own: a VM has one processor."""
     started = time.monotonic()
     stop = threading.Event()
 
@@ -70,49 +73,97 @@ def _run(made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace) -> bool:
         sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    with futures.ThreadPoolExecutor(len(inside.PARTS)) as pool:
+    with futures.ThreadPoolExecutor(len(progress.PARTS)) as pool:
         running = [
-            pool.submit(_run_part, made, part, out / part, arguments, stop) for part in inside.PARTS
+            pool.submit(_run_outside, out / progress.CLOUD, arguments, stop),
+            pool.submit(_run_inside, made, out / progress.HOST, arguments, stop),
         ]
         try:
             tallies = [each.result() for each in running]
         finally:
             stop.set()
     print("\n".join(["", *tally.closing(tallies, time.monotonic() - started)]), flush=True)
-    for part, each in zip(inside.PARTS, tallies, strict=True):
+    for part, each in zip(progress.PARTS, tallies, strict=True):
         stderr = out / part / _STDERR
         if not each.passed and stderr.exists():
             print("\n".join(stderr.read_text().splitlines()[-20:]), file=sys.stderr)
     return all(each.passed for each in tallies)
 
 
-def _run_part(
-    made: vm.VM,
-    part: str,
-    out: pathlib.Path,
-    arguments: argparse.Namespace,
-    stop: threading.Event,
+def _show(text: str) -> None:
+    # Written at once, for the other part writes as well.
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _run_inside(
+    made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace, stop: threading.Event
 ) -> tally.Tally:
     out.mkdir()
     counted = tally.Tally()
-
-    def show(text: str) -> None:
-        # Written at once, for the others write as well.
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    module = ["python", "-W", "ignore", "-m", "tests.vfio.inside", part]
     counted.last = boot.run(
         made,
-        [*_SHELL, *module, *arguments.patterns],
+        [*_SHELL, *_PYTHON, "tests.vfio.inside", *arguments.patterns],
         out,
         limit_s=arguments.limit_s,
-        environment={"ROUNDS": str(arguments.rounds)},
         stop=stop,
-        on_output=lambda text: show(counted.read(text)),
-        on_retry=lambda lost: show(counted.lose(lost)),
+        on_output=lambda text: _show(counted.read(text)),
+        on_retry=lambda lost: _show(counted.lose(lost)),
     )
     return counted
+
+
+def _run_outside(
+    out: pathlib.Path, arguments: argparse.Namespace, stop: threading.Event
+) -> tally.Tally:
+    out.mkdir()
+    counted = tally.Tally()
+    deadline = time.monotonic() + arguments.limit_s
+    for attempt in range(boot.RETRIES + 1):
+        counted.last = _once_outside(out, arguments, stop, deadline, counted)
+        if counted.last.is_valid or attempt == boot.RETRIES:
+            break
+        _show(counted.lose(counted.last))
+    return counted
+
+
+def _once_outside(
+    out: pathlib.Path,
+    arguments: argparse.Namespace,
+    stop: threading.Event,
+    deadline: float,
+    counted: tally.Tally,
+) -> boot.Boot:
+    argv = [sys.executable, *_PYTHON[1:], "tests.vfio.outside", str(out), *arguments.patterns]
+    started = time.monotonic()
+    with (out / _STDERR).open("ab") as stderr:
+        child = subprocess.Popen(
+            [*boot.TIED, *argv],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**os.environ, "ROUNDS": str(arguments.rounds)},
+        )
+        reader = threading.Thread(target=_read, args=(child, counted))
+        reader.start()
+        while child.poll() is None and time.monotonic() < deadline and not stop.is_set():
+            time.sleep(0.2)
+        is_up = child.poll() is None
+        child.kill()
+        child.wait()
+        reader.join()
+    seconds = time.monotonic() - started
+    if is_up:
+        return boot.Boot(boot.End.LIMIT, None, seconds)
+    if child.returncode == outside.LOST:
+        return outside.lost(out)
+    return boot.Boot(boot.End.EXIT, child.returncode, seconds)
+
+
+def _read(child: subprocess.Popen[str], counted: tally.Tally) -> None:
+    assert child.stdout
+    for line in child.stdout:
+        _show(counted.read(line))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import unittest
 from typing import Any
 
-from tests.vfio import cloud, host
+from tests.vfio import cloud
 from tools.vfiolab import cards
 
 PROVIDER = f"_gpu_{cards.VENDOR_ID}_{cards.PRODUCT_ID}_pci"
@@ -29,13 +28,15 @@ class VFIOTestCase(unittest.TestCase):
     def setUp(self) -> None:
         self.cloud = cloud.current
         self.api = self.cloud.api
+        self.host = self.cloud.host
         self.addCleanup(self._clean_up)
 
     def _clean_up(self) -> None:
         self.cloud._delete_everything()
         self.assertEqual([], self.domains())
-        self.assertEqual([HOST_DRIVERS] * 2, [host.drivers(card) for card in cards.WHOLE])
-        self.assertEqual([], host.open_groups())
+        self.assertEqual([HOST_DRIVERS] * 2, [self.host.drivers(card) for card in cards.WHOLE])
+        self.assertEqual([], self.host.open_groups())
+        self.assertEqual([], self.host.quarantined())
         if self.cloud.has_gpu_provider():
             self.cloud.wait_for("no GPU used", lambda: not self.used())
 
@@ -62,16 +63,13 @@ class VFIOTestCase(unittest.TestCase):
 
     # The host
 
-    def virsh(self, *words: str) -> str:
-        argv = ["virsh", "--quiet", "--connect", "qemu:///system", *words]
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
-
     def domains(self) -> list[str]:
-        return self.virsh("list", "--all", "--name").split()
+        names: str = self.host.virsh("list", "--all", "--name")
+        return names.split()
 
     def hostdevs(self, server: dict[str, Any]) -> list[str]:
         """The host's addresses in the domain's XML, in its order."""
-        xml = self.virsh("dumpxml", self.cloud.domain(server))
+        xml = self.host.virsh("dumpxml", self.cloud.domain(server))
         found = []
         for device in re.findall(r"<hostdev .*?</hostdev>", xml, re.DOTALL):
             source = re.search(r"<source>(.*?)</source>", device, re.DOTALL)

@@ -1,40 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one cloud of all tests, on the VM's libvirt and its QEMU driver."""
+"""The one cloud of all tests: nova-compute in the VM, on its libvirt and QEMU, the rest here.
+
+Under emulation Nova's Python would take four times as long as here, and be most of what a test
+takes.
+"""
 
 from __future__ import annotations
 
-import logging
 import pathlib
+import secrets
+import threading
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import connection
 from typing import Any
 
 import fixtures
 
 from nova_gpu.conf import CONF
-from tests.cloud import base
-from tools.vfiolab import system
+from tests.cloud import apart
+from tests.vfio import images, place
 
-_KERNEL, _INITRAMFS = (f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2))
-_COMMAND_LINE = "console=ttyS0 quiet panic=-1 tsc=unstable random.trust_cpu=on"
 # What the tests have, while it is up.
 current: Cloud
 
 
-class Cloud(base.Cloud):
+class Host:
+    """The functions of ``tests.vfio.host``, or of another module, called in the VM."""
+
+    def __init__(self, ask: Callable[..., Any], module: str = "tests.vfio.host") -> None:
+        self._ask = ask
+        self._module = module
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: self._ask("call", self._module, name, *arguments)
+
+    def module(self, name: str) -> Host:
+        return Host(self._ask, name)
+
+
+class VM:
+    """The agent in a VM, and how it is found."""
+
+    def __init__(self, out: pathlib.Path) -> None:
+        self.out = out
+        self.key = secrets.token_hex()
+        self.listener = connection.Listener(("127.0.0.1", 0), authkey=self.key.encode())
+        self._stream: connection.Connection[Any, Any]
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.address[1])
+
+    def wait(self) -> None:
+        """Until it is up."""
+        self._stream = self.listener.accept()
+        self._stream.recv()
+
+    def ask(self, *question: Any) -> Any:
+        """:raises tests.cloud.wire.Failed: with what went wrong there"""
+        self._stream.send(question)
+        answer = self._stream.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def expect_alive(self) -> None:
+        """Never returns where it is not: who booted it ends this process then."""
+        try:
+            self.ask("call", "os", "getpid")
+        except (EOFError, OSError):
+            threading.Event().wait()
+
+    def end(self) -> None:
+        self._stream.send(None)
+
+
+class Cloud(apart.Apart):
     # 256 MiB is what the guest's kernel and initramfs need.
     FLAVOR = {"memory_mb": 256, "vcpu": 1, "disk": 1, "ephemeral": 0}  # noqa: RUF012
     # With the machine to itself each of the things that are waited for takes 20 s at most.
     PATIENCE_S = 300
-    # An answer of the API costs 0.3 s of the VM's only processor.
-    POLL_S = 0.5
+    START_TIMEOUT_S = 300
+    HERE = place.OUTSIDE
+    OPTIONS = {  # noqa: RUF012
+        "DEFAULT": ("compute_driver",),
+        "pci": ("device_spec", "alias"),
+        "gpu": ("guest_mmio_gib",),
+    }
 
     work: Callable[[], Any]
-    log: pathlib.Path
+    vm: VM
 
     def setUp(self) -> None:
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir("/var/tmp")).path)
-        self._state.chmod(0o711)
+        self.host = Host(self.vm.ask)
         super().setUp()
 
     def runTest(self) -> None:
@@ -43,56 +103,59 @@ class Cloud(base.Cloud):
         self.work()
 
     def serve_images(self) -> None:
-        for image, path, kind in (
-            (_KERNEL, system.GUEST_KERNEL, "aki"),
-            (_INITRAMFS, system.GUEST_INITRAMFS, "ari"),
-        ):
-            content = pathlib.Path(path).read_bytes()
-            form = {"disk_format": kind, "container_format": kind, "size": len(content)}
-            plain = {**self.glance.image1, "id": image, "name": kind, "properties": {}}
-            self.glance.create(None, {**plain, **form})
-            self.glance._imagedata[image] = content
-        self.glance._imagedata[base.IMAGE] = bytes(1 << 20)
-        self.glance.images[base.IMAGE].update(
-            size=1 << 20,
-            disk_format="raw",
-            container_format="bare",
-            properties={
-                "kernel_id": _KERNEL,
-                "ramdisk_id": _INITRAMFS,
-                "os_command_line": _COMMAND_LINE,
-            },
-        )
+        images.describe(self.glance)
 
     def set_host_flags(self) -> None:
-        handler = logging.FileHandler(self.log)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-        logging.getLogger().addHandler(handler)
-        logging.getLogger().setLevel(logging.INFO)
-        self.flags(rpc_response_timeout=600, service_down_time=600, shutdown_timeout=5)
-        self.flags(enabled=False, group="spice")
+        self.flags(rpc_response_timeout=600, service_down_time=3600)
         # For what instances ask for by an alias, as Nova's documentation has it.
         enabled = [*CONF.filter_scheduler.enabled_filters, "PciPassthroughFilter"]
         self.flags(enabled_filters=enabled, group="filter_scheduler")
-        self.flags(
-            virt_type="kvm",
-            connection_uri="qemu:///system",
-            cpu_mode="host-passthrough",
-            hw_machine_type=["x86_64=q35"],
-            mem_stats_period_seconds=0,
-            group="libvirt",
+
+    def own_options(self) -> Iterator[str]:
+        yield from (
+            "[DEFAULT]",
+            f"state_path = {place.STATE}",
+            f"instances_path = {place.INSTANCES}",
+            f"log_file = {place.LOG}",
+            "rpc_response_timeout = 600",
+            "shutdown_timeout = 5",
+            "[vnc]",
+            "enabled = false",
+            "[spice]",
+            "enabled = false",
+            "[libvirt]",
+            "virt_type = kvm",
+            "connection_uri = qemu:///system",
+            "cpu_mode = host-passthrough",
+            "hw_machine_type = x86_64=q35",
+            "mem_stats_period_seconds = 0",
         )
+
+    # nova-compute
+
+    def listener(self) -> connection.Listener:
+        return self.vm.listener
+
+    def start_process(self, configuration: str) -> None:
+        self.vm.ask("start", configuration)
+
+    def kill_process(self) -> None:
+        self.vm.ask("kill")
+
+    def compute_log(self) -> str:
+        file = self.vm.out / place.LOG.name
+        return file.read_text(errors="replace") if file.exists() else ""
 
     def console(self, server: dict[str, Any]) -> str:
         """What the guest has said since it was started: libvirt empties the file then."""
-        file = self._state / "instances" / server["id"] / "console.log"
-        return file.read_text(errors="replace") if file.exists() else ""
+        said: str = self.host.read(str(place.INSTANCES / server["id"] / "console.log"))
+        return said
 
 
-def run(work: Callable[[], Any], log: pathlib.Path) -> list[str]:
+def run(work: Callable[[], Any], vm: VM) -> list[str]:
     """Does *work* while the cloud is up. Returns what went wrong with the cloud itself."""
     cloud = Cloud()
-    cloud.work, cloud.log = work, log
+    cloud.work, cloud.vm = work, vm
     result = unittest.TestResult()
     cloud.run(result)
     return [text for _, text in (*result.errors, *result.failures)]

@@ -7,6 +7,12 @@ import os
 import pathlib
 import subprocess
 
+import nova_gpu.privsep.vfio
+from nova_gpu.cmd import gpu
+from nova_gpu.cmd import quarantine as release_command
+from nova_gpu.host import quarantine
+from nova_gpu.virt import survey
+
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
 
 
@@ -61,10 +67,52 @@ def probe(address: str) -> None:
     (_DEVICES.parent / "drivers_probe").write_text(address)
 
 
-def remove(address: str) -> subprocess.Popen[bytes]:
+def remove(address: str) -> None:
     """Takes the function off the bus, which the kernel does when nobody has it any more."""
-    return subprocess.Popen(["sh", "-c", 'echo 1 >"$0"', str(_DEVICES / address / "remove")])
+    subprocess.Popen(["sh", "-c", 'echo 1 >"$0"', str(_DEVICES / address / "remove")])
 
 
 def rescan() -> None:
     (_DEVICES.parent / "rescan").write_text("1")
+
+
+def virsh(*words: str) -> str:
+    argv = ["virsh", "--quiet", "--connect", "qemu:///system", *words]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def read(path: str) -> str:
+    """What the file has, nothing where it is not there"""
+    file = pathlib.Path(path)
+    return file.read_text(errors="replace") if file.exists() else ""
+
+
+def listed() -> list[str]:
+    """What ``nova-gpu list`` prints."""
+    looked = survey.Survey()
+    found = [gpu.describe(card, looked.obstacle(card)) for card in looked.find()]
+    return gpu.table(found).splitlines()
+
+
+def quarantined() -> list[str]:
+    """The cards in quarantine"""
+    return sorted(map(str, quarantine.load(survey.Survey().quarantine)))
+
+
+def release(card: str) -> int:
+    """``nova-gpu quarantine release``"""
+    return release_command.release(survey.Survey().quarantine, card)
+
+
+_held: dict[str, int] = {}
+
+
+def hold(card: str) -> None:
+    """This process has the card's group, as QEMU has a guest's, until :func:`let_go`."""
+    nova_gpu.privsep.vfio.give_to_guests(card)
+    _held[card] = os.open(f"/dev/vfio/{group(card)}", os.O_RDWR)
+
+
+def let_go(card: str) -> None:
+    os.close(_held.pop(card))
+    nova_gpu.privsep.vfio.give_to_host(card)

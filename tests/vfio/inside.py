@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio.inside PART [PATTERN ...]``: a part of the tests, in a VM.
-
-The tests of the part ``cloud`` share one cloud: under emulation it takes half a minute to come up.
-Those of the part ``host`` need none. What ran before a panic of the VM is not run again; /out/done
-has the names.
-"""
+"""``python -m tests.vfio.inside [PATTERN ...]``: the tests that need no cloud, in a VM."""
 
 from __future__ import annotations
 
@@ -12,69 +7,19 @@ import os
 import pathlib
 import sys
 import traceback
-import unittest
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 from tests.cloud import running
+from tests.vfio import progress
 
-PARTS = ("cloud", "host")
-OUT = pathlib.Path("/out")
-_DONE = OUT / "done"
-
-
-class Result(running.Result):
-    """A failure is shown when it happens: the VM may not live to its end."""
-
-    def addError(self, test: unittest.TestCase, err: Any) -> None:
-        super().addError(test, err)
-        self._show("ERROR", test, self.errors.pop()[1])
-
-    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
-        super().addFailure(test, err)
-        self._show("FAIL", test, self.failures.pop()[1])
-
-    def _show(self, kind: str, test: unittest.TestCase, text: str) -> None:
-        self.failed = True
-        self.stream.write(f"{kind}: {test.id()}\n{text}\n")
-        self.stream.flush()
-
-    failed = False
-
-    def stopTest(self, test: unittest.TestCase) -> None:
-        super().stopTest(test)
-        with _DONE.open("a") as file:
-            file.write(f"{test.id()}\n")
+_OUT = pathlib.Path("/out")
 
 
 def main() -> int:
     stream = running.begin()
-    from tests.vfio import base, cloud
-
-    part, *patterns = sys.argv[1:]
-    done = set(_DONE.read_text().split()) if _DONE.exists() else set()
-    suite = unittest.TestSuite(
-        test
-        for test in _flat(running.discover("tests/vfio", patterns))
-        if test.id() not in done and isinstance(test, base.VFIOTestCase) == (part == PARTS[0])
-    )
-    result = Result(unittest.runner._WritelnDecorator(stream), True, 2)  # type: ignore[attr-defined]
-    if part == PARTS[0] and suite.countTestCases():
-        for text in cloud.run(lambda: suite.run(result), OUT / "nova.log"):
-            stream.write(f"   0.0 s  cloud ... ERROR\nERROR: the cloud of these tests\n{text}\n")
-            result.failed = True
-    else:
-        suite.run(result)
+    result = progress.Result(stream, _OUT, lambda: None)
+    progress.left(progress.HOST, sys.argv[1:], _OUT).run(result)
     stream.flush()
     return 1 if result.failed else 0
-
-
-def _flat(suite: Iterable[Any]) -> Iterator[unittest.TestCase]:
-    for each in suite:
-        if isinstance(each, unittest.TestSuite):
-            yield from _flat(each)
-        else:
-            yield each
 
 
 if __name__ == "__main__":

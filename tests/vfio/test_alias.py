@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from tests.vfio import base, host
+from tests.vfio import base
 from tools.vfiolab import cards
 
 _NETWORK = {"vendor_id": "8086", "product_id": "10d3"}
@@ -29,12 +29,12 @@ class AliasTest(base.VFIOTestCase):
         words = {"gpus": "= 1", "pci_passthrough:alias": "network:1"}
         server = self.cloud.boot(self.cloud.flavor(**words))
 
-        held = [cards.NETWORK, *host.functions(cards.WHOLE[0])]
+        held = [cards.NETWORK, *self.host.functions(cards.WHOLE[0])]
         self.assertCountEqual(held, self.hostdevs(server))
         self.assertEqual({base.DISPLAY, base.AUDIO}, set(self.seen_in(server).values()))
-        self.assertEqual("vfio-pci", host.driver(cards.NETWORK))
+        self.assertEqual("vfio-pci", self.host.driver(cards.NETWORK))
         self.cloud.delete(server)
-        self.assertEqual("e1000e", host.driver(cards.NETWORK))
+        self.assertEqual("e1000e", self.host.driver(cards.NETWORK))
 
     def _forget(self) -> None:
         self.cloud.flags(device_spec=[], alias=[], group="pci")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from tests.vfio import base, host
+from tests.vfio import base
 from tools.vfiolab import cards
 
 
@@ -19,15 +19,17 @@ class CardsTest(base.VFIOTestCase):
             self.assertEqual(
                 {"0000:01:00.0": base.DISPLAY, "0000:01:00.1": base.AUDIO}, self.seen_in(server)
             )
-            self.assertEqual(host.functions(cards.WHOLE[0]), self.hostdevs(server))
-            self.assertEqual(base.VFIO_DRIVERS, host.drivers(cards.WHOLE[0]))
-            self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WHOLE[1]))
+            self.assertEqual(self.host.functions(cards.WHOLE[0]), self.hostdevs(server))
+            self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+            self.assertEqual(base.HOST_DRIVERS, self.host.drivers(cards.WHOLE[1]))
             self.assertEqual(1, self.used())
 
             self.cloud.delete(server)
-            self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WHOLE[0]))
-            self.assertEqual([None, None], list(map(host.override, host.functions(cards.WHOLE[0]))))
-            self.assertEqual([], host.open_groups())
+            self.assertEqual(base.HOST_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+            self.assertEqual(
+                [None, None], list(map(self.host.override, self.host.functions(cards.WHOLE[0])))
+            )
+            self.assertEqual([], self.host.open_groups())
             self.assertEqual([], self.domains())
             self.assertEqual(0, self.used())
 
@@ -40,6 +42,6 @@ class CardsTest(base.VFIOTestCase):
             for function, kind in enumerate((base.DISPLAY, base.AUDIO))
         }
         self.assertEqual(expected, self.seen_in(server))
-        held = [function for card in cards.WHOLE for function in host.functions(card)]
+        held = [function for card in cards.WHOLE for function in self.host.functions(card)]
         self.assertEqual(held, self.hostdevs(server))
         self.assertEqual(2, self.used())

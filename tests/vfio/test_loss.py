@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.vfio import base, host
+from tests.vfio import base
 from tools.vfiolab import cards
 
 
@@ -11,32 +11,35 @@ class LossTest(base.VFIOTestCase):
     def test_removed_while_assigned(self) -> None:
         server = self.cloud.boot_with(1)
         self.seen_in(server)
-        functions = host.functions(cards.WHOLE[0])
+        functions = self.host.functions(cards.WHOLE[0])
         self.addCleanup(self._bring_back)
 
         # The kernel asks who has it to let go, and waits: QEMU unplugs it from the guest.
-        removals = [host.remove(function) for function in functions]
-        self.cloud.wait_for("the card is gone", lambda: not host.functions(cards.WHOLE[0]))
-        for each in removals:
-            each.wait()
+        for function in functions:
+            self.host.remove(function)
+        self.cloud.wait_for("the card is gone", lambda: not self.host.functions(cards.WHOLE[0]))
         self.cloud._run_periodics()
 
-        self.assertEqual("running", self.virsh("domstate", self.cloud.domain(server)))
+        self.assertEqual("running", self.host.virsh("domstate", self.cloud.domain(server)))
         self.assertEqual((2, 0), (self.inventory()["total"], self.inventory()["reserved"]))
         other = self.cloud.boot_with(1)
-        self.assertEqual(host.functions(cards.WHOLE[1]), self.hostdevs(other))
+        self.assertEqual(self.host.functions(cards.WHOLE[1]), self.hostdevs(other))
         self.cloud.delete(other)
 
         self.cloud.delete(server)
         self.cloud._run_periodics()
         self.assertEqual((2, 1), (self.inventory()["total"], self.inventory()["reserved"]))
 
+        # Nobody could see that it is clean.
         self._bring_back()
+        self.cloud._run_periodics()
+        self.assertEqual((2, 1), (self.inventory()["total"], self.inventory()["reserved"]))
+        self.assertEqual(0, self.host.release(cards.WHOLE[0]))
         self.cloud._run_periodics()
         self.assertEqual((2, 0), (self.inventory()["total"], self.inventory()["reserved"]))
 
     def _bring_back(self) -> None:
-        host.rescan()
+        self.host.rescan()
         self.cloud.wait_for(
-            "the card is back", lambda: host.drivers(cards.WHOLE[0]) == base.HOST_DRIVERS
+            "the card is back", lambda: self.host.drivers(cards.WHOLE[0]) == base.HOST_DRIVERS
         )

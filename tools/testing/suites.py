@@ -52,7 +52,7 @@ SUITES = (
     Suite("crash", "tests/crash: nova-compute is killed again and again", 600, echo=True),
     Suite(
         "vfio",
-        "tests/vfio: the same in a VM with an IOMMU, KVM and cards, on QEMU; not by default",
+        "tests/vfio: nova-compute in a VM with an IOMMU, KVM and cards, on QEMU; not by default",
         1800,
         echo=True,
         by_name_only=True,

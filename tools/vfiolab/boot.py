@@ -64,10 +64,11 @@ def run(
     limit_s: float,
     environment: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
+    retries: int = RETRIES,
     on_output: Callable[[str], None],
     on_retry: Callable[[Boot], None],
 ) -> Boot:
-    """The last boot: the first valid one, or after as many as :data:`RETRIES` further ones.
+    """The last boot: the first valid one, or after as many as *retries* further ones.
 
     *command* runs in /project and may write to *out*, which is /out in the VM and stays from one
     boot to the next, so that it can go on where it was. What it prints is passed to *on_output*.
@@ -80,9 +81,9 @@ def run(
     def goes_on() -> bool:
         return not stop.is_set() and time.monotonic() < deadline
 
-    for attempt in range(RETRIES + 1):
+    for attempt in range(retries + 1):
         boot = _once(vm, out, goes_on, on_output)
-        if boot.is_valid or attempt == RETRIES:
+        if boot.is_valid or attempt == retries:
             break
         on_retry(boot)
     return boot

@@ -22,8 +22,17 @@ _DISK_MIB = 4096
 _SUBSYSTEMS = ("arch", "block", "crypto", "fs", "lib", "mm", "net", "sound", "virt")
 _DRIVERS = (
     *("acpi", "block/loop.ko", "block/virtio_blk.ko", "char", "crypto/ccp", "gpu/drm", "i2c"),
-    *("net/dummy.ko", "net/ethernet/intel/e1000e", "net/macvlan.ko", "net/tun.ko"),
-    *("net/veth.ko", "nvme", "vfio", "video/fbdev", "virt", "virtio"),
+    *("net/dummy.ko", "net/ethernet/intel/e1000e", "net/macvlan.ko", "net/net_failover.ko"),
+    *(
+        "net/tun.ko",
+        "net/veth.ko",
+        "net/virtio_net.ko",
+        "nvme",
+        "vfio",
+        "video/fbdev",
+        "virt",
+        "virtio",
+    ),
 )
 _LARGE = (
     *(f"drivers/gpu/drm/{name}" for name in ("amd", "i915", "nouveau", "radeon", "vmwgfx")),

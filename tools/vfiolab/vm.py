@@ -44,12 +44,15 @@ class VM:
             *_share("lab", place.INSIDE, "0x10", "readonly=on"),
             *_share("project", self.tree, "0x11", "readonly=on"),
             *_share("out", out, "0x12"),
+            # This machine is 10.0.2.2 there.
+            *("-netdev", "user,id=outside,ipv6=off"),
+            *("-device", "virtio-net-pci,netdev=outside,bus=pcie.0,addr=0x13,romfile="),
             *cards.arguments(),
         ]
 
     def _command_line(self) -> str:
         # On a busy machine the emulated timer is later than the kernel's check for it can wait.
-        words = ["console=ttyS0", "loglevel=4", "panic=-1", "no_timer_check"]
+        words = ["console=ttyS0", "loglevel=4", "panic=-1", "no_timer_check", "mitigations=off"]
         words.append("intel_iommu=on" if self.iommu else "intel_iommu=off")
         words.append(
             "vfiolab=bare" if self.bare else f"vfiolab.id={cards.VENDOR_ID}:{cards.PRODUCT_ID}"

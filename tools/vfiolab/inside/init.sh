@@ -15,6 +15,10 @@ ln -sf /proc/self/fd /dev/fd
 for pair in 0:stdin 1:stdout 2:stderr; do ln -sf "/proc/self/fd/${pair%:*}" "/dev/${pair#*:}"; done
 hostname vfiolab
 ip link set lo up
+# Up before udev sees it, it keeps its name.
+modprobe virtio_net
+ip address add 10.0.2.15/24 dev eth0
+ip link set eth0 up
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro project /project
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 out /out
 modprobe -a fuse loop kvm_amd vfio-pci vfio_iommu_type1

@@ -16,7 +16,7 @@ import oslo_messaging
 from nova import rpc
 from oslo_messaging._drivers import base, common
 
-from tests.crash import wire
+from tests.cloud import wire
 
 # What the fixtures of Nova's tests put into a context; no bus carries it.
 _UNCARRIED = ("db_connection", "mq_connection")
@@ -83,7 +83,7 @@ class Exchange:
             message.reply(failure=(type(error), error, None))
 
 
-class _Incoming(base.RpcIncomingMessage):
+class _Incoming(base.RpcIncomingMessage):  # type: ignore[misc]
     def __init__(self, ctxt: Any, message: Any) -> None:
         super().__init__(ctxt, message)
         self.answers: queue.Queue[_Reply] = queue.Queue()
@@ -99,12 +99,12 @@ class _Incoming(base.RpcIncomingMessage):
         """Who waits here waits for any time."""
 
 
-class _Listener(base.PollStyleListener):
+class _Listener(base.PollStyleListener):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.messages: queue.Queue[_Incoming] = queue.Queue()
 
-    @base.batch_poll_helper
+    @base.batch_poll_helper  # type: ignore[untyped-decorator]
     def poll(self, timeout: float | None = None) -> _Incoming | None:
         try:
             return self.messages.get(timeout=timeout or 1)
@@ -112,7 +112,7 @@ class _Listener(base.PollStyleListener):
             return None
 
 
-class Driver(base.BaseDriver):
+class Driver(base.BaseDriver):  # type: ignore[misc]
     """In the compute service's process: oslo.messaging's side of its link."""
 
     def __init__(self, conf: Any) -> None:

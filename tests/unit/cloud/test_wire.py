@@ -9,7 +9,7 @@ import unittest
 from multiprocessing import connection
 from typing import Any
 
-from tests.crash import wire
+from tests.cloud import wire
 
 
 class LinkTest(unittest.TestCase):

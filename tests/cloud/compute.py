@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute as a fork of a process that has imported Nova, which takes a service so long.
+
+To be imported first, before there is any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing import connection
+from typing import Any, NoReturn
+
+# Nova's tests go by this, its services by what they are told.
+os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
+from nova import monkey_patch
+
+monkey_patch.patch(backend="threading")
+
+import fixtures  # noqa: E402
+import nova.conf  # noqa: E402
+import nova.db.main.api  # noqa: E402
+import nova.privsep  # noqa: E402
+import os_vif  # noqa: E402
+from nova import config, context, objects, rpc, service  # noqa: E402
+from nova.compute import manager as compute_manager  # noqa: E402
+from nova.compute import rpcapi as compute_rpcapi  # noqa: E402
+from nova.conductor import rpcapi as conductor_rpcapi  # noqa: E402
+from nova.objects import base as objects_base  # noqa: E402
+from nova.tests.fixtures import glance, neutron  # noqa: E402
+from nova.virt.libvirt import driver  # noqa: E402, F401
+from oslo_log import log as logging  # noqa: E402
+from oslo_messaging.rpc import transport  # noqa: E402
+
+import nova_gpu.virt.driver  # noqa: E402, F401
+from tests.cloud import bus, wire  # noqa: E402
+
+CONF = nova.conf.CONF
+_PR_SET_PDEATHSIG = 1
+
+# Those of nova-compute's periodic tasks that mend what a crash left.
+_PERIODIC = (
+    "update_available_resource",
+    "_sync_power_states",
+    "_cleanup_running_deleted_instances",
+    "_cleanup_incomplete_migrations",
+    "_run_pending_deletes",
+)
+
+
+class _Test(fixtures.Fixture):
+    """What Nova's fixtures ask of a test, for the length of a process."""
+
+    def flags(self, **options: Any) -> None:
+        for name, value in options.items():
+            CONF.set_override(name, value)
+
+    def stub_out(self, name: str, new: Any) -> None:
+        self.useFixture(fixtures.MonkeyPatch(name, new))
+
+
+class Compute:
+    """The service, and what the one who tests it may ask.
+
+    :param serve_images: puts into Nova's stand-in for Glance what guests are started from
+    """
+
+    def __init__(self, serve_images: Callable[[glance.GlanceFixture], None]) -> None:
+        self._serve_images = serve_images
+        self._service: Any = None
+
+    def handlers(self) -> Mapping[str, Callable[..., Any]]:
+        return {"period": self._period}
+
+    def run(
+        self, arguments: list[str], connect: Callable[[], connection.Connection[Any, Any]]
+    ) -> NoReturn:
+        """:param arguments: nova-compute's command line"""
+        CONF.clear()  # of what the process that was forked had read
+        config.parse_args(arguments, configure_db=False)
+        logging.setup(CONF, "nova")
+        nova.privsep.sys_admin_pctxt.set_client_mode(False)  # it is root already
+        objects.register_all()
+        os_vif.initialize()
+        self._stand_in()
+        link = self._connect(connect())
+        self._service.start()
+        link.ask("started")
+        signal.pause()
+        os._exit(0)
+
+    def _stand_in(self) -> None:
+        """There is no Glance, and no Neutron."""
+        test = _Test()
+        test.setUp()
+        self._serve_images(test.useFixture(glance.GlanceFixture(test)))
+        test.useFixture(neutron.NeutronFixture(test))
+
+    def _connect(self, stream: connection.Connection[Any, Any]) -> wire.Link:
+        bus_driver = bus.Driver(CONF)
+        rpc.TRANSPORT = transport.msg_transport.RPCTransport(bus_driver)
+        rpc.NOTIFICATION_TRANSPORT = rpc.TRANSPORT
+        silent = rpc.messaging.Notifier(rpc.NOTIFICATION_TRANSPORT, driver="noop")
+        rpc.LEGACY_NOTIFIER = rpc.NOTIFIER = silent
+        handlers = {"deliver": bus_driver.deliver, **self.handlers()}
+        link = bus_driver.link = wire.Link(stream, handlers)
+        threading.Thread(target=link.serve, daemon=True).start()
+        nova.db.main.api.DISABLE_DB_ACCESS = True
+        objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()
+        objects.Service.enable_min_version_cache()
+        self._service = service.Service.create(
+            binary="nova-compute",
+            topic=compute_rpcapi.RPC_TOPIC,
+            topic_alt=compute_rpcapi.RPC_TOPIC_ALT,
+        )
+        return link
+
+    @property
+    def manager(self) -> compute_manager.ComputeManager:
+        return self._service.manager
+
+    def _period(self) -> None:
+        for task in _PERIODIC:
+            getattr(self.manager, task)(context.get_admin_context())
+
+
+def fork(run: Callable[[], None]) -> int:
+    """*run* in a process of its own, that ends with this one; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)

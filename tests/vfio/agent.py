@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.vfio.agent PORT``, in the VM: what the tests, outside, want of it.
+
+It starts and ends nova-compute, which talks to the rest of the cloud by itself, and calls functions
+of this repository: the tests' own eyes and hands on the host.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing import connection
+from typing import Any
+
+from tests.cloud import compute, wire  # before anything else of Nova
+
+# isort: split
+
+import nova.privsep.qemu
+from futurist import _thread
+from nova import config
+
+from tests.vfio import images, place
+
+
+class Agent:
+    def __init__(self, port: int) -> None:
+        self._address = (place.OUTSIDE, port)
+        self._compute: int | None = None
+
+    def serve(self) -> None:
+        """Until it is told to end, or whom it serves has ended."""
+        verbs: Mapping[str, Callable[..., Any]] = {
+            "start": self._start,
+            "kill": self._kill,
+            "call": _call,
+        }
+        stream = self._connect()
+        stream.send("agent")
+        while (question := stream.recv()) is not None:
+            verb, *arguments = question
+            try:
+                answer = verbs[verb](*arguments)
+            except Exception:
+                answer = wire.Failed(traceback.format_exc())
+            stream.send(answer)
+
+    def _connect(self) -> connection.Connection[Any, Any]:
+        return connection.Client(self._address, authkey=os.environ[place.KEY].encode())
+
+    def _start(self, configuration: str) -> None:
+        place.STATE.mkdir(mode=0o711, exist_ok=True)
+        place.INSTANCES.mkdir(exist_ok=True)
+        file = place.STATE / "nova.conf"
+        file.write_text(configuration)
+        arguments = ["nova-compute", "--config-file", str(file)]
+        # What is called here reads the same options.
+        compute.CONF.clear()
+        config.parse_args(arguments, configure_db=False, init_rpc=False)
+        service = compute.Compute(images.serve)
+        self._compute = compute.fork(lambda: service.run(arguments, self._connect))
+
+    def _kill(self) -> None:
+        if self._compute is not None:
+            os.kill(self._compute, signal.SIGKILL)
+            os.waitpid(self._compute, 0)
+            self._compute = None
+
+
+def _call(module: str, name: str, *arguments: Any) -> Any:
+    return getattr(importlib.import_module(module), name)(*arguments)
+
+
+def _spare_the_processor() -> None:
+    """It is emulated. Nova has a Python started for every look at a disk, seven of them at every
+    spawn, only to limit what qemu-img may take; and each idle thread wakes up every second."""
+    nova.privsep.qemu.QEMU_IMG_LIMITS = None
+    _thread.ThreadWorker.MAX_IDLE_FOR = 5
+
+
+if __name__ == "__main__":
+    _spare_the_processor()
+    nova.privsep.sys_admin_pctxt.set_client_mode(False)  # it is root already
+    Agent(int(sys.argv[1])).serve()

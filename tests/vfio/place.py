@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the VM and the tests outside of it both know."""
+
+from __future__ import annotations
+
+import pathlib
+
+# QEMU's user network: this machine, seen from the VM.
+OUTSIDE = "10.0.2.2"
+# The environment's name for what a connection has to know.
+KEY = "NOVA_GPU_KEY"
+
+# In the VM
+STATE = pathlib.Path("/var/tmp/nova")
+INSTANCES = STATE / "instances"
+LOG = pathlib.Path("/out/nova.log")
