@@ -112,7 +112,7 @@ class UnprivilegedTest(DaemonTestCase):
         name, args, text = self.call("vfio.give_to_guests", "0000:82:00.0")
         self.assertEqual("BindingFailed", name)
         self.assertEqual(
-            ["0000:82:00.0", "there is no GPU at this address", "see nova-gpu list"], args
+            ["0000:82:00.0", "there is no GPU at this address", "see nova-gpu list", None], args
         )
         self.assertEqual(
             "GPU 0000:82:00.0 was not bound: there is no GPU at this address; see nova-gpu list",
@@ -148,9 +148,26 @@ class UnprivilegedTest(DaemonTestCase):
             self.assertIn(f"(pid {process.pid})", found[CARD])
             name, args, _ = self.call("vfio.give_to_guests", CARD)
             self.assertEqual("CardInUse", name)
-            self.assertIn(f"(pid {process.pid})", args[1])
+            self.assertIn(f"(pid {process.pid})", args[3])
             process.communicate(b"\n")
         self.assertEqual(["nvidia", "snd_hda_intel"], self.drivers())
+
+    def test_the_machines_kernel_log(self) -> None:
+        """With kernel.dmesg_restrict nobody may read it, nor the daemon itself."""
+        try:
+            os.close(os.open("/dev/kmsg", os.O_RDONLY))
+        except OSError as error:
+            self.skipTest(f"this machine's kernel log cannot be read: {error}")
+        last, lines = self.call("kernel_log.xids", 0, dev="/dev")
+        self.assertGreater(last, 0)
+        self.assertEqual([last, []], self.call("kernel_log.xids", last))
+        self.assertIsInstance(lines, list)
+
+    def test_no_kernel_log(self) -> None:
+        name, args, text = self.call("kernel_log.xids", 0)
+        self.assertEqual("KernelLogUnreadable", name)
+        self.assertEqual(str(self.host.roots.dev / "kmsg"), args[0])
+        self.assertIn("Xids", text)
 
     def test_nodes(self) -> None:
         self.assertEqual([], self.call("nodes.open_to_guests", CARD))
