@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,8 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from oslo_messaging import exceptions as messaging_exceptions
 
 from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host import quarantine
 from tests.fixtures import ailments
 from tests.functional import base, kvm
 
@@ -78,6 +81,15 @@ class PlainInstances:
         for folder in self.hosts["host1"].roots.cdi_spec_dirs:
             (folder / "nvidia.json").write_text('{"cdiVersion": ')
 
+    def quarantined(self) -> None:
+        for address in map(PciAddress.parse, self.ADDRESSES):
+            entry = quarantine.Entry(address, None, "it is broken", "mend it", "2026-01-01T00:00Z")
+            quarantine.put(self.state() / "gpu-quarantine", entry)
+
+    def quarantine_unreadable(self) -> None:
+        shutil.rmtree(self.state() / "gpu-quarantine")
+        (self.state() / "gpu-quarantine").write_text("this should be a folder")
+
     def no_sysfs(self) -> None:
         devices = self.hosts["host1"].devices
         devices.rename(devices.with_name("away"))
@@ -99,17 +111,23 @@ class PlainInstances:
         garbage_in_sysfs,
         a_stranger,
         a_cdi_file_of_garbage,
-        no_sysfs,
+        quarantined,
+        quarantine_unreadable,
     )
 
     def test_in_one_bad_state_after_another(self) -> None:
-        """None is mended: at the end there are all of them."""
+        """None is mended: at the end there are all of them, for a new service too."""
         for state in self.STATES:
             with self.subTest(state=state.__name__):
                 state(self)
                 self.assertPlainInstancesWork()
-                self.restart_host("host1")
-                self.assertPlainInstancesWork()
+        # Without sysfs nothing else is looked at.
+        self.restart_host("host1")
+        self.assertPlainInstancesWork()
+        self.no_sysfs()
+        self.assertPlainInstancesWork()
+        self.restart_host("host1")
+        self.assertPlainInstancesWork()
 
     def test_while_something_does_not_answer(self) -> None:
         for name, broken in (
