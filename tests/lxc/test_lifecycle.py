@@ -12,7 +12,7 @@ from typing import Any
 
 import nova.privsep.fs
 
-from tests.lxc import base
+from tests.lxc import base, cloud
 from tools.novalab import guest
 
 GPUS = {1, 2}
@@ -89,6 +89,15 @@ class LifecycleTest(base.LXCTestCase):
 
         self.stub_out("nova.privsep.fs.loopremove", recorded)
         return files
+
+    def test_rebuild(self) -> None:
+        self.run_inside(self._server, "/bin/sh", "-c", "echo mine >/root/note; sync")
+        self.api.post_server_action(self._server["id"], {"rebuild": {"imageRef": cloud.IMAGE}})
+        self.wait_until(self._server, "ACTIVE")
+
+        self.assertEqual("", self.run_inside(self._server, "/bin/ls", "/root").stdout)
+        self.assertGPUs(self._server, GPUS)
+        self.assertEqual(3, self.usage())
 
     def test_poweroff_from_inside(self) -> None:
         """Nova hears of it some seconds later, and the guest can be started again."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tests.cloud import fixtures as cloud_fixtures
@@ -32,6 +33,22 @@ class SameHostTest(base.LXCTestCase):
         self.assertGPUs(server, {4, 5, 6, 7})
         self.wait_for("the old ones are free", lambda: self.usage() == 4)
         self.assertGPUs(self.boot(four), {0, 1, 2, 3})
+
+    def test_resize_down_to_none_and_from_none(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot_with(4)
+        used = 4
+        for words, gpus in (({"gpus": "= 2"}, {4, 5}), ({}, set()), ({"gpus": "= 1"}, {0})):
+            self._resize(server, self.flavor(**words))
+            self.assertGPUs(server, gpus)
+            self.assertEqual(used + len(gpus), self.usage())
+            self._act(server, "confirmResize", "ACTIVE")
+            used = len(gpus)
+            self.wait_for("the old ones are free", functools.partial(self._uses, used))
+            self.assertGPUs(server, gpus)
+
+    def _uses(self, gpus: int) -> bool:
+        return self.usage() == gpus
 
     def _resize(self, server: dict[str, Any], flavor: str) -> None:
         self._act(server, "resize", "VERIFY_RESIZE", flavorRef=flavor)
