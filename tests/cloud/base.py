@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import pathlib
 import shutil
@@ -16,6 +17,7 @@ from nova.tests.functional.api import client
 
 from nova_gpu.conf import CONF
 from tests.cloud import fixtures as cloud_fixtures
+from tests.cloud import leftovers
 from tests.fixtures import cells
 
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"  # image1 of Nova's GlanceFixture
@@ -41,6 +43,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         self.useFixture(cloud_fixtures.OneEventLoop())
         self.useFixture(cells.CellByContext())
         super().setUp()
+        self.addCleanup(self._expect_nothing_kept)
         self.addCleanup(self._delete_everything)
 
     # The services
@@ -215,6 +218,20 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
             # Who asks must not take the processor from what is waited for.
             time.sleep(max(self.POLL_S, 2 * (now - asked)))
             asked = time.monotonic()
+
+    def left_behind(self) -> list[str]:
+        """Allocations in Placement and cards in quarantine, while there is no instance."""
+        found = []
+        for provider in self._get_all_providers():
+            url = f"/resource_providers/{provider['uuid']}/allocations"
+            for consumer, each in self.placement.get(url).body["allocations"].items():
+                found.append(f"allocation of {consumer}: {each['resources']}")
+        return [*found, *leftovers.quarantined(self._state)]
+
+    def _expect_nothing_kept(self) -> None:
+        with contextlib.suppress(AssertionError):
+            self.wait_for("nothing is left", lambda: not self.left_behind(), timeout_s=15)
+        self.assertEqual([], self.left_behind(), "left behind by this test")
 
     def _delete_everything(self) -> None:
         for server in self.servers():

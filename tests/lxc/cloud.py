@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 import fixtures
 
-from tests.cloud import base
+from tests.cloud import base, leftovers
 from tests.fixtures import hosts
 from tests.lxc import place
-from tools.novalab import libvirtd
 
 IMAGE = base.IMAGE
 ID_MAPS = ["0:100000:65536"]
@@ -34,7 +33,7 @@ class Cloud(base.Cloud):
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir(str(place.folder()))).path)
         self._state.chmod(0o711)
         self._host = hosts.build(self.MACHINE, self._state / "host")
-        self._expect_nothing_left(self._lv, self._lv.leftovers())
+        self._expect_nothing_left()
         super().setUp()
 
     def serve_images(self) -> None:
@@ -61,20 +60,20 @@ class Cloud(base.Cloud):
             group="gpu",
         )
 
-    def _expect_nothing_left(self, lv: libvirtd.PrivateLibvirtd, before: list[str]) -> None:
+    def _expect_nothing_left(self) -> None:
         """Registered first and so run last, when every service has ended."""
-
-        def new() -> list[str]:
-            return sorted(set(lv.leftovers()) - set(before))
+        lv = self._lv
+        before, nodes = set(lv.leftovers()), list(leftovers.nodes())
 
         def expect() -> None:
             deadline = time.monotonic() + 15
-            while new() and time.monotonic() < deadline:
+            while set(lv.leftovers()) - before and time.monotonic() < deadline:
                 time.sleep(0.2)
-            left = new()
+            left = sorted(set(lv.leftovers()) - before)
             for domain in lv.domains():
                 for verb in ("destroy", "undefine"):
                     subprocess.run(lv.enter(["virsh", "-qc", "lxc:///", verb, domain]))
             self.assertEqual([], left, "left behind by this test")
+            self.assertEqual(nodes, list(leftovers.nodes()), "the host's device nodes")
 
         self.addCleanup(expect)
