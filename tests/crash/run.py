@@ -10,11 +10,13 @@ import functools
 import os
 import time
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.cloud import leftovers
 from tests.crash import lives, place, reading, truths
 from tests.lxc import base
+from tests.lxc import place as places
 
 _REACHED_S = 20.0
 _MENDED_S = 20.0
@@ -159,7 +161,17 @@ class Crashes(reading.ReadingTestCase):
         return found
 
     def _all_differences(self) -> list[str]:
-        return truths.differences(self.truths())
+        now = self.truths()
+        uuid = self._server["id"]
+        if uuid in now.instances and now.instances[uuid].settled and now.guests[uuid].running:
+            return [*truths.differences(now), *self._inside(now.instances[uuid].cards)]
+        return truths.differences(now)
+
+    def _inside(self, cards: truths.Cards) -> Iterator[str]:
+        """What an ordinary user of the guest can open is the fifth truth."""
+        opened = {places.GPUS[gpu] for gpu in self.gpus_inside(self._server)}
+        if opened != cards:
+            yield f"without: of {sorted(cards)} the guest can open {sorted(opened)}"
 
     def _all_leftovers(self) -> list[str]:
         """Nothing is to be left of an instance that is gone."""
@@ -167,6 +179,7 @@ class Crashes(reading.ReadingTestCase):
         return [
             *truths.differences(now),
             *(f"allocated: {uuid}" for uuid in now.allocated if uuid != self._neighbour["id"]),
+            *leftovers.quarantined(self._state),
             *sorted(self._leftovers() - self._before),
         ]
 
