@@ -4,7 +4,7 @@
 Nova unmounts it on the host once the guest has started, since the guest has a mount of its own.
 But when a guest reboots itself, libvirt starts it again from the same folder, and so does Nova
 after a soft reboot: the folder is empty then, no init is found and the guest stays down. So it
-stays mounted until the guest is destroyed.
+stays mounted until the guest is destroyed, on a host with GPUs; without them all is Nova's.
 """
 
 from __future__ import annotations
