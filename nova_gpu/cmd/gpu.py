@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-gpu``: what a host has, asked on the host.
 
-It reads nova-compute's configuration and the host. Only ``host prepare`` and ``quarantine release``
-change anything, the former not before it is told to.
+It reads nova-compute's configuration and the host. ``host prepare`` and ``verify`` change nothing
+before they are told to, ``quarantine release`` does what it says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oslo_log import log as logging
 from nova_gpu.cmd import host_check, host_prepare, quarantine
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import GPU
 from nova_gpu.host import quarantine as quarantine_files
 from nova_gpu.virt import health, survey
 
@@ -46,6 +46,15 @@ def _commands(subparsers: Any) -> None:
     )
     listing.add_argument(
         "--json", action="store_true", help="print one JSON array instead of a table"
+    )
+    check = subparsers.add_parser(
+        "verify",
+        help="compare what sysfs, libvirt, Nova's database and Placement say of this host's GPUs; "
+        "exits 1 where they differ, 3 where one of them does not answer",
+    )
+    check.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    check.add_argument(
+        "--repair", action="store_true", help="have Placement count what instances have"
     )
     host = subparsers.add_parser("host", help="see and change how this host stands to KVM guests")
     _host_commands(host.add_subparsers(dest="verb", required=True))
@@ -118,20 +127,14 @@ def _cell(key: str, value: Any) -> str:
     return _UNKNOWN if value is None else str(value)
 
 
-def _obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
-    """As nova-compute judges, as far as the caller may see who has the card open"""
-    reason = looked.obstacle(gpu)
-    if reason is None and looked.mode is DeliveryMode.PCI:
-        reason = next(host_check.in_use(gpu, looked.roots), None)
-    return reason
-
-
 def _list(looked: survey.Survey, *, as_json: bool) -> int:
     found = looked.find()
     ailments = health.Watch(looked.roots, looked.mode).look(found)
     quarantined = quarantine_files.reasons(looked.quarantine, found)
     kept = {**ailments.kept_back, **ailments.ill, **quarantined}
-    cards = [describe(gpu, kept.get(gpu.address) or _obstacle(looked, gpu)) for gpu in found]
+    cards = [
+        describe(gpu, kept.get(gpu.address) or host_check.obstacle(looked, gpu)) for gpu in found
+    ]
     if as_json:
         print(json.dumps(cards, indent=2))
     elif cards:
@@ -152,12 +155,17 @@ def _run(command: Any) -> int:
         return quarantine.main(survey.Survey().quarantine, command)
     if command.name == "host":
         return host_check.main(survey.Survey(), pathlib.Path("/"), as_json=command.json)
+    if command.name == "verify":
+        # Half of Nova, for which the other commands need not wait.
+        from nova_gpu.cmd import verify
+
+        return verify.main(survey.Survey(), as_json=command.json, mend=command.repair)
     return _list(survey.Survey(), as_json=command.json)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """:returns: the exit status: 0, 1 where the host or the options cannot be read or the command
-    says so, and 2 for a command line that cannot be understood
+    says so, 2 for a command line that cannot be understood, 3 as :mod:`nova_gpu.cmd.verify` says
     """
     CONF.register_cli_opt(_COMMAND)
     arguments = list(sys.argv if argv is None else argv)

@@ -56,6 +56,14 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path) -> Finding:
     return Finding(str(gpu.address), name, drivers, tuple(dict.fromkeys(found)), remarks)
 
 
+def obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
+    """As nova-compute judges, as far as the caller may see who has the card open"""
+    reason = looked.obstacle(gpu)
+    if reason is None and looked.mode is DeliveryMode.PCI:
+        reason = next(in_use(gpu, looked.roots), None)
+    return reason
+
+
 def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
     loaded = (roots.sysfs / "bus/pci/drivers" / vfio.DRIVER).is_dir()
     if not loaded and boot.module_kind(root) is None:

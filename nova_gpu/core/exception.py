@@ -15,6 +15,7 @@
     ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
     ├── FileChanged             somebody has changed a file that nova-gpu wrote
     ├── NotClean                a card may not be given to the next tenant
+    ├── NotRepaired             nova-gpu verify --repair left something as it was
     ├── PlacementFailed         Placement did not answer: url, reason
     └── GuestError              a guest does not start: host, address, reason, remedy, others
         ├── RequestMismatch         an instance does not hold what its flavor asks for
@@ -131,6 +132,12 @@ class NotClean(GPUError):
 
     def __str__(self) -> str:
         return f"GPU {self.address} is not clean: {self.reason}; {self.remedy}"
+
+
+class NotRepaired(GPUError):
+    def __init__(self, uuid: str, reason: str) -> None:
+        super().__init__(f"{uuid} is as it was: {reason}")
+        self.uuid, self.reason = uuid, reason
 
 
 class PlacementFailed(GPUError):

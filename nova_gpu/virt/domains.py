@@ -56,6 +56,15 @@ def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset
     return {uuid: gpus_in(xml, parts) for uuid, xml in _domains(host)}
 
 
+def running(host: libvirt_host.Host) -> frozenset[str]:
+    """uuids of the domains that run
+
+    :raises DomainsUnreadable: where libvirt does not list them
+    """
+    with _unreadable():
+        return frozenset(guest.uuid for guest in host.list_guests(only_running=True))
+
+
 def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
     """The host's files and folders that any domain has bound, running or only defined.
 
@@ -70,8 +79,15 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
 
 def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
     """uuid and XML of every domain"""
-    try:
+    with _unreadable():
         return list(_listed(host))
+
+
+@contextlib.contextmanager
+def _unreadable() -> Iterator[None]:
+    """:raises DomainsUnreadable: for whatever says that libvirt does not answer"""
+    try:
+        yield
     except libvirt.libvirtError as error:
         raise exception.DomainsUnreadable(str(error)) from error
     except nova_exception.HypervisorUnavailable as error:

@@ -29,6 +29,7 @@ from nova_gpu.virt import (
     health,
     occupancy,
     orphans,
+    reconcile,
     releases,
     stock,
     survey,
@@ -58,6 +59,9 @@ class HostGPUs:
         self._stock = stock.Stock(self._occupancy, self._bindings)
         self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
         self._abandoned = abandoned.AbandonedMoves(CONF.host)
+        self._reconciliation = reconcile.Reconciliation(
+            self._survey, host, lambda: virtapi.reportclient
+        )
         self.releases = releases.Releases(
             self._survey,
             self._stock,
@@ -112,6 +116,7 @@ class HostGPUs:
                     self._bindings.settle(self._stock.cards(), self._stock.kept_back())
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
+                self._reconciliation.look()
         say()
         self._xids.look(self._stock.cards(), self.releases.put_away)
 
@@ -145,6 +150,7 @@ class HostGPUs:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
         self._stock.publish(tree, nodename, self.hypervisor_type)
         self.bulletin.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
+        self._reconciliation.is_due = True
 
     def stats(self) -> str | None:
         """What the scheduler's filter reads of this host, ``None`` without GPUs."""

@@ -31,7 +31,7 @@ def release(reportclient: Any, provider_uuids: Iterable[str], instances: Collect
         try:
             found = reportclient.get_allocations_for_resource_provider(context, provider_uuid)
             for consumer in found.allocations.keys() - set(instances):
-                if reason := _ended(context, consumer):
+                if reason := ended(context, consumer):
                     LOG.warning("The GPUs of migration %s are given back: %s", consumer, reason)
                     reportclient.delete_allocation_for_instance(
                         context, consumer, consumer_type="migration"
@@ -40,8 +40,11 @@ def release(reportclient: Any, provider_uuids: Iterable[str], instances: Collect
             LOG.warning("GPUs that ended moves keep cannot be looked for: %s", error)
 
 
-def _ended(context: nova_context.RequestContext, consumer: str) -> str | None:
-    """Why a consumer needs its GPUs no more; ``None`` where it may, or is no migration."""
+def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
+    """Why a consumer needs its GPUs no more; ``None`` where it may, or is no migration.
+
+    :param context: one that reads what is deleted as well
+    """
     try:
         migration = objects.Migration.get_by_uuid(context, consumer)
     except nova_exception.MigrationNotFound:

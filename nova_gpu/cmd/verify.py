@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu verify``: compares what sysfs, libvirt, Nova's database and Placement say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import nova.db.main.api
+from nova import objects, rpc
+from nova.conductor import rpcapi as conductor_rpcapi
+from nova.objects import base as objects_base
+from nova.scheduler.client import report
+from nova.virt.libvirt import driver as libvirt_driver
+from nova.virt.libvirt import host as libvirt_host
+
+from nova_gpu.cmd import host_check
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.virt import gather, repair, survey, verify
+from nova_gpu.virt.truths import Difference, Truths
+
+# An operator waits: the bus alone would be tried for ever.
+_DEADLINE_S = 60.0
+# Nova may be between one of the four and the next when it is asked.
+_AGAIN_AFTER_S = 3.0
+
+DIFFERENT = 1
+INCOMPLETE = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """``repaired``: of which differences --repair has made an end, or why not."""
+
+    differences: tuple[Difference, ...]
+    unread: tuple[str, ...]
+    repaired: Mapping[Difference, str | None]
+
+    @property
+    def status(self) -> int:
+        """0: all agree; 1: a difference is left; 3: not all of it could be compared"""
+        if self.unread:
+            return INCOMPLETE
+        left = [each for each in self.differences if self.repaired.get(each, "") is not None]
+        return DIFFERENT if left else 0
+
+
+def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
+    """Compares, and where there is something to say once more: what is left then is so.
+
+    :param mend: repair what is safe to
+    """
+    truths = gather.gather(sources)
+    found = verify.compare(truths)
+    if found:
+        time.sleep(again_after_s)
+        truths = gather.gather(sources)
+        found = tuple(each for each in verify.compare(truths) if each in set(found))
+    repaired = dict(_mend(found, truths, sources)) if mend else {}
+    return Verdict(found, truths.unread, repaired)
+
+
+def _mend(
+    found: Iterable[Difference], truths: Truths, sources: gather.Sources
+) -> Iterable[tuple[Difference, str | None]]:
+    done: dict[str, str | None] = {}
+    for each in found:
+        if not each.safe:
+            continue
+        if each.subject not in done:  # all that concerns one consumer is one request
+            try:
+                repair.repair(each, truths, sources.placement)
+                done[each.subject] = None
+            except exception.NotRepaired as error:
+                done[each.subject] = str(error)
+        yield each, done[each.subject]
+
+
+def text(verdict: Verdict) -> str:
+    """For people"""
+    lines = [f"Not compared: {reason}" for reason in verdict.unread]
+    for each in verdict.differences:
+        lines.append(f"{each.kind}: {each.text}")
+        outcome = verdict.repaired.get(each, "")
+        if outcome is None:
+            lines.append("    repaired")
+        else:
+            lines.append(f"  - {outcome or each.remedy}")
+    if not lines:
+        lines.append("sysfs, libvirt, Nova's database and Placement agree about this host's GPUs.")
+    return "\n".join(lines)
+
+
+def as_plain(verdict: Verdict) -> dict[str, Any]:
+    """For programs"""
+    differences = [
+        {
+            **dataclasses.asdict(each),
+            "repaired": each in verdict.repaired and verdict.repaired[each] is None,
+            "not_repaired_because": verdict.repaired.get(each),
+        }
+        for each in verdict.differences
+    ]
+    return {"differences": differences, "not_compared": list(verdict.unread)}
+
+
+def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
+    """:returns: as :attr:`Verdict.status`"""
+    _connect()
+    host = libvirt_host.Host(libvirt_driver.LibvirtDriver._uri(), read_only=True)
+    placement = report.report_client_singleton()
+
+    def obstacles(found: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        reasons = {gpu.address: host_check.obstacle(looked, gpu) for gpu in found}
+        return {address: reason for address, reason in reasons.items() if reason}
+
+    sources = gather.Sources(looked, host, placement, obstacles, within(_DEADLINE_S))
+    verdict = judge(sources, mend=mend)
+    print(json.dumps(as_plain(verdict), indent=2) if as_json else text(verdict))
+    sys.stdout.flush()
+    return verdict.status
+
+
+def _connect() -> None:
+    """The database through the conductor, as nova-compute (``nova.cmd.compute.main``)"""
+    objects.register_all()
+    rpc.init(CONF)
+    nova.db.main.api.DISABLE_DB_ACCESS = True
+    objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()
+
+
+def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
+    """Calls what it is given, one after the other, and gives up on what does not answer in time.
+
+    That goes on in a thread that does not keep the process. It is one thread for all because
+    eventlet, where Nova uses it, answers only the thread that asked first.
+    """
+    worker = _Worker()
+
+    def ask(read: Callable[[], Any]) -> Any:
+        nonlocal worker
+        try:
+            answer, error = worker.answer(read, deadline_s)
+        except queue.Empty:
+            worker = _Worker()
+            raise TimeoutError(f"no answer within {deadline_s:g} s") from None
+        if error is not None:
+            raise error
+        return answer
+
+    return ask
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def answer(self, read: Callable[[], Any], timeout_s: float) -> tuple[Any, Exception | None]:
+        """:raises queue.Empty: where there is none in time"""
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._waiting.put((read, answers))
+        return answers.get(timeout=timeout_s)
+
+    def _work(self) -> None:
+        while True:
+            read, answers = self._waiting.get()
+            try:
+                answers.put((read(), None))
+            except Exception as error:  # the asker's
+                answers.put((None, error))

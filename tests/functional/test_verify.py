@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each difference made for real, named by ``nova-gpu verify``, and repaired or refused."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from typing import Any
+
+import fixtures
+from nova.cmd import manage
+
+from nova_gpu.cmd import verify as command
+from nova_gpu.core import exception
+from nova_gpu.virt import gather, repair, verify
+from nova_gpu.virt.truths import Kind
+from tests.functional import base
+from tests.functional.test_strangers import _DOMAIN as FOREIGN
+
+FIRST = base.FIRST_SOCKET[0]
+
+
+class VerifyTestBase(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.driver = self.computes["host1"].driver
+
+    def sources(self) -> gather.Sources:
+        looked = self.driver._gpus._survey
+        placement = self.driver.virtapi.reportclient
+        return gather.Sources(looked, self.driver._host, placement, looked.obstacles)
+
+    def judge(self, *, mend: bool = False) -> command.Verdict:
+        with self.on("host1"):
+            return command.judge(self.sources(), mend=mend, again_after_s=0)
+
+    def assertFound(self, *expected: tuple[Kind, str]) -> None:
+        verdict = self.judge()
+        found = [(each.kind, each.subject) for each in verdict.differences]
+        self.assertEqual(sorted(expected), sorted(found), command.text(verdict))
+        self.assertEqual((), verdict.unread)
+        self.assertEqual(1 if expected else 0, verdict.status)
+
+    def assertRepaired(self) -> None:
+        verdict = self.judge(mend=True)
+        self.assertEqual([None], list(verdict.repaired.values()), command.text(verdict))
+        self.assertEqual(0, verdict.status)
+        self.assertFound()
+
+    def allocations(self, server: base.Server) -> dict[str, Any]:
+        found = self._get_allocations_by_server_uuid(server["id"])
+        return {provider: each["resources"] for provider, each in found.items()}
+
+
+class AllocationsTest(VerifyTestBase):
+    def test_nothing_to_say(self) -> None:
+        self.assertFound()
+        server = self.boot(self.gpu_flavor(2))
+        plain = self.boot(self.flavor())
+        self.assertFound()
+        self.api.post_server_action(server["id"], {"os-stop": {}})
+        self._wait_for_state_change(server, "SHUTOFF")
+        self.assertFound()
+        self._delete_server(server)
+        self._delete_server(plain)
+        self.assertFound()
+
+    def test_allocations_that_are_gone(self) -> None:
+        for flavor in (self.gpu_flavor(2), self.flavor(**{"resources:PGPU": "2"})):
+            server = self.boot(flavor)
+            before = self.allocations(server)
+            self.placement.delete(f"/allocations/{server['id']}")
+            self.assertFound(
+                (Kind.ALLOCATION_DIFFERS, server["id"]), (Kind.INVENTORY_EXCEEDS, self._group())
+            )
+            verdict = self.judge(mend=True)
+            self.assertEqual([None], list(verdict.repaired.values()), command.text(verdict))
+            self.assertFound()
+            self.assertEqual(before, self.allocations(server))
+            self.assertGPUs(server, self.recorded(server))
+
+    def test_allocations_that_were_healed_without_gpus(self) -> None:
+        server = self.boot(self.gpu_flavor(2))
+        before = self.allocations(server)
+        self.placement.delete(f"/allocations/{server['id']}")
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", io.StringIO()))
+        healed = manage.PlacementCommands().heal_allocations(
+            instance_uuid=server["id"], skip_port_allocations=True
+        )
+        self.assertEqual(0, healed)
+        self.assertEqual({}, self.allocated(server))
+        self.assertNotEqual({}, self.allocations(server))
+        self.assertFound(
+            (Kind.ALLOCATION_DIFFERS, server["id"]), (Kind.INVENTORY_EXCEEDS, self._group())
+        )
+        self.judge(mend=True)
+        self.assertFound()
+        self.assertEqual(before, self.allocations(server))
+
+    def test_an_instance_that_has_changed_since_is_left(self) -> None:
+        server = self.boot(self.gpu_flavor(2))
+        self.placement.delete(f"/allocations/{server['id']}")
+        with self.on("host1"):
+            truths = gather.gather(self.sources())
+        (difference,) = (each for each in verify.compare(truths) if each.safe)
+        instance = self.instance(server)
+        instance.task_state = "rebooting_hard"
+        instance.save()
+        placement = self.sources().placement
+        self.assertRaises(exception.NotRepaired, repair.repair, difference, truths, placement)
+        self.assertEqual({}, self.allocations(server))
+        self.assertFound()  # nor is it compared
+
+    def test_an_allocation_of_a_server_that_is_deleted(self) -> None:
+        server = self.boot(self.gpu_flavor(2))
+        payload = self.placement.get(f"/allocations/{server['id']}", version="1.28").body
+        self._delete_server(server)
+        payload["consumer_generation"] = None
+        for allocation in payload["allocations"].values():
+            allocation.pop("generation")
+        self.placement.put(f"/allocations/{server['id']}", payload, version="1.28")
+        self.assertFound((Kind.ALLOCATION_LEFT, server["id"]))
+        self.assertRepaired()
+        self.assertInventory()
+
+    def test_an_allocation_of_nobody_is_left(self) -> None:
+        consumer = str(uuid.uuid4())
+        (group,) = self.groups().values()
+        payload = {
+            "allocations": {group: {"resources": {"PGPU": 1}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": None,
+        }
+        self.placement.put(f"/allocations/{consumer}", payload, version="1.28")
+        self.assertFound((Kind.ALLOCATION_UNKNOWN, consumer))
+        verdict = self.judge(mend=True)
+        self.assertEqual(({}, 1), (verdict.repaired, verdict.status))
+        self.assertInventory(used=1)
+
+    def test_an_inventory_that_says_too_much(self) -> None:
+        (group,) = self.groups().values()
+        url = f"/resource_providers/{group}/inventories/PGPU"
+        body = self.placement.get(url).body
+        self.placement.put(url, {**body, "total": 12, "max_unit": 12})
+        self.assertFound((Kind.INVENTORY_EXCEEDS, self._group()))
+
+    def _group(self) -> str:
+        (group,) = self.groups().values()
+        return str(self.placement.get(f"/resource_providers/{group}").body["name"])
+
+
+class GuestsTest(VerifyTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.boot(self.gpu_flavor(1))
+        (self.card,) = self.recorded(self.server)
+        self.uuid = self.server["id"]
+
+    def connection(self) -> Any:
+        return self.driver._host.get_connection()
+
+    def test_a_foreign_domain(self) -> None:
+        other = str(uuid.uuid4())
+        xml = FOREIGN.format(uuid=other).replace("/dev/nvidia4", "/dev/nvidia6")
+        self.connection().defineXML(xml)
+        self.period()
+        self.assertFound((Kind.FOREIGN_DOMAIN, other))
+
+    def test_a_domain_without_its_card(self) -> None:
+        domain = self.connection().lookupByUUIDString(self.uuid)
+        xml = domain.XMLDesc(0).replace(self.card, "0000:ff:00.0")
+        domain._xml = xml
+        self.assertFound((Kind.DOMAIN_DIFFERS, self.uuid))
+        self._reboot_server(self.server, hard=True)
+        self.assertFound()
+
+    def test_an_instance_without_its_domain(self) -> None:
+        domain = self.connection().lookupByUUIDString(self.uuid)
+        domain.destroy()
+        domain.undefine()
+        self.assertFound((Kind.NO_DOMAIN, self.uuid))
+        self._reboot_server(self.server, hard=True)
+        self.assertFound()
+
+    def test_a_card_with_another_driver(self) -> None:
+        self.hosts["host1"].bind(self.card, "vfio-pci")
+        self.assertFound((Kind.CARD_UNFIT, self.card))
+
+    def test_a_card_that_is_gone(self) -> None:
+        self.hosts["host1"].remove(self.card)
+        self.assertFound((Kind.CARD_MISSING, self.card))
+
+
+class AtStartTest(VerifyTestBase):
+    def test_it_is_said_once_and_the_service_runs(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.placement.delete(f"/allocations/{server['id']}")
+        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.reconcile"))
+        self.restart_host("host1")
+        self.period()
+        self.assertNotIn(str(Kind.ALLOCATION_DIFFERS), log.output)
+        for _ in range(3):
+            self.period()
+        self.assertEqual(1, log.output.count(str(Kind.ALLOCATION_DIFFERS)), log.output)
+        self.assertIn("nova-gpu verify --repair", log.output)
+        self.assertEqual(2, len(self.recorded(self.boot(self.gpu_flavor(2)))))
+
+    def test_nothing_is_said_where_they_agree(self) -> None:
+        self.boot(self.gpu_flavor(1))
+        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.reconcile"))
+        self.restart_host("host1")
+        for _ in range(3):
+            self.period()
+        self.assertEqual("", log.output)
+
+
+class Unanswering:
+    def __getattr__(self, name: str) -> Any:
+        raise ConnectionError("nobody is there")
+
+
+class NotAnsweringTest(VerifyTestBase):
+    def test_placement(self) -> None:
+        self.boot(self.gpu_flavor(1))
+        sources = self.sources()
+        silent = gather.Sources(sources.looked, sources.libvirt, Unanswering(), sources.obstacles)
+        with self.on("host1"):
+            verdict = command.judge(silent, mend=False)
+        self.assertEqual(("Placement: nobody is there",), verdict.unread)
+        self.assertEqual(((), 3), (verdict.differences, verdict.status))
+
+    def test_libvirt(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.placement.delete(f"/allocations/{server['id']}")
+        sources = self.sources()
+        silent = gather.Sources(sources.looked, Unanswering(), sources.placement, sources.obstacles)
+        with self.on("host1"):
+            verdict = command.judge(silent, mend=False, again_after_s=0)
+        self.assertEqual(("libvirt: nobody is there",), verdict.unread)
+        self.assertEqual([Kind.ALLOCATION_DIFFERS], [each.kind for each in verdict.differences])
+        self.assertEqual(3, verdict.status)
