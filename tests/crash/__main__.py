@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """``tools/crashtest``: kills nova-compute and looks whether every GPU is where it belongs.
 
-Run as root. A libvirtd of its own, with its LXC driver and pretend GPUs; nova-compute is a process
-of its own, and the rest of the cloud another. nova-compute is killed (SIGKILL) while it creates,
-reboots, resizes or deletes an instance, and started again. Then sysfs, libvirt's domains,
-instance.resources and Placement are compared, and what the pool would give to the next one. It ends
-with unittest's closing lines; each point is a test.
+With --points, run as root: a libvirtd of its own, with its LXC driver and pretend GPUs;
+nova-compute is a process of its own, and the rest of the cloud another. nova-compute is killed
+(SIGKILL) while it creates, reboots, resizes or deletes an instance, and started again. Then sysfs,
+libvirt's domains, instance.resources and Placement are compared, and what the pool would give to
+the next one.
+
+With --operations: many create and delete instances at once, with Nova in one process and a fake
+libvirt; the same is compared after each round of 24. --nova 33 and --nova 32 take the releases
+before the newest for it.
+
+It ends with unittest's closing lines; each point is a test.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 
 from tests.crash import place
 from tests.lxc import outside
 
 _SKIPPED = 77
+OPERATIONS = "NOVA_GPU_OPERATIONS"  # as tests/functional/test_concurrency.py reads it
 
 
 def main() -> int:
@@ -28,12 +36,22 @@ def main() -> int:
     )
     parser.add_argument("--points", type=int, default=1000, help="deaths (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed is another order")
+    parser.add_argument("--operations", type=int, help="operations at once, in place of deaths")
     arguments = parser.parse_args()
+    if arguments.operations:
+        return _operate(arguments.operations)
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
         return _SKIPPED
     os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
     return outside.run("tests.crash.inside")
+
+
+def _operate(number: int) -> int:
+    more = {OPERATIONS: str(number), "OS_TEST_TIMEOUT": "0"}
+    argv = [sys.executable, "-W", "ignore", "-m", "unittest", "tests.functional.test_concurrency"]
+    done = subprocess.run(argv, env={**os.environ, **more}, stdout=subprocess.DEVNULL)
+    return done.returncode
 
 
 if __name__ == "__main__":

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many at once create and delete instances; the truths about the GPUs agree after each round.
+
+On native threads with Nova 2026.2, on eventlet with those before it. How many operations it are is
+in the environment; ``tools/crashtest --operations 10000`` is the long run.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib.metadata
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nova_gpu.core.model import PciAddress
+from tests.crash import truths
+from tests.functional import base
+
+OPERATIONS = "NOVA_GPU_OPERATIONS"
+_AT_ONCE = 8
+_ROUND = 24
+_SETTLED_S = 120.0
+_ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
+
+
+class Concurrency(base.GPUServersTestBase):
+    CAST_AS_CALL = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(instances=-1, cores=-1, ram=-1, group="quota")
+        self.start_host()
+        self._flavors = {gpus: self.gpu_flavor(gpus) for gpus in (1, 2, 4)}
+
+    def create_and_delete(self) -> None:
+        chance = random.Random(0)
+        done, active = 0, 0
+        while done < int(os.environ.get(OPERATIONS, "24")):
+            self._round(chance)
+            done += _ROUND
+            active += sum(each["status"] == "ACTIVE" for each in self.api.get_servers())
+            self.assertEqual([], truths.differences(self.truths()), f"after {done} operations")
+        self.assertGreater(active, 0, "else this shows nothing")
+        self._delete_all()
+        self.assertEqual([], truths.differences(self.truths()))
+        self.assertInventory(used=0)
+        self.assertEqual(frozenset(base.ALL), self.truths().free)
+        self.assertEqual([], self._connection().listAllDomains(_ALL))
+
+    def _round(self, chance: random.Random) -> None:
+        """Those that are there are deleted, and as many are asked for; nobody waits for anybody."""
+        servers = [each["id"] for each in self.api.get_servers(detail=False)]
+        work: list[tuple[Callable[[Any], None], Any]] = [
+            (self._delete, uuid) for uuid in chance.sample(servers, min(len(servers), 12))
+        ]
+        # Nova's helper that builds a request is not made for threads.
+        requests = [self._request(chance.choice((1, 1, 2, 4))) for _ in range(_ROUND - len(work))]
+        work += [(self._create, request) for request in requests]
+        chance.shuffle(work)
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(lambda each: each[0](each[1]), work))
+        self._settle()
+        # What was refused would only be in the way.
+        for server in self.api.get_servers():
+            if server["status"] == "ERROR":
+                self._delete(server["id"])
+        self._settle()
+
+    def _request(self, gpus: int) -> dict[str, Any]:
+        return {"server": self._build_server(flavor_id=self._flavors[gpus], networks="none")}
+
+    def _create(self, request: dict[str, Any]) -> None:
+        self.api.post_server(request)
+
+    def _delete(self, uuid: str) -> None:
+        self.api.delete_server(uuid)
+
+    def _delete_all(self) -> None:
+        for server in self.api.get_servers(detail=False):
+            self._delete(server["id"])
+        self._settle()
+
+    def _settle(self) -> None:
+        """Until no instance is being built or deleted."""
+        deadline = time.monotonic() + _SETTLED_S
+        while busy := [each for each in self.api.get_servers() if _is_busy(each)]:
+            self.assertLess(time.monotonic(), deadline, [_words(each) for each in busy])
+            time.sleep(0.5)  # an answer with all of them costs the processor much
+
+    # The truths
+
+    def truths(self) -> truths.Truths:
+        instances = {each["id"]: self._instance(each) for each in self.api.get_servers()}
+        (provider,) = self.groups().values()
+        allocations = self.placement.get(f"/resource_providers/{provider}/allocations").body
+        inventory = self.inventory()
+        return truths.Truths(
+            cards=frozenset(base.ALL),
+            guests={
+                domain.UUIDString(): truths.Guest(bool(domain.isActive()), self._named(domain))
+                for domain in self._connection().listAllDomains(_ALL)
+            },
+            instances=instances,
+            allocated={
+                consumer: each["resources"]["PGPU"]
+                for consumer, each in allocations["allocations"].items()
+            },
+            total=inventory["total"],
+            reserved=inventory["reserved"],
+            free=self._free(provider),
+        )
+
+    def _instance(self, server: base.Server) -> truths.Instance:
+        asked = int(server["flavor"]["extra_specs"]["gpus"].removeprefix("= "))
+        state, task = server["OS-EXT-STS:vm_state"], server["OS-EXT-STS:task_state"]
+        return truths.Instance(state, task, asked, frozenset(self.recorded(server)))
+
+    def _named(self, domain: Any) -> frozenset[str]:
+        return frozenset(self.rendered({"id": domain.UUIDString()}))
+
+    def _free(self, provider: str) -> frozenset[str]:
+        """What a claim could be given now"""
+        compute = self.computes["host1"]
+        published = compute.rt.provider_tree.data(provider).resources["PGPU"]
+        assigned = compute.rt.assigned_resources[provider]["PGPU"]
+        addresses = [PciAddress.parse(each.identifier) for each in published]
+        usable = compute.driver._gpus._stock.usable(provider, addresses, assigned)
+        return frozenset(map(str, usable)) - {each.identifier for each in assigned}
+
+    def _connection(self) -> Any:
+        return self.computes["host1"].driver._host.get_connection()
+
+
+if OPERATIONS in os.environ or int(importlib.metadata.version("nova").partition(".")[0]) >= 34:
+
+    class ConcurrencyTest(Concurrency):
+        """On eventlet it takes minutes, and so only in the long run."""
+
+        def test_create_and_delete(self) -> None:
+            self.create_and_delete()
+
+
+def _is_busy(server: base.Server) -> bool:
+    return server["status"] == "BUILD" or server["OS-EXT-STS:task_state"] is not None
+
+
+def _words(server: base.Server) -> str:
+    return f"{server['id']} {server['status']} {server['OS-EXT-STS:task_state']}"
