@@ -20,6 +20,9 @@ TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
 # The value of the two prefixes above for what is not known: it can be forbidden, never asked for.
 UNKNOWN = "UNKNOWN"
 
+# What Nova calls the hypervisor of KVM hosts, accelerated or not, as a word()
+QEMU = "qemu"
+
 # The words of the flavor.
 GPUS = "gpus"
 GPU_ARCH = "gpu_arch"

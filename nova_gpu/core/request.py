@@ -22,8 +22,7 @@ ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
 # An instance gets exactly what it asks for, so all of these say the same.
 _COUNT_OPERATORS = frozenset({"=", "==", ">="})
 
-# Nova calls the hypervisor QEMU whether or not KVM accelerates it.
-_HYPERVISORS = {"kvm": "qemu"}
+_HYPERVISORS = {"kvm": names.QEMU}
 
 # The keys of nova.scheduler.utils.ResourceRequest.
 _KEY = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)")

@@ -20,7 +20,9 @@ from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names, request, stats
+from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core.request import GPURequest
+from nova_gpu.scheduler import images
 from nova_gpu.scheduler.request_filter import gpu_request_filter
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +59,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             )
         if asked is None:
             return True
-        if reason := unfit(asked, host_state.stats):
+        if reason := unfit(asked, host_state.stats) or unfit_image(host_state, spec):
             return _refused(host_state, reason)
         return bool(
             self.filter_candidates(host_state, lambda candidate: gpus(candidate) >= asked.count)
@@ -85,6 +87,14 @@ def unfit(asked: GPURequest, host_stats: Mapping[str, Any]) -> str | None:
                 f"but {host.groups}"
             )
     return None
+
+
+def unfit_image(host_state: HostState, spec: objects.RequestSpec) -> str | None:
+    """Why a guest of this image could not have GPUs of this host, ``None`` where it could."""
+    machine_type = images.unfit_machine_type(spec)
+    if machine_type is None or names.word(host_state.hypervisor_type) != names.QEMU:
+        return None
+    return machine_types.lacking(machine_type)
 
 
 def gpus(candidate: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core import names
 from nova_gpu.core.condition import Condition
 from nova_gpu.core.request import GPURequest, GroupRequest
@@ -45,6 +46,23 @@ def unknown_name(request: GPURequest, traits: Collection[str]) -> str | None:
         if condition and not any(condition.matches(value) for value in values):
             return f"no host has GPUs with {key} {condition}; there are: {_listed(values)}"
     return None
+
+
+def unfit_machine_type(
+    request: GPURequest, machine_type: str, traits: Collection[str]
+) -> str | None:
+    """Why the image of that machine type fits none of the GPUs there are, ``None`` where it does.
+
+    :param machine_type: one without PCI Express, which a container has no use for
+    """
+    values = names.known_values(names.TRAIT_HYPERVISOR, traits)
+    if request.hypervisor:
+        values = frozenset(filter(request.hypervisor.matches, values))
+    if not values or values - {names.QEMU}:
+        return None
+    return (
+        f"the guest cannot take GPUs: {machine_types.lacking(machine_type)}; {machine_types.REMEDY}"
+    )
 
 
 def shortage(

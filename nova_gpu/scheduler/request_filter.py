@@ -15,7 +15,7 @@ from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events, exception, names, query, request
 from nova_gpu.core.request import GPURequest
-from nova_gpu.scheduler import placement, reasons
+from nova_gpu.scheduler import images, placement, reasons
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,8 @@ def gpu_request_filter(
     """Ask Placement for the GPUs the flavor asks for.
 
     The flavor in *request_spec* is replaced, never changed: others hold it too. Nothing is refused
-    that Nova's own query, made a moment later, would find a candidate for.
+    that Nova's own query, made a moment later, would find a candidate for, except an image that no
+    host could give a GPU.
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
@@ -42,7 +43,9 @@ def gpu_request_filter(
             request.parse_hypervisor(specs)
             return False
         _require_counted(asked, specs)
-        known = placement.known_traits(ctxt) if query.needs_known(asked) else frozenset()
+        machine_type = images.unfit_machine_type(request_spec)
+        needs_known = query.needs_known(asked) or machine_type
+        known = placement.known_traits(ctxt) if needs_known else frozenset()
         spelled_out = query.extra_specs(specs, asked, known)
     except exception.InvalidExtraSpec as e:
         raise _refusal(ctxt, request_spec, str(e)) from e
@@ -53,6 +56,8 @@ def gpu_request_filter(
     if spelled_out is None:
         unknown = reasons.unknown_name(asked, known) or "no GPU satisfies the flavor"
         raise _refusal(ctxt, request_spec, unknown, asked)
+    if machine_type and (unfit := reasons.unfit_machine_type(asked, machine_type, known)):
+        raise _refusal(ctxt, request_spec, unfit, asked)
 
     flavor = flavor.obj_clone()
     flavor.extra_specs = spelled_out

@@ -9,6 +9,7 @@ from lxml import etree
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
+from nova_gpu.core.machine_type import REMEDY, has_pci_express, lacking
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import passthrough
 from nova_gpu.virt import domains
@@ -44,16 +45,13 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
 
 
 def refuse_machine_type(machine_type: str | None) -> None:
-    """The same judgement as Nova's ``_guest_needs_pcie``.
-
-    :raises GuestUnfit: for a machine type without PCI Express
-    """
-    if machine_type and ("q35" in machine_type or machine_type.startswith("virt")):
+    """:raises GuestUnfit: for a machine type without PCI Express"""
+    if machine_type and has_pci_express(machine_type):
         return
     raise exception.GuestUnfit(
-        f"its machine type is {machine_type or 'not set'}, which has no PCI Express ports",
-        "set the image property hw_machine_type=q35 (or on the hosts, for all images without it, "
-        "[libvirt]hw_machine_type = x86_64=q35)",
+        lacking(machine_type),
+        f"{REMEDY} (or on the hosts, for all images without it, [libvirt]hw_machine_type = "
+        "x86_64=q35)",
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
 
 from tests.functional import kvm
 
@@ -68,6 +69,22 @@ class ClaimsTest(kvm.KVMServersTestBase):
             self.assertIn(part, fault)
         self.assertInventory(total=4, used=0)
         self.assertGPUs(self.boot(self.flavor()), [])
+
+    def test_image_without_pci_express(self) -> None:
+        """Refused before a host is chosen."""
+        self.start_host()
+        fault = self.boot_refused(self.gpu_flavor(1), image_uuid=self.image("pc"))
+        for part in ("machine type is pc", "hw_machine_type=q35"):
+            self.assertIn(part, fault)
+        server = self.boot(self.gpu_flavor(1), image_uuid=self.image("q35"))
+        self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
+        # A cast is a call here, so that what the host raises reaches the API.
+        self.assertRaises(
+            client.OpenStackApiException, self._rebuild_server, server, self.image("pc")
+        )
+        self._wait_for_state_change(server, "ERROR")
+        self._rebuild_server(server, self.image("q35"))
+        self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
 
     def test_more_memory_than_a_guest_can_map(self) -> None:
         """Each of them is offered; together they are too much."""

@@ -112,6 +112,24 @@ class GPUFilterTest(test.NoDBTestCase):
         assert asked is not None
         self.assertTrue(self.passes(host_state(FERMI), query.extra_specs(flavor, asked, ()) or {}))
 
+    def test_machine_type_of_the_image(self) -> None:
+        """A container has no use for it, and what the host makes of none is not known here."""
+        for machine_type, qemu in (
+            (None, True),
+            ("q35", True),
+            ("pc-q35-9.2", True),
+            ("virt", True),
+            ("pc", False),
+            ("pc-i440fx-9.2", False),
+        ):
+            for hypervisor, expected in (("LXC", True), ("QEMU", qemu)):
+                with self.subTest(machine_type=machine_type, hypervisor=hypervisor):
+                    spec = request_spec({"gpus": "1"}, machine_type=machine_type)
+                    state = host_state(KEPLER, hypervisor=hypervisor)
+                    self.assertEqual(expected, GPUFilter()._filter_one(state, spec))
+        plain = request_spec({}, machine_type="pc")
+        self.assertTrue(GPUFilter()._filter_one(host_state(hypervisor="QEMU"), plain))
+
     def test_a_rebuild_is_not_judged(self) -> None:
         spec = request_spec({"gpus": "9"})
         spec.scheduler_hints = {"_nova_check_type": ["rebuild"]}
