@@ -43,7 +43,7 @@ def spec_of(bus: str, function: str = "0") -> str:
     return json.dumps({"address": place})
 
 
-class AliasesTest(kvm.KVMServersTestBase):
+class AliasesTestBase(kvm.KVMServersTestBase):
     ADDITIONAL_FILTERS = ("GPUFilter", "PciPassthroughFilter")
 
     def setUp(self) -> None:
@@ -62,6 +62,8 @@ class AliasesTest(kvm.KVMServersTestBase):
         found: list[Any] = domain.xpath("devices/hostdev[not(address)]/source/address/@bus")
         return sorted(found)
 
+
+class AliasesTest(AliasesTestBase):
     def test_both_owners_are_named_and_the_service_starts(self) -> None:
         self.device_spec(spec_of("3b"))
         self.start_host(pci_info=devices())
@@ -140,3 +142,50 @@ class AliasesTest(kvm.KVMServersTestBase):
         self.period()
         self.assertInventory(total=4, reserved=0, used=2)
         self.assertEqual(2, len(self.rendered(self.boot(self.gpu_flavor(2), host="host1"))))
+
+
+class ReportedAliasesTest(AliasesTestBase):
+    """The same where Nova has the devices of its aliases in Placement, each as a provider."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(report_in_placement=True, group="pci")
+        self.flags(pci_in_placement=True, group="filter_scheduler")
+
+    def reported(self) -> list[str]:
+        """The cards that Nova's own passthrough has in Placement"""
+        url = f"/resource_providers?in_tree={self.compute_rp_uuids['host1']}"
+        providers = self.placement.get(url, version="1.14").body["resource_providers"]
+        names = (each["name"].removeprefix("host1_").lower() for each in providers)
+        return sorted(name for name in names if name in kvm.ALL)
+
+    def test_each_has_its_own_providers(self) -> None:
+        self.device_spec(spec_of("3b"))
+        self.start_host("host1", pci_info=devices())
+        self.assertEqual([CARD], self.reported())
+        self.assertInventory(total=3)
+        mine, theirs = self.boot(self.gpu_flavor(3)), self.boot_by_alias()
+        self.period()
+        self.assertGPUs(mine, kvm.ALL[1:])
+        self.assertEqual(["0x3b"], self.by_alias(theirs))
+
+    def test_moving_a_host_in_use_from_aliases(self) -> None:
+        """Its cards are freed first, as the documentation has it."""
+        self.device_spec(ALL_A2)
+        self.start_host("host1", pci_info=devices())
+        server = self.boot_by_alias()
+        had = self.by_alias(server)
+        self.restart_host("host1")
+        self._stop_server(server)
+        self._start_server(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(had, self.by_alias(server))
+        self.assertEqual(sorted(kvm.ALL), self.reported())
+        self.assertEqual({}, self.groups())
+        self._delete_server(server)
+        self.device_spec()
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual([], self.reported())
+        self.assertInventory(total=4)
+        self.assertGPUs(self.boot(self.gpu_flavor(4)), kvm.ALL)
