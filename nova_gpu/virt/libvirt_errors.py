@@ -18,8 +18,8 @@ _IOMMU = f"turn on VT-d or AMD-Vi in the host's firmware and kernel; {_CHECK}"
 _BUSY = "end what uses it on the host, or remove the domain with virsh if nobody needs it"
 
 # (what is said, the reason, the remedy): the first that is found in the message counts; its group
-# others is whom the user of the instance is not told. Of libvirt
-# (src/hypervisor/virhostdev.c, src/util/virpci.c, src/qemu/qemu_hostdev.c) and QEMU (hw/vfio).
+# others is whom the user of the instance is not told. Of libvirt (src/hypervisor/virhostdev.c,
+# src/util/virpci.c, src/util/virprocess.c, src/qemu/qemu_hostdev.c) and QEMU (hw/vfio).
 _TABLE: Sequence[tuple[str, str, str]] = (
     (r"is in use by driver \S+, domain (?P<others>\S+)", "another domain has it", _BUSY),
     (r"PCI device \S+ is in use", "another domain has it", _BUSY),
@@ -51,7 +51,8 @@ _TABLE: Sequence[tuple[str, str, str]] = (
         _BUSY,
     ),
     (
-        r"(VFIO_MAP_DMA failed|vfio_(container_)?dma_map\()[^\n]*Cannot allocate memory",
+        r"(VFIO_MAP_DMA failed|vfio_(container_)?dma_map\()[^\n]*Cannot allocate memory|"
+        r"cannot limit locked memory",
         "the guest's memory cannot be locked for it",
         "give libvirt's guests a larger limit of locked memory, or the host more free memory",
     ),

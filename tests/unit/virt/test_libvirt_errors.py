@@ -81,6 +81,11 @@ SAID = (
         "memory cannot be locked",
     ),
     (
+        "cannot limit locked memory of process 4711 to 9663676416: Operation not permitted",
+        FIRST,
+        "memory cannot be locked",
+    ),
+    (
         "internal error: Failed to bind PCI device '0000:01:00.0' to vfio-pci: No such device",
         FIRST,
         "take it from the host's driver",
