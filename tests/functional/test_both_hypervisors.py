@@ -122,5 +122,5 @@ class BothTest(kvm.KVMServersTestBase):
         server = self._wait_for_server_parameter(
             server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
         )
-        self.assertEqual([], self.api.get_migrations())
+        self.assertEqual([None], [each["dest_compute"] for each in self.api.get_migrations()])
         self.assertIn("machine type is pc", self.stdlog.logger.output)

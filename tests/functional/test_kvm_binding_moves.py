@@ -153,6 +153,15 @@ class MovesTest(MovesTestBase):
         self.assertWithGuests(host="host1")
         self.assertAtTheEnd()
 
+    def test_build_goes_on_at_another_host(self) -> None:
+        self.boot(self.flavor(), host="host2")  # so that host1 has more room, and comes first
+        self.kernels["host1"].refused.add(f"{OTHER} vfio-pci")
+        server = self.boot(self.gpu_flavor(1))
+        self.assertIn(f"GPU {OTHER} was not bound", self.stdlog.logger.output)
+        self.assertGPUs(server, [OTHER], "host2")
+        self.assertWithGuests(CARD, host="host1")
+        self.assertWithGuests(CARD, OTHER, host="host2")
+
     def test_move_that_fails_at_the_destination(self) -> None:
         """The instance is the destination's from then on, in ERROR; Nova leaves a domain behind."""
         self.break_libvirt("host2")
