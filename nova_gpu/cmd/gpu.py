@@ -24,7 +24,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host import quarantine as quarantine_files
-from nova_gpu.virt import health, survey
+from nova_gpu.virt import health, survey, unbound
 
 _UNKNOWN = "unknown"
 _COLUMNS = (
@@ -130,8 +130,9 @@ def _cell(key: str, value: Any) -> str:
 def _list(looked: survey.Survey, *, as_json: bool) -> int:
     found = looked.find()
     ailments = health.Watch(looked.roots, looked.mode).look(found)
+    waiting = unbound.reasons(looked.unbound, found)
     quarantined = quarantine_files.reasons(looked.quarantine, found)
-    kept = {**ailments.kept_back, **ailments.ill, **quarantined}
+    kept = {**waiting, **ailments.kept_back, **ailments.ill, **quarantined}
     cards = [
         describe(gpu, kept.get(gpu.address) or host_check.obstacle(looked, gpu)) for gpu in found
     ]

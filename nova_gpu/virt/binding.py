@@ -9,7 +9,7 @@ it to the host's driver at every stop, and that could then touch what is claimed
 from __future__ import annotations
 
 import contextlib
-import time
+import pathlib
 from collections.abc import Collection, Iterable
 
 from nova import objects
@@ -22,13 +22,10 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import former_drivers, passthrough, vfio
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import unbound
 from nova_gpu.virt.occupancy import Occupancy
 
 LOG = logging.getLogger(__name__)
-
-# For so long a card that could not be bound is given to nobody new. It may be in use by a process
-# that ends, and nothing tells when it has.
-_RETRY_AFTER_S = 300.0
 
 _REBUILDING = (
     task_states.REBUILDING,
@@ -45,40 +42,36 @@ def is_rebuilding(instance: objects.Instance) -> bool:
 class Bindings:
     """Changes the hands a host's cards are in, of each card one change at a time."""
 
-    def __init__(self, roots: Roots, occupancy: Occupancy) -> None:
+    def __init__(self, roots: Roots, occupancy: Occupancy, folder: pathlib.Path) -> None:
         self._roots = roots
         self._occupancy = occupancy
+        self._unbound = unbound.Unbound(folder)
         # Those that giving back left with VFIO: they need not be asked about in every period.
         self._prepared: set[PciAddress] = set()
         self._is_settled = False
         # What was said last, and how often it was so since.
         self._failures: dict[PciAddress, tuple[str, int]] = {}
-        self._refused_until: dict[PciAddress, float] = {}
 
     def give_to_guests(self, card: GPU) -> None:
         """Binds the functions of *card* that are not with VFIO yet.
 
         :raises BindingFailed: where one of them cannot be
         """
-        with _lock(card):
+        with _lock(card.address):
             if not passthrough.is_with_vfio(card, self._roots):
                 self._prepared.discard(card.address)
                 try:
                     nova_gpu.privsep.vfio.give_to_guests(str(card.address))
                 except exception.BindingFailed as error:
-                    self._refused_until[card.address] = time.monotonic() + _RETRY_AFTER_S
                     LOG.error("%s", error)
+                    self._unbound.add(card, error)
                     raise
                 LOG.info("GPU %s is with vfio-pci now, for guests", card.address)
-            self._refused_until.pop(card.address, None)
+            self._unbound.forget(card.address)
 
     def refused(self) -> frozenset[PciAddress]:
-        """The cards that could not be had from the host's drivers when they were last needed.
-
-        A claim that drew one of them again would fail again, while others may be free.
-        """
-        now = time.monotonic()
-        return frozenset(a for a, until in dict(self._refused_until).items() if until > now)
+        """The cards that could not be had from the host's drivers when they were last needed."""
+        return self._unbound.addresses()
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """After a look at the database: those of *cards* that nobody has go back to the host, but
@@ -88,10 +81,12 @@ class Bindings:
         a host boot gave them to the host's drivers.
         """
         counted = self._occupancy.counted()
+        self._unbound.prune()
         if not self._is_settled:
             self._is_settled = True
             self._take_again(card for card in cards if card.address in counted)
         self.give_back(card for card in cards if card.address not in counted.union(stay))
+        self._give_back_others(counted.union(card.address for card in cards))
 
     def _take_again(self, cards: Iterable[GPU]) -> None:
         for card in cards:
@@ -105,39 +100,48 @@ class Bindings:
     def give_back(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the drivers they were taken from."""
         for card in cards:
-            with _lock(card):
+            with _lock(card.address):
                 # Asked under the lock: a start that began meanwhile keeps its card.
-                if card.address not in self._prepared | self._occupancy.taken():
-                    self._give_back(card)
+                if card.address in self._prepared | self._occupancy.taken():
+                    continue
+                # One that the host did not take back may be with nobody: then its record tells.
+                if card.address not in _recorded() and not self._has_any_with_vfio(card):
+                    continue
+                if not self._give_back(card.address):
+                    continue
+                if passthrough.is_with_vfio(card, self._roots):
+                    self._prepared.add(card.address)
+                else:
+                    LOG.info("GPU %s is with the host's drivers again", card.address)
 
-    def _give_back(self, card: GPU) -> None:
-        # A card that the host did not take back may be with nobody: then its record tells.
-        former = former_drivers.recorded(nova_gpu.privsep.vfio.records())
-        if card.address not in former and not self._has_any_with_vfio(card):
-            return
+    def _give_back_others(self, known: Collection[PciAddress]) -> None:
+        """Those that the host does not offer any more, since an option was changed. One that is
+        open to a guest stays."""
+        for address in _recorded().difference(known):
+            with _lock(address):
+                self._give_back(address)
+
+    def _give_back(self, address: PciAddress) -> bool:
         try:
-            nova_gpu.privsep.vfio.give_to_host(str(card.address))
+            nova_gpu.privsep.vfio.give_to_host(str(address))
         except Exception as error:  # also what privsep itself may raise: a guest is being removed
-            self._report(card, error)
-            return
-        self._failures.pop(card.address, None)
-        if passthrough.is_with_vfio(card, self._roots):
-            self._prepared.add(card.address)
-        else:
-            LOG.info("GPU %s is with the host's drivers again", card.address)
+            self._report(address, error)
+            return False
+        self._failures.pop(address, None)
+        return True
 
-    def _report(self, card: GPU, error: Exception) -> None:
+    def _report(self, address: PciAddress, error: Exception) -> None:
         """Once, and of who has the card open at first only that: mostly a guest that is ending."""
-        said, times = self._failures.get(card.address, ("", 0))
+        said, times = self._failures.get(address, ("", 0))
         times = times + 1 if said == str(error) else 1
-        self._failures[card.address] = (str(error), times)
+        self._failures[address] = (str(error), times)
         if isinstance(error, exception.CardInUse):
             if times == 1:
-                LOG.info("GPU %s is given back to the host later: %s", card.address, error.reason)
+                LOG.info("GPU %s is given back to the host later: %s", address, error.fact)
             elif times == 2:
-                LOG.warning("GPU %s is still not given back to the host: %s", card.address, error)
+                LOG.warning("GPU %s is still not given back to the host: %s", address, error)
         elif times == 1:
-            LOG.error("GPU %s was not given back to the host: %s", card.address, error)
+            LOG.error("GPU %s was not given back to the host: %s", address, error)
 
     def _has_any_with_vfio(self, card: GPU) -> bool:
         try:
@@ -147,5 +151,10 @@ class Bindings:
         return any(vfio.is_vfio(driver) for driver in drivers)
 
 
-def _lock(card: GPU) -> contextlib.AbstractContextManager[object]:
-    return lockutils.lock(f"nova-gpu-binding-{card.address}", do_log=False)
+def _recorded() -> frozenset[PciAddress]:
+    """The cards of which it is written down what drove them before"""
+    return former_drivers.recorded(nova_gpu.privsep.vfio.records())
+
+
+def _lock(address: PciAddress) -> contextlib.AbstractContextManager[object]:
+    return lockutils.lock(f"nova-gpu-binding-{address}", do_log=False)

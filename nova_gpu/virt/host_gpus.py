@@ -55,7 +55,7 @@ class HostGPUs:
         self._survey = survey.Survey()
         self.mode = self._survey.mode
         self._watch = health.Watch(self.roots, self.mode)
-        self._bindings = binding.Bindings(self.roots, self._occupancy)
+        self._bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
         self._stock = stock.Stock(self._occupancy, self._bindings)
         self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
         self._abandoned = abandoned.AbandonedMoves(CONF.host)

@@ -39,6 +39,7 @@ class Survey:
     def __init__(self) -> None:
         self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
+        self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
         self._device_spec = pci_aliases.DeviceSpec(
             CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
         )

@@ -64,3 +64,15 @@ class CommandLineTest(base.CommandTestCase):
         self.assertEqual(0, self.nova_gpu("quarantine", "release", CARD).returncode)
         self.assertEqual(1, self.nova_gpu("quarantine", "release", "nonsense").returncode)
         self.assertEqual(2, self.nova_gpu("quarantine", "release").returncode)
+
+    def test_card_that_could_not_be_given(self) -> None:
+        """It is offered again soon, unless it is in quarantine too."""
+        self.configure("kvm")
+        host = hosts.Host(self.root)
+        host.add_gpu(CARD, "10de", "2335", driver="nvidia")
+        entry = quarantine.entry(cards.card(CARD), "it is in use by X (pid 1)", "end that first")
+        quarantine.put(self.root / "gpu-unbound", entry)
+        (card,) = json.loads(self.nova_gpu("list", "--json").stdout)
+        self.assertFalse(card["offered"])
+        self.assertIn("could not be given to a guest at 20", card["reason"])
+        self.assertIn("in use by X (pid 1); end that first", card["reason"])

@@ -8,7 +8,6 @@ import dataclasses
 import pathlib
 import threading
 import types
-from unittest import mock
 
 import fixtures
 from nova.compute import task_states
@@ -16,7 +15,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
-from nova_gpu.virt import binding, occupancy, records
+from nova_gpu.virt import binding, occupancy, records, unbound
 from tests.fixtures import cards, hosts, pci
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
@@ -27,7 +26,8 @@ class BindingsTest(base.BaseTestCase):
         super().setUp()
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.occupancy = occupancy.Occupancy()
-        self.bindings = binding.Bindings(self.host.roots, self.occupancy)
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
+        self.bindings = self.new_service()
         self.calls: list[str] = []
         self.error: Exception | None = None
         for verb, driver in (("give_to_guests", "vfio-pci"), ("give_to_host", "nouveau")):
@@ -35,6 +35,9 @@ class BindingsTest(base.BaseTestCase):
                 fixtures.MonkeyPatch(f"nova_gpu.privsep.vfio.{verb}", self._stand_in(verb, driver))
             )
         self.log = self.useFixture(fixtures.FakeLogger())
+
+    def new_service(self) -> binding.Bindings:
+        return binding.Bindings(self.host.roots, self.occupancy, self.folder)
 
     def _stand_in(self, verb: str, driver: str) -> object:
         def bind(address: str) -> None:
@@ -99,17 +102,11 @@ class BindingsTest(base.BaseTestCase):
         self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
         self.assertIn("in use by X", self.log.output)
         self.assertEqual({card.address}, self.bindings.refused())
+        self.assertEqual({card.address}, unbound.reasons(self.folder, [card]).keys())
         self.error = None
         self.bindings.give_to_guests(card)
         self.assertEqual(set(), self.bindings.refused())
-
-    def test_refused_for_a_time(self) -> None:
-        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
-        with mock.patch.object(binding, "_RETRY_AFTER_S", 0.0):
-            self.assertRaises(
-                exception.BindingFailed, self.bindings.give_to_guests, self.card("nouveau")
-            )
-        self.assertEqual(set(), self.bindings.refused())
+        self.assertEqual({}, unbound.reasons(self.folder, [card]))
 
     def test_refused_to_the_host(self) -> None:
         """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""
@@ -138,6 +135,20 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_back([card])
         self.assertEqual("nouveau", (self.host.path(CARD) / "driver").resolve().name)
 
+    def test_no_longer_offered(self) -> None:
+        """What is written down of it tells; one that an instance here has stays."""
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.records", lambda: folder))
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        (folder / f"{CARD}.json").touch()
+        self.count(card)
+        self.bindings.settle([])
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.occupancy.read_records(lambda guests: records.Records({}))
+        self.bindings.settle([])
+        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+
     def count(self, card: GPU) -> None:
         counted = {"one": frozenset({("here", str(card.address))})}
         self.occupancy.read_records(lambda guests: records.Records(counted))
@@ -160,7 +171,7 @@ class BindingsTest(base.BaseTestCase):
             TypeError("no such error class"),
         ):
             self.error = error
-            binding.Bindings(self.host.roots, self.occupancy).settle([card])
+            self.new_service().settle([card])
             self.assertIn(str(error), self.log.output)
 
     def test_nobodys_is_given_back_at_once(self) -> None:
