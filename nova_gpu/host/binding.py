@@ -33,7 +33,6 @@ from nova_gpu.host import (
 from nova_gpu.host.former_drivers import Former, Formers
 from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.selection import Selection
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
     :raises BindingFailed: where a process or the host's console uses the card, or the kernel fails
     """
     with _alone(address):
-        gpu = _card(address, means.roots)
+        gpu = discovery.card_at(address, means.roots)
         if gpu is None:
             raise _NotMoved("there is no GPU at this address", "see nova-gpu list")
         functions = passthrough.functions(gpu)
@@ -115,7 +114,7 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
     """
     with _alone(address):
         formers = former_drivers.load(means.records, address, means.roots)
-        gpu = _card(address, means.roots) if formers else None
+        gpu = discovery.card_at(address, means.roots) if formers else None
         if gpu is not None:
             here = [each for each in passthrough.functions(gpu) if each in formers]
             now = _drivers(here, means.roots)
@@ -142,12 +141,6 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
             raise exception.BindingFailed(str(address), str(error), remedy) from error
         except (OSError, ValueError, exception.GPUError) as error:
             raise exception.BindingFailed(str(address), str(error), _SEE_KERNEL_LOG) from error
-
-
-def _card(address: model.PciAddress, roots: Roots) -> model.GPU | None:
-    """The card at *address*; nothing else is ever moved."""
-    selection = Selection(vendors=frozenset(), addresses=frozenset({address}))
-    return next(iter(discovery.discover(roots, selection, {}, dict)), None)
 
 
 def _drivers(

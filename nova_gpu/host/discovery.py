@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import nvml as nvml_facts
@@ -47,6 +47,15 @@ def discover(
     cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
     for address in selection.addresses - {card.address for card in cards}:
         _report_missing(address)
+    return _completed(cards, roots, overrides, nvml)
+
+
+def _completed(
+    cards: Collection[model.GPU],
+    roots: Roots,
+    overrides: Mapping[str, model.Product],
+    nvml: NvmlQuery,
+) -> tuple[model.GPU, ...]:
     driven = {(card.product.vendor_id, card.driver) for card in cards}
     facts = nvml() if (_NVIDIA, "nvidia") in driven else {}
     xgmi_links = xgmi.links(roots.sysfs) if (_AMD, "amdgpu") in driven else {}
@@ -57,13 +66,24 @@ def discover(
     )
 
 
-def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
-    """The card at *address*, of whatever vendor, by what sysfs alone tells.
+def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model.GPU, ...]:
+    """The cards at *addresses*, of whatever vendor, by what sysfs alone tells.
 
     :raises DiscoveryFailed: as :func:`discover`
     """
-    selection = Selection(vendors=frozenset(), addresses=frozenset({address}))
-    return next(iter(discover(roots, selection, {}, dict)), None)
+    selection = Selection(vendors=frozenset(), addresses=frozenset(addresses))
+    if not selection.addresses:
+        return ()
+    cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
+    return _completed(cards, roots, {}, dict)
+
+
+def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
+    """The only one of :func:`cards_at`, ``None`` where there is none.
+
+    :raises DiscoveryFailed: as :func:`discover`
+    """
+    return next(iter(cards_at([address], roots)), None)
 
 
 def _names(root: pathlib.Path) -> list[str]:

@@ -14,7 +14,6 @@ from nova_gpu.core import model
 from nova_gpu.host import child, discovery, nodes, passthrough, rebinder, sysfs, vfio
 from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.selection import Selection
 
 LOG = logging.getLogger(__name__)
 
@@ -67,8 +66,7 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
     Nothing where that cannot be found out: :func:`nova_gpu.host.binding.give_to_guests`
     looks again.
     """
-    selection = Selection(vendors=frozenset(), addresses=frozenset(addresses))
-    gpus = discovery.discover(means.roots, selection, {}, dict) if selection.addresses else ()
+    gpus = discovery.cards_at(addresses, means.roots)
     devices_by_card = {gpu.address: numbers(gpu, means.roots) for gpu in gpus}
     devices = {device for each in devices_by_card.values() for device in each}
     if not devices:

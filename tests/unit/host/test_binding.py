@@ -15,7 +15,15 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception, model
-from nova_gpu.host import binding, child, former_drivers, open_devices, passthrough, rebinder
+from nova_gpu.host import (
+    binding,
+    child,
+    discovery,
+    former_drivers,
+    open_devices,
+    passthrough,
+    rebinder,
+)
 from tests.fixtures import consoles, hosts, kernel, pci
 
 CARD, AUDIO, USB = "0000:81:00.0", "0000:81:00.1", "0000:81:00.2"
@@ -152,6 +160,7 @@ class TestThereAndBack(BindingTestCase):
         self.to_host()
         self.assertEqual(frozenset(), former_drivers.recorded(self.records))
         self.assertIn("no GPU at this address", self.refused().reason)
+        self.assertNotIn("[gpu]addresses", self.log.output)
 
     def test_a_card_that_went_and_came_back(self) -> None:
         self.to_guests()
@@ -375,7 +384,7 @@ class TestLock(BindingTestCase):
         self.assertIn(f"reading driver_override of {CARD} took too long", reason)
         self.assertFalse(self.records.exists())
         self.assertIsNone(
-            passthrough.obstacle(binding._card(self.card, self.host.roots), self.host.roots)
+            passthrough.obstacle(discovery.card_at(self.card, self.host.roots), self.host.roots)
         )
 
 
