@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova import objects
-from nova.scheduler import filters, request_filter
+from nova.scheduler import filters, request_filter, utils
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
@@ -44,10 +44,16 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     a new host at most that moment; and it keeps GPU instances off hosts that another driver runs.
     """
 
-    RUN_ON_REBUILD = False
+    # Its own host is all there is then, and of that only whether the new image fits: found out by
+    # the host, it costs the guest, and Nova the allocation.
+    RUN_ON_REBUILD = True
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
         extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+        if utils.request_is_rebuild(spec):
+            asks = request.asks_for_gpus(extra_specs)
+            reason = unfit_image(host_state, spec) if asks else None
+            return reason is None or _refused(host_state, reason)
         try:
             asked = request.parse(extra_specs)
             wanted = asked.hypervisor if asked else request.parse_hypervisor(extra_specs)

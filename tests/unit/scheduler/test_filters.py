@@ -130,10 +130,19 @@ class GPUFilterTest(test.NoDBTestCase):
         plain = request_spec({}, machine_type="pc")
         self.assertTrue(GPUFilter()._filter_one(host_state(hypervisor="QEMU"), plain))
 
-    def test_a_rebuild_is_not_judged(self) -> None:
-        spec = request_spec({"gpus": "9"})
-        spec.scheduler_hints = {"_nova_check_type": ["rebuild"]}
-        self.assertTrue(GPUFilter()._filter_one(host_state(), spec))
+    def test_of_a_rebuild_only_the_image_is_judged(self) -> None:
+        for specs, machine_type, expected in (
+            ({"gpus": "9"}, None, True),
+            ({"gpus": "many"}, None, True),
+            ({"gpus": "9"}, "q35", True),
+            ({"gpus": "9"}, "pc", False),
+            ({}, "pc", True),
+        ):
+            with self.subTest(specs=specs, machine_type=machine_type):
+                spec = request_spec(specs, machine_type=machine_type)
+                spec.scheduler_hints = {"_nova_check_type": ["rebuild"]}
+                state = host_state(hypervisor="QEMU")
+                self.assertEqual(expected, GPUFilter()._filter_one(state, spec))
 
     def test_nova_loads_it_by_its_name(self) -> None:
         handler = nova_filters.HostFilterHandler()
