@@ -73,6 +73,10 @@ class Bindings:
         """The cards that could not be had from the host's drivers when they were last needed."""
         return self._unbound.addresses()
 
+    def forgive(self, address: PciAddress) -> None:
+        """It is no longer one of :meth:`refused`: something else keeps it from instances."""
+        self._unbound.forget(address)
+
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """After a look at the database: those of *cards* that nobody has go back to the host, but
         for those that are to *stay* where they are.

@@ -122,6 +122,8 @@ class Releases:
         )
         quarantine.put(self._folder, quarantine.entry(card, reason, remedy, until_boot=until_boot))
         self._stock.keep_back(quarantine.reasons(self._folder, [card]))
+        # Else it would stay out for some minutes after its release from quarantine.
+        self._bindings.forgive(card.address)
         self._bulletin.quarantined(card, f"{reason}; {remedy}", owner)
 
     def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:

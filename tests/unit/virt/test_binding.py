@@ -108,6 +108,14 @@ class BindingsTest(base.BaseTestCase):
         self.assertEqual(set(), self.bindings.refused())
         self.assertEqual({}, unbound.reasons(self.folder, [card]))
 
+    def test_forgiven(self) -> None:
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "there is no GPU at this address", "see")
+        self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
+        self.bindings.forgive(card.address)
+        self.assertEqual(set(), self.bindings.refused())
+        self.assertEqual({}, unbound.reasons(self.folder, [card]))
+
     def test_refused_to_the_host(self) -> None:
         """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""
         card = self.card("nouveau")
