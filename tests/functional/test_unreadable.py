@@ -14,7 +14,6 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import driver as libvirt_driver
 from oslo_messaging import exceptions as messaging_exceptions
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from tests.functional import base
 
@@ -119,7 +118,7 @@ class LibvirtTest(base.GPUServersTestBase):
         self.assertTrue(left.is_dir())
 
     def _library(self, name: str) -> pathlib.Path:
-        folder = pathlib.Path(CONF.state_path, "gpu-libraries", name)
+        folder = self.state("host1") / "gpu-libraries" / name
         folder.mkdir(parents=True)
         os.utime(folder, (0, 0))
         return folder
