@@ -44,7 +44,7 @@ SUITES = (
     Suite(
         "functional",
         "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
-        1080,
+        1800,
         echo=True,
         every_release=True,
     ),
