@@ -49,7 +49,7 @@ SUITES = (
         every_release=True,
     ),
     Suite("lxc", "tests/lxc: the same against a real libvirtd and its LXC driver", 900, echo=True),
-    Suite("crash", "tests/crash: nova-compute is killed again and again", 600, echo=True),
+    Suite("crash", "tests/crash: nova-compute is killed again and again", 900, echo=True),
     Suite(
         "vfio",
         "tests/vfio: nova-compute in a VM with an IOMMU, KVM and cards, on QEMU; not by default",
