@@ -44,6 +44,8 @@ def main() -> int:
         print(f"SKIP: {reason}")
         return _SKIPPED
     os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
+    # All deaths are one test to Nova's test base.
+    os.environ.pop("OS_TEST_TIMEOUT", None)
     return outside.run("tests.crash.inside")
 
 
