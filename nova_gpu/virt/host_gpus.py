@@ -129,6 +129,7 @@ class HostGPUs:
 
     def _find(self) -> Callable[[], None]:
         """Looks at the cards, and returns what says how they are, once it is known whose."""
+        self._stock.begin_look()
         try:
             found = self._survey.find()
         except exception.DiscoveryFailed as error:

@@ -30,6 +30,8 @@ class Stock:
         self._bindings = bindings
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
+        # Noted since the look began whose result comes next, which cannot know of it.
+        self._kept_meanwhile: dict[PciAddress, str] = {}
         self.provider_uuids: dict[GroupKey, str] = {}
 
     @property
@@ -43,21 +45,27 @@ class Stock:
         """Those of them that nobody new is given"""
         return frozenset(address for group in self._offer.values() for address in group.kept_back)
 
+    def begin_look(self) -> None:
+        """The host is looked at from now on, for :meth:`take_in`."""
+        with self._lock:
+            self._kept_meanwhile = {}
+
     def take_in(
         self,
         found: Iterable[GPU],
         mode: DeliveryMode,
         obstacles: Mapping[PciAddress, str],
         ailments: offers.Ailments,
-    ) -> offers.Offer:
+    ) -> None:
         """Offers what was found now, as :func:`nova_gpu.virt.offer.offer` has it."""
         with self._lock:
-            offered = self._offer = offers.offer(found, self._offer, mode, obstacles, ailments)
-        return offered
+            offered = offers.offer(found, self._offer, mode, obstacles, ailments)
+            self._offer = offers.keeping_back(offered, self._kept_meanwhile)
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
         """From now on these are given to nobody new, as after :meth:`take_in`."""
         with self._lock:
+            self._kept_meanwhile.update(reasons)
             self._offer = offers.keeping_back(self._offer, reasons)
 
     def group_of(self, provider_uuid: str) -> GPUGroup | None:

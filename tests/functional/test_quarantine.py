@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import fixtures
 
@@ -53,6 +54,21 @@ class QuarantineTest(base.GPUServersTestBase):
         self.period()
         self.assertInventory(reserved=0, used=0)
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_while_the_host_is_looked_at(self) -> None:
+        """A look that began before a card was put into quarantine ends without knowing of it."""
+        stock = self.computes["host1"].driver._gpus._stock
+        take_in = stock.take_in
+
+        def late(*args: Any) -> None:
+            self._delete_stained()
+            take_in(*args)
+
+        stock.take_in = late
+        self.addCleanup(setattr, stock, "take_in", take_in)
+        self.period()
+        stock.take_in = take_in
+        self.assertOut()
 
     def errors(self) -> str:
         return str(self.stdlog.logger.output)
