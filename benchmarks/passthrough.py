@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
 import re
 import statistics
@@ -145,11 +144,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    except SystemExit as error:
-        print(error, file=sys.stderr)
-        status = 1
-    sys.stderr.flush()
-    # libvirt's event thread never ends, and Python would wait for it.
-    os._exit(status)
+    running.leave(main)

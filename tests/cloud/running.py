@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+import traceback
 import unittest
 from collections.abc import Callable, Iterable
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 # What a runner calls: a suite, or anything else that puts tests into a result.
 Tests = unittest.TestSuite | Callable[[unittest.TestResult], object]
@@ -51,6 +53,22 @@ def run(suite: Tests, stream: TextIO, result: type[Result] = Result) -> bool:
     passed = runner.run(suite).wasSuccessful()  # type: ignore[arg-type]
     stream.flush()
     return passed
+
+
+def leave(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with what *main* returns: libvirt's event thread never ends, and Python
+    would wait for it."""
+    try:
+        status = main()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1 if error.code else 0
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _pattern(text: str) -> str:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-
 from tests.cloud import running
 
 
@@ -16,6 +14,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    # libvirt's event thread never ends, and Python would wait for it.
-    os._exit(status)
+    running.leave(main)

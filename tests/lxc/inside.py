@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from tests.cloud import running
@@ -16,6 +15,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    # libvirt's event thread never ends, and Python would wait for it.
-    os._exit(status)
+    running.leave(main)

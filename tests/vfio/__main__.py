@@ -22,15 +22,12 @@ import time
 from concurrent import futures
 
 from tests.vfio import outside, progress, tally
+from tests.vfio import place as tests_place
 from tools.novalab import steps
 from tools.testing import machine
 from tools.vfiolab import boot, place, vm
 
 _SKIPPED = 77
-# What Nova and others print is not the tests' output.
-_STDERR = "stderr"
-_SHELL = ("sh", "-c", f'exec "$@" 2>>/out/{_STDERR}', "sh")
-_PYTHON = ("python", "-W", "ignore", "-m")
 
 
 def main() -> int:
@@ -84,7 +81,7 @@ def _run(made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace) -> bool:
             stop.set()
     print("\n".join(["", *tally.closing(tallies, time.monotonic() - started)]), flush=True)
     for part, each in zip(progress.PARTS, tallies, strict=True):
-        stderr = out / part / _STDERR
+        stderr = out / part / tests_place.STDERR
         if not each.passed and stderr.exists():
             print("\n".join(stderr.read_text().splitlines()[-20:]), file=sys.stderr)
     return all(each.passed for each in tallies)
@@ -103,7 +100,7 @@ def _run_inside(
     counted = tally.Tally()
     counted.last = boot.run(
         made,
-        [*_SHELL, *_PYTHON, "tests.vfio.inside", *arguments.patterns],
+        [*tests_place.PYTHON, "tests.vfio.inside", *arguments.patterns],
         out,
         limit_s=arguments.limit_s,
         stop=stop,
@@ -134,9 +131,17 @@ def _once_outside(
     deadline: float,
     counted: tally.Tally,
 ) -> boot.Boot:
-    argv = [sys.executable, *_PYTHON[1:], "tests.vfio.outside", str(out), *arguments.patterns]
+    argv = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.vfio.outside",
+        str(out),
+        *arguments.patterns,
+    ]
     started = time.monotonic()
-    with (out / _STDERR).open("ab") as stderr:
+    with (out / tests_place.STDERR).open("ab") as stderr:
         child = subprocess.Popen(
             [*boot.TIED, *argv],
             stdout=subprocess.PIPE,

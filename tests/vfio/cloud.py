@@ -26,17 +26,13 @@ current: Cloud
 
 
 class Host:
-    """The functions of ``tests.vfio.host``, or of another module, called in the VM."""
+    """The functions of ``tests.vfio.host``, called in the VM."""
 
-    def __init__(self, ask: Callable[..., Any], module: str = "tests.vfio.host") -> None:
+    def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
-        self._module = module
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *arguments: self._ask("call", self._module, name, *arguments)
-
-    def module(self, name: str) -> Host:
-        return Host(self._ask, name)
+        return lambda *arguments: self._ask("call", "tests.vfio.host", name, *arguments)
 
 
 class VM:

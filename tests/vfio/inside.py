@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
-import traceback
 
 from tests.cloud import running
 from tests.vfio import progress
@@ -23,11 +21,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    sys.stderr.flush()
-    # libvirt's event thread never ends, and Python would wait for it.
-    os._exit(status)
+    running.leave(main)

@@ -13,7 +13,6 @@ import os
 import pathlib
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 
 from tests.cloud import running
@@ -25,8 +24,6 @@ from tools.vfiolab import vm as vms
 LOST = 70
 _BOOT = "boot.json"
 _LIMIT_S = 3600.0
-# What Nova and others print is not the tests' output.
-_SHELL = ("sh", "-c", 'exec "$@" 2>>/out/stderr', "sh", "python", "-W", "ignore", "-m")
 
 
 def lost(out: pathlib.Path) -> boot.Boot:
@@ -52,7 +49,7 @@ def with_vm(out: pathlib.Path, work: Callable[..., int]) -> int:
     def run() -> None:
         done = boot.run(
             made,
-            [*_SHELL, "tests.vfio.agent", str(vm.port)],
+            [*place.PYTHON, "tests.vfio.agent", str(vm.port)],
             out,
             limit_s=_LIMIT_S,
             environment={place.KEY: vm.key},
@@ -95,10 +92,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    sys.stderr.flush()
-    os._exit(status)
+    running.leave(main)

@@ -14,3 +14,7 @@ KEY = "NOVA_GPU_KEY"
 STATE = pathlib.Path("/var/tmp/nova")
 INSTANCES = STATE / "instances"
 LOG = pathlib.Path("/out/nova.log")
+
+# What Nova and others print there is not the tests' output. This file is in the folder of the run.
+STDERR = "stderr"
+PYTHON = ("sh", "-c", f'exec "$@" 2>>/out/{STDERR}', "sh", "python", "-W", "ignore", "-m")

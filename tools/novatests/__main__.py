@@ -105,7 +105,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.novatests",
         description="Runs Nova's own libvirt tests with GPULibvirtDriver in the place of "
-        "LibvirtDriver, and what does not pass with LibvirtDriver itself. They take an hour or two "
+        "LibvirtDriver, and what does not pass with LibvirtDriver itself. That takes hours "
         "on two cores. tools/test makes the virtual environment that is used.",
     )
     parser.add_argument("suites", nargs="*", choices=[[], *SUITES], metavar="SUITE")
