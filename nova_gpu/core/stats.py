@@ -21,7 +21,9 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupStats:
-    provider: str
+    """Two groups are equal that offer the same, on whatever host."""
+
+    provider: str = dataclasses.field(compare=False)
     product: str
     architecture: str | None
     mode: str

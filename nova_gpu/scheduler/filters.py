@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova import objects
@@ -19,10 +19,12 @@ from nova.scheduler import filters, request_filter, utils
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, names, request, stats
+from nova_gpu.core import exception, names, request
 from nova_gpu.core import machine_type as machine_types
+from nova_gpu.core.condition import Condition
 from nova_gpu.core.request import GPURequest
-from nova_gpu.scheduler import images
+from nova_gpu.core.stats import HostStats
+from nova_gpu.scheduler import images, reported
 from nova_gpu.scheduler.request_filter import gpu_request_filter
 
 LOG = logging.getLogger(__name__)
@@ -48,38 +50,78 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     # the host, it costs the guest, and Nova the allocation.
     RUN_ON_REBUILD = True
 
+    def filter_all(
+        self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec
+    ) -> Iterator[HostState]:
+        """Those that pass. What does not depend on the host is found out once for all."""
+        return filter(self._judge(spec_obj), filter_obj_list)
+
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
-        extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+        return self._judge(spec)(host_state)
+
+    def _judge(self, spec: objects.RequestSpec) -> Callable[[HostState], bool]:
+        """Whether a host passes, for this request."""
+        specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
         if utils.request_is_rebuild(spec):
-            asks = request.asks_for_gpus(extra_specs)
-            reason = unfit_image(host_state, spec) if asks else None
-            return reason is None or _refused(host_state, reason)
+            asks = request.asks_for_gpus(specs)
+            return _Hosts(None, None, images.unfit_machine_type(spec) if asks else None).pass_
         try:
-            asked = request.parse(extra_specs)
-            wanted = asked.hypervisor if asked else request.parse_hypervisor(extra_specs)
+            asked = reported.asked(spec)
+            wanted = asked.hypervisor if asked else request.parse_hypervisor(specs)
         except exception.InvalidExtraSpec as e:
-            return _refused(host_state, str(e))
-        if wanted and not wanted.matches(host_state.hypervisor_type):
-            return _refused(
-                host_state, f"its hypervisor is {host_state.hypervisor_type}, not {wanted}"
-            )
+            text = str(e)
+            return lambda host_state: _refused(host_state, text)
         if asked is None:
-            return True
-        if reason := unfit(asked, host_state.stats) or unfit_image(host_state, spec):
-            return _refused(host_state, reason)
-        return bool(
-            self.filter_candidates(host_state, lambda candidate: gpus(candidate) >= asked.count)
+            return _Hosts(None, wanted, None).pass_
+        passes = _Hosts(asked, wanted, images.unfit_machine_type(spec)).pass_
+        if asked.counted:  # so Placement was asked for them, and every candidate has them
+            return passes
+        count = asked.count
+        return lambda host_state: (
+            passes(host_state)
+            and bool(self.filter_candidates(host_state, lambda candidate: gpus(candidate) >= count))
         )
 
 
-def unfit(asked: GPURequest, host_stats: Mapping[str, Any]) -> str | None:
-    """Why a host with these stats is not built for what is asked, or ``None`` where it is."""
-    if names.STATS not in host_stats:
+class _Hosts:
+    """Which hosts one request can go to. Those that report the same share a verdict."""
+
+    def __init__(
+        self, asked: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
+    ) -> None:
+        """:param machine_type: of the image, where it is one that cannot have whole cards"""
+        self._asked = asked
+        self._hypervisor = hypervisor
+        self._machine_type = machine_type
+        # By hypervisor and by what is reported, which stays in the value: a key is its id().
+        self._known: dict[tuple[str | None, int], tuple[HostStats | None, str | None]] = {}
+
+    def pass_(self, host_state: HostState) -> bool:
+        try:
+            host = reported.of(host_state) if self._asked else None
+        except exception.InvalidStats as e:
+            return _refused(host_state, str(e))
+        key = (host_state.hypervisor_type, id(host))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = (host, self._why_not(host_state.hypervisor_type, host))
+        return known[1] is None or _refused(host_state, known[1])
+
+    def _why_not(self, hypervisor_type: str | None, host: HostStats | None) -> str | None:
+        if self._hypervisor and not self._hypervisor.matches(hypervisor_type):
+            return f"its hypervisor is {hypervisor_type}, not {self._hypervisor}"
+        if self._asked and (reason := unfit(self._asked, host)):
+            return reason
+        # A container has no use for a machine type.
+        if self._machine_type and names.word(hypervisor_type) == names.QEMU:
+            return machine_types.lacking(self._machine_type)
+        return None
+
+
+def unfit(asked: GPURequest, host: HostStats | None) -> str | None:
+    """Why a host that reports this is not built for what is asked, or ``None`` where it is."""
+    if host is None:
         return "it reports no GPUs"
-    try:
-        host = stats.loads(host_stats[names.STATS])
-    except exception.InvalidStats as e:
-        return str(e)
     fitting = [
         group.total
         for group in host.groups
@@ -87,20 +129,16 @@ def unfit(asked: GPURequest, host_stats: Mapping[str, Any]) -> str | None:
     ]
     for part in asked.groups:
         if not any(total >= part.count for total in fitting):
+            there = [
+                f"{group.total} {group.architecture or 'unknown'} ({group.product}, {group.mode})"
+                for group in host.groups
+            ]
             return (
                 f"it has no group of {part.count} GPUs"
                 f"{f' of architecture {asked.architecture}' if asked.architecture else ''}, "
-                f"but {host.groups}"
+                f"but {', '.join(there) or 'none'}"
             )
     return None
-
-
-def unfit_image(host_state: HostState, spec: objects.RequestSpec) -> str | None:
-    """Why a guest of this image could not have GPUs of this host, ``None`` where it could."""
-    machine_type = images.unfit_machine_type(spec)
-    if machine_type is None or names.word(host_state.hypervisor_type) != names.QEMU:
-        return None
-    return machine_types.lacking(machine_type)
 
 
 def gpus(candidate: Mapping[str, Any]) -> int:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What flavors ask for and hosts report, each read once and not once per host or request."""
+
+from __future__ import annotations
+
+import functools
+
+from nova import objects
+from nova.scheduler.host_manager import HostState
+
+from nova_gpu.core import names, request, stats
+from nova_gpu.core.request import GPURequest
+from nova_gpu.core.stats import HostStats
+
+# By the compute node's uuid, the string it reported last and what that says. Strings of 10,000
+# hosts and more are held, so that the next request finds them all; see :func:`of`.
+_by_node: dict[str, tuple[str, HostStats]] = {}
+_MOST_NODES = 100_000
+
+
+def asked(spec: objects.RequestSpec) -> GPURequest | None:
+    """The GPUs that the flavor of *spec* asks for, or ``None`` where it asks for none.
+
+    :raises InvalidExtraSpec: as :func:`nova_gpu.core.request.parse`
+    """
+    specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+    return _asked(frozenset(specs.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _asked(items: frozenset[tuple[str, str]]) -> GPURequest | None:
+    return request.parse(dict(items))
+
+
+def of(host_state: HostState) -> HostStats | None:
+    """What the host reports, or ``None`` where it reports nothing of GPUs.
+
+    Hosts that report the same share one object, which can be compared by ``is``.
+
+    :raises InvalidStats: where its string cannot be read
+    """
+    text = host_state.stats.get(names.STATS)
+    if text is None:
+        return None
+    known = _by_node.get(host_state.uuid)
+    if known is not None and known[0] == text:
+        return known[1]
+    read = _shared(stats.loads(text))
+    if len(_by_node) >= _MOST_NODES:
+        _by_node.clear()  # nodes that are gone are in it, too
+    _by_node[host_state.uuid] = (text, read)
+    return read
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(read: HostStats) -> HostStats:
+    """The first of those that are equal to *read*."""
+    return read
+
+
+def forget() -> None:
+    """Everything, as after a start."""
+    _by_node.clear()
+    _shared.cache_clear()
+    _asked.cache_clear()

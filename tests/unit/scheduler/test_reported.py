@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from unittest import mock
+
+from nova import test
+from nova.scheduler import host_manager
+from oslo_utils import uuidutils
+
+from nova_gpu.core import exception, request, stats
+from nova_gpu.core.stats import GroupStats
+from nova_gpu.scheduler import filters, reported
+from tests.fixtures.cloud_gpus import request_spec
+
+
+def host_state(name: str, total: int = 8) -> host_manager.HostState:
+    group = GroupStats(f"{name}_gpu_10de_1091_lxc", "10de:1091", "fermi", "lxc", total)
+    state = host_manager.HostState(name, name, None)
+    state.uuid = uuidutils.generate_uuid()
+    state.hypervisor_type = "LXC"
+    state.stats = {"nova_gpu": stats.dumps(stats.HostStats("LXC", (group,)))}
+    return state
+
+
+class ReportedTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        reported.forget()
+
+    def test_a_string_is_parsed_once_until_it_changes(self) -> None:
+        state = host_state("host1")
+        with mock.patch.object(stats, "loads", wraps=stats.loads) as loads:
+            for _ in range(3):
+                state.stats = {"nova_gpu": str(bytes(state.stats["nova_gpu"], "ascii"), "ascii")}
+                self.assertEqual(8, reported.of(state).groups[0].total)
+            self.assertEqual(1, loads.call_count)
+            state.stats = host_state("host1", 7).stats
+            self.assertEqual(7, reported.of(state).groups[0].total)
+            self.assertEqual(2, loads.call_count)
+
+    def test_equal_hosts_share_what_they_report(self) -> None:
+        one, other, third = host_state("host1"), host_state("host2"), host_state("host3", 7)
+        self.assertIs(reported.of(one), reported.of(other))
+        self.assertIsNot(reported.of(one), reported.of(third))
+
+    def test_nothing_and_what_cannot_be_read(self) -> None:
+        state = host_state("host1")
+        reported.of(state)
+        state.stats = {}
+        self.assertIsNone(reported.of(state))
+        state.stats = {"nova_gpu": "{"}
+        for _ in range(2):
+            self.assertRaises(exception.InvalidStats, reported.of, state)
+
+    def test_nodes_that_are_gone_do_not_stay_for_ever(self) -> None:
+        with mock.patch.object(reported, "_MOST_NODES", 2):
+            for name in ("host1", "host2", "host3"):
+                reported.of(host_state(name))
+        self.assertEqual(1, len(reported._by_node))
+
+    def test_a_flavor_is_read_once_for_all_its_instances(self) -> None:
+        with mock.patch.object(request, "parse", wraps=request.parse) as parse:
+            for count in (2, 2, 3):
+                asked = reported.asked(request_spec({"gpus": f"= {count}"}))
+                assert asked
+                self.assertEqual(count, asked.count)
+            self.assertIsNone(reported.asked(request_spec({})))
+            self.assertEqual(3, parse.call_count)
+        for _ in range(2):
+            spec = request_spec({"gpus": "many"})
+            self.assertRaises(exception.InvalidExtraSpec, reported.asked, spec)
+
+    def test_equal_hosts_share_a_verdict(self) -> None:
+        hosts = [host_state(f"host{number}", 8 - number % 2) for number in range(10)]
+        spec = request_spec({"gpus": "= 8", "resources:PGPU": "8"})
+        with mock.patch.object(filters, "unfit", wraps=filters.unfit) as unfit:
+            passed = list(filters.GPUFilter().filter_all(hosts, spec))
+            self.assertEqual(2, unfit.call_count)
+        self.assertEqual(hosts[::2], passed)
