@@ -7,10 +7,11 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.testing import allowed, environment, machine, report, session, suites
+from tools.testing import allowed, environment, lanes, machine, report, session, suites
 from tools.testing.environment import NEWEST, RELEASES, STATE, Environment
 
 
@@ -26,7 +27,10 @@ def main(arguments: Sequence[str]) -> int:
     except (machine.MachineNotReady, environment.InstallFailed, allowed.Malformed) as error:
         print(f"tools/test: {error}", file=sys.stderr)
         return 2
-    results = [session.run(suite, env, options.pattern) for suite in selected]
+    stop = threading.Event()
+    results = lanes.run(
+        selected, lambda suite: session.run(suite, env, options.pattern, stop), stop
+    )
     refused = allowed.refused(allowances, results) if options.no_skip else ()
     report.summary(setup_s, results, refused)
     return 1 if refused or any(result.outcome.failed for result in results) else 0
@@ -37,8 +41,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tools/test",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Install what the suites need below .tools/, then run them. "
-        "No name: all that are run by default.",
+        description="Install what the suites need below .tools/, then run them. No name: all of "
+        "them, those with a libvirtd or a VM of their own beside the others.",
         epilog=f"suites:\n{described}\n\nLogs are in .tools/log/. On a machine where Debian "
         "packages are missing it must run as root.",
     )
@@ -76,11 +80,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _selected(options: argparse.Namespace) -> list[suites.Suite]:
     if options.suites:
         return [suite for suite in suites.SUITES if suite.name in options.suites]
-    return [
-        suite
-        for suite in suites.SUITES
-        if not suite.by_name_only and (suite.every_release or options.nova == NEWEST)
-    ]
+    return [suite for suite in suites.SUITES if suite.every_release or options.nova == NEWEST]
 
 
 def _prepare(env: Environment, no_install: bool) -> None:

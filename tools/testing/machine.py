@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 # libvirt-python has no wheel: it is compiled against the distribution's libvirt.
@@ -23,6 +25,11 @@ LXC = (
     "qemu-utils",
     "util-linux",
 )
+
+
+# Two suites that run side by side may both lack something. apt waits for dpkg's lock, but an update
+# of the lists does not wait for another.
+_LOCK = Path("/run/lock/nova-gpu-apt")
 
 
 class MachineNotReady(Exception):
@@ -80,7 +87,7 @@ def install(names: Sequence[str], log: Path) -> tuple[str, ...]:
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "-y"]
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    with _alone(), log.open("wb") as output:
         for command in (
             [*apt, "update"],
             [*apt, "install", "--no-install-recommends", *missing],
@@ -89,3 +96,10 @@ def install(names: Sequence[str], log: Path) -> tuple[str, ...]:
             if code:
                 raise MachineNotReady(f"{' '.join(command)} ended with {code}; see {log}")
     return missing
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    with _LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

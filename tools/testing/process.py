@@ -8,6 +8,7 @@ import dataclasses
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ from typing import TextIO
 
 _POLL_S = 0.1
 _GRACE_S = 10.0
+
+
+class Stopped(Exception):
+    """The process was ended because everything is to end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +38,14 @@ def run(
     environ: Mapping[str, str],
     limit_s: float,
     on_line: Callable[[str], None] = lambda line: None,
+    stop: threading.Event | None = None,
 ) -> Finished:
     """Run ``argv`` in a session of its own, call ``on_line`` with each line of its output.
 
     The output goes to a file and is read from there, not through a pipe: a daemon that a test
     left behind would keep a pipe open for ever.
+
+    :raises Stopped: when *stop* was set; nothing runs any more then
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
@@ -64,6 +72,8 @@ def run(
         try:
             while child.poll() is None:
                 read_on(out)
+                if stop and stop.is_set():
+                    raise Stopped(argv[0])
                 if time.monotonic() > deadline:
                     timed_out = True
                     break

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +16,32 @@ if TYPE_CHECKING:
 
 _EXCERPT = 60
 
+# The suite whose lines these are, where several run side by side
+_mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="")
+
+
+@contextlib.contextmanager
+def marked(name: str) -> Iterator[None]:
+    """Lines of this thread begin with *name*."""
+    token = _mark.set(name)
+    try:
+        yield
+    finally:
+        _mark.reset(token)
+
 
 def heading(name: str, summary: str) -> None:
     print(f"== {name}: {summary}", flush=True)
 
 
 def say(text: str) -> None:
-    print(f"   {text}", flush=True)
+    print(_line(text), flush=True)
 
 
 def excerpt(lines: Sequence[str], log: Path) -> None:
-    """The end of a failed command's output."""
-    for line in lines[-_EXCERPT:]:
-        print(f"   | {line}")
-    say(f"all of it: {log}")
+    """The end of a failed command's output, in one piece."""
+    shown = [*(f"| {line}" for line in lines[-_EXCERPT:]), f"all of it: {log}"]
+    print("\n".join(map(_line, shown)), flush=True)
 
 
 def summary(setup_s: float, results: Sequence[Result], refused: Sequence[Skip]) -> None:
@@ -48,3 +62,8 @@ def summary(setup_s: float, results: Sequence[Result], refused: Sequence[Skip]) 
     for skip in refused:
         print(f"NOT ALLOWED to skip {skip.test}: {skip.reason} (tests/allowed-skips.txt)")
     print(total, flush=True)
+
+
+def _line(text: str) -> str:
+    mark = _mark.get()
+    return f"   {f'{mark:<12}' if mark else ''}{text}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -31,8 +32,13 @@ def timed(work: Callable[[], None]) -> float:
     return time.monotonic() - start
 
 
-def run(suite: suites.Suite, environment: Environment, pattern: str | None) -> Result:
-    """Run one suite within its time limit."""
+def run(
+    suite: suites.Suite, environment: Environment, pattern: str | None, stop: threading.Event
+) -> Result:
+    """Run one suite within its time limit.
+
+    :raises process.Stopped: when *stop* was set meanwhile
+    """
     report.heading(suite.name, suite.summary)
     start = time.monotonic()
     total = _prerequisites(suite)
@@ -40,7 +46,7 @@ def run(suite: suites.Suite, environment: Environment, pattern: str | None) -> R
         total = Outcome()
         for check in suites.checks(suite, environment, pattern):
             left_s = suite.limit_s - (time.monotonic() - start)
-            total += _run_check(suite, check, environment, max(left_s, 1.0))
+            total += _run_check(suite, check, environment, max(left_s, 1.0), stop)
     for failure in total.failures:
         report.say(f"FAILED {failure}")
     return Result(suite, total, time.monotonic() - start)
@@ -61,7 +67,11 @@ def _prerequisites(suite: suites.Suite) -> Outcome | None:
 
 
 def _run_check(
-    suite: suites.Suite, check: suites.Check, environment: Environment, limit_s: float
+    suite: suites.Suite,
+    check: suites.Check,
+    environment: Environment,
+    limit_s: float,
+    stop: threading.Event,
 ) -> Outcome:
     log = STATE / "log" / f"{suite.name}-{check.name.replace(' ', '-')}-{environment.release}.log"
     progress = _Progress(suite.echo)
@@ -72,6 +82,7 @@ def _run_check(
         environ=environment.variables(),
         limit_s=limit_s,
         on_line=progress.line,
+        stop=stop,
     )
     seconds = time.monotonic() - start
     if finished.timed_out:

@@ -27,14 +27,14 @@ class Check:
 @dataclasses.dataclass(frozen=True)
 class Suite:
     """A named part of the tests. ``echo``: every finished test is shown, not only failures.
-    ``by_name_only``: not run unless it is asked for."""
+    ``lane``: suites of one lane share something of the machine; see :mod:`tools.testing.lanes`."""
 
     name: str
     summary: str
     limit_s: float
     echo: bool = False
     every_release: bool = False
-    by_name_only: bool = False
+    lane: str = ""
 
 
 SUITES = (
@@ -48,14 +48,27 @@ SUITES = (
         echo=True,
         every_release=True,
     ),
-    Suite("lxc", "tests/lxc: the same against a real libvirtd and its LXC driver", 900, echo=True),
-    Suite("crash", "tests/crash: nova-compute is killed again and again", 900, echo=True),
+    # These two count what is left of cgroups, mounts and loop devices.
+    Suite(
+        "lxc",
+        "tests/lxc: the same against a real libvirtd and its LXC driver",
+        1200,
+        echo=True,
+        lane="libvirtd",
+    ),
+    Suite(
+        "crash",
+        "tests/crash: nova-compute is killed again and again",
+        1200,
+        echo=True,
+        lane="libvirtd",
+    ),
     Suite(
         "vfio",
-        "tests/vfio: nova-compute in a VM with an IOMMU, KVM and cards, on QEMU; not by default",
+        "tests/vfio: nova-compute in a VM with an IOMMU, KVM and cards, on QEMU",
         1800,
         echo=True,
-        by_name_only=True,
+        lane="vm",
     ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
