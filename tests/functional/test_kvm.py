@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
 
 from tests.functional import kvm
 
@@ -76,6 +77,20 @@ class ClaimsTest(kvm.KVMServersTestBase):
         for part in ("machine type is pc", "hw_machine_type=q35"):
             self.assertIn(part, fault)
         server = self.boot(self.gpu_flavor(1), image_uuid=self.image("q35"))
+        self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
+
+    def test_rebuild_with_an_image_without_pci_express(self) -> None:
+        """Nova shows the instance in ERROR; its guest is as it was, and has what it had."""
+        self.start_host()
+        server = self.boot(self.gpu_flavor(1))
+        # A cast is a call here, so that what the scheduler raises reaches the API.
+        self.assertRaises(
+            client.OpenStackApiException, self._rebuild_server, server, self.image("pc")
+        )
+        self._wait_for_state_change(server, "ERROR")
+        self.assertEqual(list(kvm.FIRST_SOCKET[:1]), self.rendered(server))
+        self.assertEqual({"host1": 1}, self.allocated(server))
+        self._rebuild_server(server, self.image("q35"))
         self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
 
     def test_more_memory_than_a_guest_can_map(self) -> None:
