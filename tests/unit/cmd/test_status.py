@@ -25,6 +25,7 @@ class UpgradeCheckTest(testtools.TestCase):
     def test_ready(self):
         done = self.check(_MAPS)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.assertEqual("", done.stderr)
 
     def test_privileged_containers(self):
         done = self.check("[libvirt]\nvirt_type = lxc\n")
