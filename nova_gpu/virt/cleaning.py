@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
+import nova.privsep
 from nova import exception as nova_exception
 from oslo_log import log as logging
 
@@ -34,6 +36,10 @@ class Cleaning:
         self._roots = roots
         self._give_to_guests = give_to_guests
         self._uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+        # The daemon has as many threads, by default one for each CPU, and a reset or a command may
+        # take minutes: the other half is left for what Nova asks of it meanwhile.
+        daemon = CONF[nova.privsep.sys_admin_pctxt.cfg_section]
+        self._at_once = threading.BoundedSemaphore(max(1, daemon.thread_pool_size // 2))
         self._command = CONF.gpu.clean_command
         if self._command:
             try:
@@ -48,7 +54,8 @@ class Cleaning:
         :raises NotClean: also where it cannot be told whether it is clean
         """
         try:
-            self._clean(card)
+            with self._at_once:
+                self._clean(card)
         except exception.NotClean:
             raise
         except exception.BindingFailed as error:

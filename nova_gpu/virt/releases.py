@@ -18,7 +18,7 @@ from oslo_log import log as logging
 from nova_gpu.core import exception, health
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host import quarantine
-from nova_gpu.virt import binding, bulletin, census, cleaning, stock, survey
+from nova_gpu.virt import binding, bulletin, census, cleaning, stock, survey, threads
 from nova_gpu.virt.occupancy import Occupancy, Owner
 
 LOG = logging.getLogger(__name__)
@@ -166,15 +166,17 @@ class Releases:
             LOG.error("GPU %s is noted as one to be cleaned: %s", card.address, error)
 
     def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
-        """One after the other, of those that are nobody's now.
+        """Side by side, of those that are nobody's now.
 
         :param owner: who had them, where that is known
         """
-        for card in cards:
-            # Another guest has it, or it is being cleaned already: then there is another release.
-            with contextlib.suppress(exception.DeviceUnavailable):
-                if card.address not in self._occupancy.used() or self._is_clean(card, owner):
-                    self._give_back(card)
+        threads.for_each(lambda card: self._release(card, owner), cards)
+
+    def _release(self, card: GPU, owner: Owner | None) -> None:
+        # Another guest has it, or it is being cleaned already: then there is another release.
+        with contextlib.suppress(exception.DeviceUnavailable):
+            if card.address not in self._occupancy.used() or self._is_clean(card, owner):
+                self._give_back(card)
 
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
         """:raises DeviceUnavailable: where it is somebody's"""

@@ -14,7 +14,13 @@ from tests.functional import base
 
 # Programs of the machine's that are root's. The card's file in the folder makes the command fail.
 # In an option's value a dollar sign is written twice.
-_SCRIPT = 'echo "$$NOVA_GPU_PRODUCT $$NOVA_GPU_MODE"; test ! -e "$$0/$$NOVA_GPU_ADDRESS"'
+_SCRIPT = """
+echo "$$NOVA_GPU_PRODUCT $$NOVA_GPU_MODE"
+if test -e "$$0/slow"; then
+    { date +%s.%N; sleep 2; date +%s.%N; } >"$$0/$$NOVA_GPU_ADDRESS.times"
+fi
+test ! -e "$$0/$$NOVA_GPU_ADDRESS"
+"""
 
 
 class Cleaned(fixtures.Fixture):
@@ -44,3 +50,12 @@ class Cleaned(fixtures.Fixture):
 
     def wipe(self, address: str) -> None:
         (self._stained / address).unlink()
+
+    def slow_down(self) -> None:
+        """From now on the command takes its time, and says when."""
+        (self._stained / "slow").touch()
+
+    def times(self) -> list[tuple[float, ...]]:
+        """When the slow command began and ended, for each card that was cleaned"""
+        files = sorted(self._stained.glob("*.times"))
+        return [tuple(map(float, each.read_text().split())) for each in files]

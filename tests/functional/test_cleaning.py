@@ -188,5 +188,27 @@ class NoReleaseTest(CleaningTestBase):
         self.assertCleaned()
 
 
+class SideBySideTest(base.GPUServersTestBase):
+    def test_one_of_four_does_not_keep_the_others_from_theirs(self) -> None:
+        """Each takes two seconds, and one fails."""
+        self.useFixture(daemons.Daemons())
+        self.flags(thread_pool_size=8, group="nova_sys_admin")
+        commands = self.useFixture(cleaned.Cleaned(self))
+        self.start_host()
+        server = self.boot(self.gpu_flavor(4))
+        commands.slow_down()
+        commands.stain(MINE)
+        self._delete_server(server)
+        self.assertEqual(4, len(commands.cards))
+        times = commands.times()
+        took = max(end for _, end in times) - min(begin for begin, _ in times)
+        self.assertLess(2 * took, sum(end - begin for begin, end in times))
+        self.assertEqual([MINE], list(map(str, quarantine.load(self.state() / "gpu-quarantine"))))
+        self.period()
+        self.assertInventory(reserved=1)
+        self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
+        self.leaves = "the card that is not clean"
+
+
 def _refuse(*args: object) -> None:
     raise exception.GuestUnfit("it is not", "let it be")

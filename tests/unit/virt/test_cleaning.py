@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import threading
 from typing import Any
 
 import fixtures
@@ -16,7 +17,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import cleaning
+from nova_gpu.virt import cleaning, threads
 from tests.fixtures import cards
 
 CARD = "0000:88:00.0"
@@ -101,6 +102,22 @@ class CleaningTest(base.BaseTestCase):
         ):
             with fixtures.MockPatchObject(self, "answers", {verb: error}):
                 self.assertIn(reason, self.refused(DeliveryMode.PCI).reason)
+
+    def test_half_of_the_daemon_is_left_to_nova(self) -> None:
+        """Of four cards two are cleaned at once, and never three."""
+        self.config(group="nova_sys_admin", thread_pool_size=4)
+        two, at_once, most = threading.Barrier(2, timeout=30), [], []
+
+        def reset(address: str) -> None:
+            at_once.append(address)
+            most.append(len(at_once))
+            two.wait()
+            at_once.remove(address)
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", reset))
+        cleaner = cleaning.Cleaning(DeliveryMode.PCI, self.roots, self.bind)
+        threads.for_each(cleaner.clean, [cards.card(f"0000:0{n}:00.0") for n in range(4)])
+        self.assertEqual(2, max(most))
 
     def test_command_that_is_not_run(self) -> None:
         self.config(group="gpu", clean_command=["clean", "--all"])

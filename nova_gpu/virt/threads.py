@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slow things side by side: native threads, or green ones where the service runs on eventlet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import futurist
+from nova import utils
+from oslo_context import context as request_context
+
+Item = TypeVar("Item")
+
+
+def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Calls *function* with each of *items*, all at once, and returns when all have ended.
+
+    Where it raises for one the others go on, and the first error is raised at the end. What is
+    logged carries the request of the caller.
+    """
+    pending = list(items)
+    if len(pending) < 2:
+        for each in pending:
+            function(each)
+        return
+    context = request_context.get_current()
+
+    def call(each: Item) -> None:
+        if context is not None:
+            context.update_store()
+        function(each)
+
+    with _executor(len(pending)) as executor:
+        calls = [executor.submit(call, each) for each in pending]
+    for made in calls:
+        made.result()
+
+
+def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThreadPoolExecutor:
+    """As Nova makes its own, in ``nova.utils`` or, since 34, in ``nova.thread_pool_factory``"""
+    if utils.concurrency_mode_threading():
+        return futurist.ThreadPoolExecutor(workers)
+    return futurist.GreenThreadPoolExecutor(workers)
