@@ -30,7 +30,7 @@ from nova_gpu.host import (
     rebinder,
     vfio,
 )
-from nova_gpu.host.former_drivers import Former, Formers
+from nova_gpu.host.former_drivers import ByFunction, Former, Formers
 from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
 
@@ -55,7 +55,11 @@ class _NotMoved(Exception):
         self.reason, self.remedy, self.hangs, self.others = reason, remedy, hangs, others
 
 
-class _InUse(_NotMoved):
+class _NotBegun(_NotMoved):
+    """All is as it was."""
+
+
+class _InUse(_NotBegun):
     error = exception.CardInUse
 
 
@@ -85,24 +89,21 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         _load_driver(means)
         before = former_drivers.load(means.records, address, means.roots)
         now = _drivers(functions, means.roots)
-        devices = open_devices.numbers(gpu, means.roots)
-        others = _formers(
-            gpu, {a: d for a, d in now.items() if not vfio.is_vfio(d)}, devices, means
-        )
-        # One that an earlier try left without a driver had the one that is written down.
-        others |= {a: before[a] for a in others if now[a] is None and a in before}
+        others = {each: driver for each, driver in now.items() if not vfio.is_vfio(driver)}
         kept = {each: former for each, former in before.items() if each not in others}
-        former_drivers.save(means.records, address, {**kept, **others}, means.roots)
-        try:
-            _move(gpu, dict.fromkeys(others, Former(vfio.DRIVER, vfio.DRIVER)), devices, means)
-        except _InUse:
-            former_drivers.save(means.records, address, kept, means.roots)
-            raise
-        except _NotMoved as error:
-            # What hangs stays written down, because nobody knows how it ends.
-            if not error.hangs:
-                _undo(gpu, others, kept, means)
-            raise
+        # As a rule nobody has written one. Where somebody has, it is found before anything moves.
+        overrides: ByFunction = dict.fromkeys(others)
+        for _ in range(3):
+            formers = {each: Former(others[each], overrides[each]) for each in others}
+            # One that an earlier try left without a driver had the one that is written down.
+            formers |= {a: before[a] for a in others if now[a] is None and a in before}
+            former_drivers.save(means.records, address, {**kept, **formers}, means.roots)
+            found = _take(gpu, formers, kept, overrides, means)
+            if found == overrides:
+                return
+            overrides = found
+        former_drivers.save(means.records, address, kept, means.roots)
+        raise _NotMoved("its driver_override changes all the time", "find out who writes it")
 
 
 def give_to_host(address: model.PciAddress, means: Means) -> None:
@@ -143,25 +144,30 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
             raise exception.BindingFailed(str(address), str(error), _SEE_KERNEL_LOG) from error
 
 
-def _drivers(
-    functions: Iterable[model.PciAddress], roots: Roots
-) -> dict[model.PciAddress, str | None]:
+def _drivers(functions: Iterable[model.PciAddress], roots: Roots) -> ByFunction:
     return {each: vfio.driver(each, roots) for each in functions}
 
 
-def _formers(
-    gpu: model.GPU,
-    drivers: Mapping[model.PciAddress, str | None],
-    devices: Iterable[open_devices.Number],
-    means: Means,
-) -> dict[model.PciAddress, Former]:
-    """*drivers*, and what else decides who drives these functions.
+def _take(
+    gpu: model.GPU, formers: Formers, kept: Formers, overrides: ByFunction, means: Means
+) -> ByFunction:
+    """Binds the functions of *formers* to vfio-pci, where *overrides* are what they have.
 
-    :raises _NotMoved: where that cannot be read, or one of *devices* is open
+    :returns: what they have
+    :raises _NotMoved: where not all of them are bound; then they are as before
     """
-    request = {"devices": sorted(devices), "overrides_of": sorted(map(str, drivers))}
-    overrides = _ask(gpu, request, means)["overrides"]
-    return {each: Former(driver, overrides[str(each)]) for each, driver in drivers.items()}
+    devices = open_devices.numbers(gpu, means.roots)
+    drivers = dict.fromkeys(formers, Former(vfio.DRIVER, vfio.DRIVER))
+    try:
+        return _move(gpu, drivers, devices, means, overrides)
+    except _NotBegun:
+        former_drivers.save(means.records, gpu.address, kept, means.roots)
+        raise
+    except _NotMoved as error:
+        # What hangs stays written down, because nobody knows how it ends.
+        if not error.hangs:
+            _undo(gpu, formers, kept, means)
+        raise
 
 
 def _load_driver(means: Means) -> None:
@@ -190,16 +196,23 @@ def _move(
     drivers: Formers,
     devices: Iterable[open_devices.Number],
     means: Means,
-) -> None:
-    """Binds functions to *drivers*, unless one of *devices* is open.
+    overrides: ByFunction | None = None,
+) -> ByFunction:
+    """Binds functions to *drivers*, unless one of *devices* is open or one of *overrides* is
+    something else.
 
+    :returns: what each of *overrides* is
     :raises _NotMoved: where not all of them are bound within the time
     """
     moves = [
         {"address": str(each), **dataclasses.asdict(drivers[each])} for each in sorted(drivers)
     ]
-    if moves:
-        _ask(gpu, {"devices": sorted(devices), "moves": moves}, means)
+    if not moves:
+        return {}
+    thought = {str(each): override for each, override in (overrides or {}).items()}
+    request = {"devices": sorted(devices), "moves": moves, "overrides": thought}
+    found = _ask(gpu, request, means)["overrides"]
+    return {model.PciAddress.parse(each): override for each, override in found.items()}
 
 
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
@@ -211,7 +224,8 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
         step = rebinder.last_line(error.output)
         _hanging[gpu.address] = (error.process, step)
         _refuse_hanging(gpu.address, f" within {means.timeout_s:g} s ([gpu]bind_timeout)")
-        raise _NotMoved(f"{step} took too long ([gpu]bind_timeout)") from error
+        failed = _NotBegun if step.startswith(rebinder.LOOKS) else _NotMoved
+        raise failed(f"{step} took too long ([gpu]bind_timeout)") from error
     except child.Failed as error:
         raise _NotMoved(f"the process that binds it {error}") from error
     if answer["holders"]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +28,12 @@ class TimedOut(Failed):
     def __init__(self, reason: str, output: bytes, process: subprocess.Popen[bytes]) -> None:
         super().__init__(reason)
         self.output, self.process = output, process
+
+
+def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
+    """The command that runs one of this package's scripts, which need the standard library only:
+    to find the others takes as long as to start."""
+    return [sys.executable, "-I", "-S", str(path), *arguments]
 
 
 def run(command: Sequence[str], timeout_s: float) -> bytes:

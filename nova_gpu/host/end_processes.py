@@ -18,7 +18,10 @@ import select
 import signal
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Of /proc/PID/stat, counted behind the command in brackets: proc(5), field 22.
 _STARTTIME = 19

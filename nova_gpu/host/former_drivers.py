@@ -38,6 +38,7 @@ class Former:
 
 
 Formers = Mapping[model.PciAddress, Former]  # by function
+ByFunction = Mapping[model.PciAddress, str | None]  # a driver, an override
 
 
 class Untrusted(Exception):

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import pathlib
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -93,7 +92,7 @@ def end(
         "processes": [(each.pid, each.started) for each in found],
         "timeout_s": means.timeout_s / 2,
     }
-    child.run([sys.executable, "-I", str(SCRIPT), json.dumps(request)], means.timeout_s)
+    child.run(child.script(SCRIPT, json.dumps(request)), means.timeout_s)
     return found, list(_left(devices, means, uids))
 
 

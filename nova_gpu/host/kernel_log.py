@@ -12,7 +12,6 @@ import dataclasses
 import json
 import pathlib
 import re
-import sys
 from collections.abc import Iterable
 
 from nova_gpu.core import exception, model
@@ -59,7 +58,7 @@ def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
     """
     path = str(roots.dev / "kmsg")
     try:
-        output = child.run([sys.executable, "-I", str(_SCRIPT), path, str(known)], timeout_s)
+        output = child.run(child.script(_SCRIPT, path, str(known)), timeout_s)
     except child.Failed as error:
         raise exception.KernelLogUnreadable(path, f"the process that reads it {error}") from error
     answer = json.loads(output)

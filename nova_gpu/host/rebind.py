@@ -2,14 +2,15 @@
 """Moves PCI functions to other drivers: a script, run by :mod:`nova_gpu.host.binding`.
 
 It is a process of its own because a write to ``unbind`` does not return before the driver has let
-go, which may be never. It needs nothing of this package, so that it starts fast. Its only argument
-is one JSON object::
+go, which may be never. It needs nothing of this package, so that it starts fast: a guest waits for
+it. Its only argument is one JSON object::
 
     {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
-     "settle_s": 5, "overrides_of": ["0000:81:00.0", ...],
+     "settle_s": 5, "overrides": {"0000:81:00.0": null, ...},
      "moves": [{"address": "0000:81:00.0", "driver": "vfio-pci", "override": "vfio-pci"}, ...]}
 
-Where a process has one of the character *devices* (major, minor) open nothing is read or moved.
+Where a process has one of the character *devices* (major, minor) open nothing is read or moved, and
+nothing is moved where one of *overrides*, what driver_override is thought to be, is something else.
 ``driver`` null leaves a function without one; ``override`` becomes its driver_override, null clears
 that. A driver may probe after the write has returned (PROBE_PREFER_ASYNCHRONOUS): that is waited
 for, for *settle_s* seconds. Before each step it prints a line that says which, so that the last one
@@ -29,7 +30,10 @@ import stat
 import sys
 import time
 from collections.abc import Collection, Iterator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is half as much to load as all the rest
+    from typing import Any
 
 # What driver_override shows where nobody wrote one (drivers/pci/pci-sysfs.c), or cleared it.
 _NO_OVERRIDE = ("(null)", "")
@@ -156,10 +160,11 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     if not found:
         try:
             overrides = {
-                address: _override(request["sysfs"], address) for address in request["overrides_of"]
+                address: _override(request["sysfs"], address) for address in request["overrides"]
             }
-            for move in request["moves"]:
-                _move(request["sysfs"], request["settle_s"], **move)
+            if overrides == request["overrides"]:
+                for move in request["moves"]:
+                    _move(request["sysfs"], request["settle_s"], **move)
         except _NotMoved as reason:
             error = str(reason)
     return {"error": error, "overrides": overrides, "holders": found}

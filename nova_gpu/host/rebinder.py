@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,8 @@ from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 
 SCRIPT = pathlib.Path(__file__).with_name("rebind.py")
+# How the steps begin that come before anything is moved
+LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0
 
 
@@ -32,10 +33,10 @@ def ask(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
 
     :raises Failed: where it does not
     """
-    nothing = {"devices": (), "overrides_of": (), "moves": ()}
+    nothing: Mapping[str, Any] = {"devices": (), "overrides": {}, "moves": ()}
     roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
     text = json.dumps({**roots, "settle_s": _SETTLE_S, **nothing, **request})
-    output = child.run([sys.executable, "-I", str(SCRIPT), text], means.timeout_s)
+    output = child.run(child.script(SCRIPT, text), means.timeout_s)
     answer: Mapping[str, Any] = json.loads(last_line(output))
     return answer
 

@@ -21,7 +21,10 @@ import json
 import os
 import struct
 import sys
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # include/uapi/linux/vfio.h: _IO(VFIO_TYPE, VFIO_BASE + n)
 _SET_IOMMU = 0x3B66

@@ -16,7 +16,6 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -103,7 +102,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None
         if before.poll() is None:
             return "an earlier reset of it does not end"
         del _hanging[gpu.address]
-    command = [sys.executable, "-I", str(SCRIPT), json.dumps(request)]
+    command = child.script(SCRIPT, json.dumps(request))
     try:
         answer = json.loads(rebinder.last_line(child.run(command, means.timeout_s)))
     except child.TimedOut as failure:
