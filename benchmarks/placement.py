@@ -30,17 +30,20 @@ NOTES = (
 )
 
 
+def databases() -> str:
+    """The folder for databases: in memory, where nobody said otherwise and the system has one."""
+    return os.environ.get("TMPDIR") or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
+
+
 def cell(shape: str, hosts: int, *, tuned: bool) -> float | str:
     """Milliseconds, or why there are none."""
     command = [sys.executable, "-m", "benchmarks.placement_cell", shape, str(hosts), str(MEMORY)]
     if tuned:
         command.append("--tuned")
-    # Where nobody said otherwise the database is in memory, if the system has such a folder.
     environment = os.environ | {"OS_NOVA_DISABLE_EVENTLET_PATCHING": "true"}
-    environment.setdefault("TMPDIR", "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
     with (
         tempfile.TemporaryFile("w+") as errors,
-        tempfile.TemporaryDirectory(dir=environment["TMPDIR"]) as folder,
+        tempfile.TemporaryDirectory(dir=databases()) as folder,
         subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

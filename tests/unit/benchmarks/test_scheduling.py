@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import unittest
+
+
+class SchedulingTest(unittest.TestCase):
+    def test_filter_is_no_dearer_than_compute_capabilities(self) -> None:
+        """The benchmark itself refuses filters that do not pass all hosts."""
+        command = [sys.executable, "-m", "benchmarks.scheduling", "--json", "--no-placement"]
+        done = subprocess.run([*command, "--hosts", "1000"], capture_output=True, text=True)
+        self.assertEqual(0, done.returncode, done.stderr)
+        rows = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+        stock = rows["1,000 hosts: GPUFilter, ComputeCapabilitiesFilter"]
+        self.assertGreater(stock["ratio"], 1, stock)
+        kept = rows["1,000 hosts: what is kept"]
+        self.assertEqual("KB/host", kept["unit"])
+        self.assertLess(kept["ours"], 2)
+
+    def test_a_small_cloud_is_asked(self) -> None:
+        command = [sys.executable, "-m", "benchmarks.asking", "2", "1"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(0, done.returncode, done.stderr)
+        ms = json.loads(done.stdout)
+        self.assertEqual({"whole", "without traits", "narrowed", "filter"}, ms.keys())
+        self.assertGreater(min(ms.values()), 0)
