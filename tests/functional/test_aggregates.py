@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images and aggregates that name GPUs, before the scheduler with the filters that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from tests.functional import base
+
+_GPU_HOSTS = {"trait:CUSTOM_GPU": "required"}
+
+
+class ImageTest(base.GPUServersTestBase):
+    def image(self, **properties: str) -> str:
+        uuid = str(getattr(uuids, "-".join(sorted(properties.values()) + sorted(properties))))
+        image = self.glance.show(None, self.glance.auto_disk_config_enabled_image["id"])
+        self.glance.create(None, {**image, "id": uuid, "properties": properties})
+        return uuid
+
+    def test_an_image_that_requires_gpus(self) -> None:
+        self.start_host()
+        any_gpu = self.image(**{"trait:CUSTOM_GPU": "required"})
+        fermi = self.image(**{"trait:CUSTOM_GPU_ARCH_FERMI": "required"})
+        with_gpus, without = self.flavor(**base.BLUEPRINT), self.flavor()
+        for image in (any_gpu, fermi):
+            self.boot(with_gpus, image_uuid=image)
+            self.boot_refused(without, image_uuid=image)
+        self.assertInventory(used=4)
+
+
+class IsolationTest(base.GPUServersTestBase):
+    """Hosts with GPUs for instances with GPUs only, by Nova's isolated aggregates."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(enable_isolated_aggregate_filtering=True, group="scheduler")
+
+    def test_only_flavors_with_the_trait_come_to_gpu_hosts(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2", "cpu-only")
+        _aggregate(self, _GPU_HOSTS, "host1")
+        plain = self.flavor()
+        for _ in range(2):
+            self.assertEqual("host2", self._host(self.boot(plain)))
+        # Nova's filter looks at the flavor before ours has spelled it out.
+        self.assertIn(
+            "fitting GPUs are free, but", self.boot_refused(self.flavor(**base.BLUEPRINT))
+        )
+        server = self.boot(self.flavor(**base.BLUEPRINT, **_GPU_HOSTS))
+        self.assertGPUs(server, base.FIRST_SOCKET[:2])
+
+    def _host(self, server: base.Server) -> str:
+        return str(self.admin_api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"])
+
+
+class AggregateFilterTest(base.GPUServersTestBase):
+    """AggregateInstanceExtraSpecsFilter judges every key without a namespace, ours too."""
+
+    ADDITIONAL_FILTERS = ("AggregateInstanceExtraSpecsFilter", "GPUFilter")
+
+    def test_what_a_flavor_or_an_aggregate_must_say(self) -> None:
+        self.start_host()
+        words = self.flavor(**base.BLUEPRINT)
+        self.boot_refused(words)
+        # Either the flavor has no such key, ...
+        placements = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
+        self.boot(self.flavor(**placements))
+        # ... or the aggregate has them all, with the most that may be asked for.
+        known = {"gpus": "8", "gpu_arch": "fermi", "hypervisor": "LXC"}
+        aggregate = _aggregate(self, known, "host1")
+        self.boot(words)
+        self.boot_refused(self.flavor(**base.BLUEPRINT | {"hypervisor": "s== KVM"}))
+        # Scoped keys of the filter go with either.
+        own = {"aggregate_instance_extra_specs:pool": "gpu"}
+        self.boot_refused(self.flavor(**placements, **own))
+        _set(self, aggregate, {"pool": "gpu"})
+        self.boot(self.flavor(**placements, **own))
+        self.assertInventory(used=6)
+
+
+def _aggregate(test: base.GPUServersTestBase, metadata: Mapping[str, str], host: str) -> int:
+    body = {"aggregate": {"name": "gpu"}}
+    aggregate = int(test.admin_api.post_aggregate(body)["id"])
+    test.admin_api.add_host_to_aggregate(aggregate, host)
+    _set(test, aggregate, metadata)
+    return aggregate
+
+
+def _set(test: base.GPUServersTestBase, aggregate: int, metadata: Mapping[str, str]) -> None:
+    action = {"set_metadata": {"metadata": dict(metadata)}}
+    test.admin_api.post_aggregate_action(aggregate, action)
