@@ -29,6 +29,7 @@ OWN = {
     "virt": {"core", "host", "conf", "privsep", "notifications"},
     "virt_ext": {"virt"},
     "cmd": {"core", "host", "conf", "virt"},
+    "osc": {"core"},
 }
 # What it must not import of others. core is not here: it has the standard library only.
 NOT_OTHERS = {

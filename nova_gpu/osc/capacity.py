@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu capacity FLAVOR``"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_gpu.core import capacity
+from nova_gpu.osc import hosts, query, rest
+
+_COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs", "Reason")
+
+
+class ShowCapacity(command.Lister):
+    """Show how many instances of a flavor could boot now, on which host, and why no more.
+
+    It counts what Placement has, on hosts whose compute service is up and enabled. Aggregates,
+    images and whatever else the scheduler weighs can only make it fewer. For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("flavor", metavar="<flavor>", help="Flavor (name or ID)")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        connection = self.app.client_manager.sdk_connection
+        with rest.clean_refusals("Nova"):
+            flavor = connection.compute.find_flavor(
+                parsed_args.flavor, ignore_missing=False, get_extra_specs=True
+            )
+        size = query.Size(
+            vcpus=flavor.vcpus,
+            ram=flavor.ram,
+            disk=flavor.disk,
+            ephemeral=flavor.ephemeral or 0,
+            swap=int(flavor.swap or 0),
+        )
+        wanted = query.of(size, flavor.extra_specs or {}, lambda: hosts.known_traits(connection))
+        smallest = max(group.count for group in wanted.groups)
+        answers = capacity.answers(
+            wanted.groups,
+            wanted.amounts,
+            hosts.read(connection, wanted.text, smallest),
+            isolate=wanted.isolate,
+        )
+        total = sum(each.instances for each in answers)
+        able = sum(each.instances > 0 for each in answers)
+        # Beside the table, whose machine-readable forms have no place for it.
+        print(
+            f"{flavor.name}: {total} could boot now, on {able} of {len(answers)} hosts with GPUs.",
+            file=self.app.stderr,
+        )
+        return _COLUMNS, (
+            (each.host, each.instances, each.free, each.total, each.reason) for each in answers
+        )

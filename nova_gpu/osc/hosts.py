@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts with GPUs as Placement and Nova's API show them to an administrator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nova_gpu.core import names
+from nova_gpu.core.capacity import Group, Host
+from nova_gpu.osc import rest
+
+_Summaries = Mapping[str, Mapping[str, Any]]
+
+
+def known_traits(connection: Any) -> Collection[str]:
+    """The GPU traits that some provider has now."""
+    url = f"/traits?name=startswith:{names.TRAIT_GPU}&associated=true"
+    traits: list[str] = rest.placement(connection, url)["traits"]
+    return traits
+
+
+def read(connection: Any, querystring: str, smallest: int) -> list[Host]:
+    """All compute nodes with a provider of GPUs.
+
+    Two answers of Placement say all of those with a GPU free; for each group that has less than
+    *smallest* free three more requests find out why.
+
+    :param connection: an openstack.connection.Connection
+    :param querystring: for candidates for one instance
+    :raises CommandError: where a service refuses, or does not answer
+    """
+    nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
+    url = f"/allocation_candidates?{querystring}"
+    wanted = rest.placement(connection, url, unknown_trait=nobody)
+    some_free = f"/allocation_candidates?resources={names.RESOURCE_CLASS}:1"
+    summaries = rest.placement(connection, some_free)["provider_summaries"]
+    candidates = _roots(wanted)
+    unusable = _compute_nodes(connection)
+
+    groups: dict[str, list[Group]] = defaultdict(list)
+    for provider in _gpu_providers(connection):
+        if group := _group(connection, provider["uuid"], summaries, smallest):
+            groups[provider["root_provider_uuid"]].append(group)
+    hosts = []
+    for root, of_root in groups.items():
+        name, reason = unusable.get(root) or (_name(connection, root), "Nova has no such host")
+        free = _free(summaries.get(root, {}))
+        hosts.append(Host(name, reason, root in candidates, free, tuple(of_root)))
+    return hosts
+
+
+def _gpu_providers(connection: Any) -> list[Mapping[str, str]]:
+    answer = rest.placement(
+        connection,
+        f"/resource_providers?required={names.TRAIT_GPU}",
+        unknown_trait={"resource_providers": []},  # before the first host
+    )
+    found: list[Mapping[str, str]] = answer["resource_providers"]
+    return found
+
+
+def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
+    """The compute nodes for which there is a candidate"""
+    summaries = candidates["provider_summaries"]
+    return frozenset(
+        summaries[provider]["root_provider_uuid"]
+        for candidate in candidates["allocation_requests"]
+        for provider in candidate["allocations"]
+    )
+
+
+def _group(connection: Any, uuid: str, summaries: _Summaries, smallest: int) -> Group | None:
+    """``None`` for a provider that has no GPUs, or is gone by now."""
+    summary = summaries.get(uuid, {"resources": {}})
+    counted = summary["resources"].get(names.RESOURCE_CLASS)
+    if counted and counted["capacity"] - counted["used"] >= smallest:
+        traits = frozenset(summary["traits"])
+        return Group(traits, counted["capacity"], reserved=0, used=counted["used"])
+    url = f"/resource_providers/{uuid}"
+    inventories = rest.placement(connection, f"{url}/inventories")["inventories"]
+    inventory = inventories.get(names.RESOURCE_CLASS)
+    if inventory is None:
+        return None
+    return Group(
+        traits=frozenset(rest.placement(connection, f"{url}/traits")["traits"]),
+        total=inventory["total"],
+        reserved=inventory["reserved"],
+        used=rest.placement(connection, f"{url}/usages")["usages"].get(names.RESOURCE_CLASS, 0),
+    )
+
+
+def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
+    return {
+        resource_class: max(counted["capacity"] - counted["used"], 0)
+        for resource_class, counted in summary.get("resources", {}).items()
+    }
+
+
+def _name(connection: Any, uuid: str) -> str:
+    name: str = rest.placement(connection, f"/resource_providers/{uuid}")["name"]
+    return name
+
+
+def _compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
+    """(name, why nothing is started there) by the uuid, which is that of the provider too"""
+    found = {}
+    with rest.clean_refusals("Nova"):
+        for node in connection.compute.hypervisors(details=True):
+            reason = None
+            if node.status != "enabled":
+                why = (node.service_details or {}).get("disabled_reason")
+                reason = "its compute service is disabled" + (f": {why}" if why else "")
+            elif node.state != "up":
+                reason = "its compute service is down"
+            found[node.id] = (node.name, reason)
+    return found

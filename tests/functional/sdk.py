@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""openstacksdk's own connection to a functional test's cloud, and OpenStackClient's commands."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from keystoneauth1 import plugin, session
+from openstack import connection
+
+
+class Auth(plugin.BaseAuthPlugin):  # type: ignore[misc]
+    """Who one is, as the tests' API and Placement take it, and where they are."""
+
+    def __init__(self, endpoints: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self._endpoints = endpoints
+        self._headers = dict(headers)
+
+    def get_headers(self, session: Any, **kwargs: Any) -> dict[str, str]:
+        return self._headers
+
+    def get_endpoint(
+        self, session: Any, service_type: str | None = None, **kwargs: Any
+    ) -> str | None:
+        return self._endpoints.get(service_type or "")
+
+
+def connect(test: Any, *, admin: bool = True) -> connection.Connection:
+    """As an administrator of *test*'s cloud, or as one of its users"""
+    user, roles = ("admin", "reader,member,admin") if admin else ("fake", "reader,member")
+    project = test.api.project_id
+    headers = {
+        "X-Auth-User": user,
+        "X-User-Id": user,
+        "X-Auth-Project-Id": project,
+        "X-Roles": roles,
+        # of Placement's noauth2: it gives the role admin to a user of that name
+        "X-Auth-Token": f"{user}:{project}",
+    }
+    endpoints = {"compute": test.api.base_url, "placement": test.placement.fixture.endpoint}
+    return connection.Connection(session=session.Session(auth=Auth(endpoints, headers)))
+
+
+def run(test: Any, command: type, *arguments: str, admin: bool = True) -> Any:
+    """What the command's take_action returns, and what it prints beside it."""
+    app = SimpleNamespace(
+        client_manager=SimpleNamespace(sdk_connection=connect(test, admin=admin)),
+        stderr=io.StringIO(),
+    )
+    made = command(app, None)
+    parsed = made.get_parser("openstack").parse_args(list(arguments))
+    return made.take_action(parsed), app.stderr.getvalue()
+
+
+def rows(taken: tuple[Sequence[str], Any]) -> list[dict[str, Any]]:
+    columns, values = taken
+    return [dict(zip(columns, each, strict=True)) for each in values]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Over a real Placement, asked by openstacksdk; what Nova says of its hosts is made up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from keystoneauth1 import session
+from nova import test
+from openstack import connection
+from osc_lib import exceptions
+
+from nova_gpu.core import capacity
+from nova_gpu.osc import hosts, query
+from tests.fixtures.cloud_gpus import PlacementWithGPUs
+from tests.functional.sdk import Auth
+
+_SMALL = query.Size(vcpus=4, ram=512, disk=10, ephemeral=0, swap=0)
+
+
+class HostsTest(test.NoDBTestCase):
+    USES_DB_SELF = True  # Placement's
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = self.useFixture(PlacementWithGPUs())
+        self.nodes: list[Any] = []
+
+    def add_host(self, name: str, *, state: str = "up", status: str = "enabled") -> str:
+        uuid = self.placement.add_host(name, vcpus=16)
+        details = {"host": name, "disabled_reason": "moved" if status == "disabled" else None}
+        self.nodes.append(
+            SimpleNamespace(id=uuid, name=name, state=state, status=status, service_details=details)
+        )
+        return uuid
+
+    def answers(self, token: str = "admin", **words: str) -> dict[str, tuple[int, str]]:
+        endpoints = {"placement": self.placement.endpoint}
+        real = connection.Connection(
+            session=session.Session(auth=Auth(endpoints, {"X-Auth-Token": token}))
+        )
+        cloud = SimpleNamespace(
+            placement=real.placement,
+            compute=SimpleNamespace(hypervisors=lambda details: iter(self.nodes)),
+        )
+        wanted = query.of(_SMALL, words, lambda: hosts.known_traits(cloud))
+        smallest = max(group.count for group in wanted.groups)
+        found = capacity.answers(
+            wanted.groups,
+            wanted.amounts,
+            hosts.read(cloud, wanted.text, smallest),
+            isolate=wanted.isolate,
+        )
+        return {each.host: (each.instances, each.reason) for each in found}
+
+    def test_what_each_host_could_take(self) -> None:
+        free, part, ill = (self.add_host(name) for name in ("free", "part", "ill"))
+        self.add_host("none")
+        self.placement.add_group(free, 8)
+        self.placement.add_group(part, 8, used=5)
+        self.placement.add_group(ill, 8, reserved=7)
+        for name, state, status in (("down", "down", "enabled"), ("off", "up", "disabled")):
+            self.placement.add_group(self.add_host(name, state=state, status=status), 8)
+        stranger = self.placement.add_host("stranger")
+        self.placement.add_group(stranger, 8)
+        self.assertEqual(
+            {
+                "free": (4, "no more GPUs"),
+                "part": (1, "no more GPUs"),
+                "ill": (0, "2 GPUs asked for, 1 of 8 free (7 out of service)"),
+                "down": (0, "its compute service is down"),
+                "off": (0, "its compute service is disabled: moved"),
+                "stranger": (0, "Nova has no such host"),
+            },
+            self.answers(gpus="= 2", gpu_arch="s== fermi"),
+        )
+        full = {"free": (4, "4 VCPU asked for, 0 free after 4")}
+        self.assertEqual(full, {"free": self.answers(gpus="= 1")["free"]})
+
+    def test_conditions_and_several_groups(self) -> None:
+        both, other = self.add_host("both"), self.add_host("other")
+        self.placement.add_group(both, 4)
+        self.placement.add_group(both, 2, "kepler", product_id="1023")
+        self.placement.add_group(other, 8, "kepler", product_id="1023")
+        self.assertEqual(
+            {"both": (2, "no more GPUs"), "other": (0, "arch kepler, not fermi")},
+            self.answers(gpus="= 2", gpu_arch="s!= kepler"),
+        )
+        two_kinds = {
+            "resources1:PGPU": "1",
+            "trait1:CUSTOM_GPU_ARCH_FERMI": "required",
+            "resources2:PGPU": "1",
+            "trait2:CUSTOM_GPU_ARCH_KEPLER": "required",
+            "group_policy": "isolate",
+        }
+        self.assertEqual(
+            {"both": (2, "no more GPUs"), "other": (0, "arch kepler, not fermi")},
+            self.answers(**two_kinds),
+        )
+
+    def test_a_trait_of_the_host_is_for_placement_to_judge(self) -> None:
+        host = self.add_host("host")
+        self.placement.add_group(host, 4)
+        count, reason = self.answers(**{"gpus": "1", "trait:HW_CPU_X86_AVX2": "required"})["host"]
+        self.assertEqual(0, count)
+        self.assertIn("Placement has no candidate here", reason)
+
+    def test_nobody_has_gpus(self) -> None:
+        self.add_host("host")
+        self.assertEqual({}, self.answers(gpus="1"))
+
+    def test_who_may_not_know_reads_one_line(self) -> None:
+        refused = self.assertRaises(
+            exceptions.CommandError, self.answers, token="user:project", gpus="1"
+        )
+        self.assertIn("for administrators", str(refused))
+        self.assertNotIn("\n", str(refused))
