@@ -28,7 +28,7 @@ from nova.scheduler.client import report as nova_report
 
 from benchmarks import host_states, placement, placement_cell, report
 from nova_gpu.scheduler import placement as asked_of_placement
-from nova_gpu.scheduler.request_filter import gpu_request_filter
+from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 
 _MODULE = "benchmarks.asking"
 
@@ -95,15 +95,18 @@ def _measured(cloud: placement_cell.Cloud, runs: int) -> Mapping[str, float]:
 
         return call
 
+    def request_filters() -> None:
+        spec = host_states.request_spec(host_states.WORDS)
+        gpu_request_filter(admin, spec)
+        gpu_candidates_filter(admin, spec)
+
     with mock.patch.object(nova_report, "report_client_singleton", lambda: _Client(cloud)):
         return _medians_ms(
             {
                 "whole": ask(whole),
                 "without traits": ask(without),
                 "narrowed": ask(asked_of_placement.narrowed(whole)),
-                "filter": lambda: gpu_request_filter(
-                    admin, host_states.request_spec(host_states.WORDS)
-                ),
+                "filter": request_filters,
             },
             runs,
         )

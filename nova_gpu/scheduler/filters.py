@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler filter, and the one place where the request filter enters Nova.
+"""The scheduler filter, and the one place where the request filters enter Nova.
 
 ::
 
@@ -25,14 +25,15 @@ from nova_gpu.core.condition import Condition
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.stats import HostStats
 from nova_gpu.scheduler import images, reported
-from nova_gpu.scheduler.request_filter import gpu_request_filter
+from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 
 LOG = logging.getLogger(__name__)
 
 # Nova has no plug-in point for request filters. Available filters are imported whether they are
 # enabled or not, so this is done on import, once.
 if gpu_request_filter not in request_filter.ALL_REQUEST_FILTERS:
-    request_filter.ALL_REQUEST_FILTERS.append(gpu_request_filter)
+    request_filter.ALL_REQUEST_FILTERS.insert(0, gpu_request_filter)
+    request_filter.ALL_REQUEST_FILTERS.append(gpu_candidates_filter)
 
 
 class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: ignore[misc]

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flavor's words become part of Placement's query, and its empty answer gets a reason."""
+"""The flavor's words become part of Placement's query, and its empty answer gets a reason.
+
+These are two request filters: what Nova's own read in the flavor has to be there before them, and
+the reason is looked for with all that they add.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +31,14 @@ _MOST_COUNTED = 50
 def gpu_request_filter(
     ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec
 ) -> bool:
-    """Ask Placement for the GPUs the flavor asks for.
+    """Spell out for Placement what the flavor asks for, before all other request filters.
 
-    The flavor in *request_spec* is replaced, never changed: others hold it too. Nothing is refused
-    that Nova's own query, made a moment later, would find a candidate for, except an image that no
-    host could give a GPU.
+    The flavor in *request_spec* is replaced, never changed: others hold it too.
 
-    :raises RequestFilterFailed: with the reason, which becomes the instance's fault
+    :raises RequestFilterFailed: where it cannot be understood, or no host could give its image such
+        a GPU; with the reason, which becomes the instance's fault
     """
-    flavor = request_spec.flavor
-    specs = flavor.extra_specs if "extra_specs" in flavor else {}
+    specs = _extra_specs(request_spec)
     try:
         asked = request.parse(specs)
         if asked is None:
@@ -59,9 +61,25 @@ def gpu_request_filter(
     if machine_type and (unfit := reasons.unfit_machine_type(asked, machine_type, known)):
         raise _refusal(ctxt, request_spec, unfit, asked)
 
-    flavor = flavor.obj_clone()
+    flavor = request_spec.flavor.obj_clone()
     flavor.extra_specs = spelled_out
     request_spec.flavor = flavor
+    return True
+
+
+@request_filter.trace_request_filter  # type: ignore[untyped-decorator]
+def gpu_candidates_filter(
+    ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec
+) -> bool:
+    """Say why Placement has no candidate with the GPUs, after all other request filters.
+
+    Nothing is refused that Nova's own query, made a moment later, would find a candidate for.
+
+    :raises RequestFilterFailed: with the reason, which becomes the instance's fault
+    """
+    asked = request.parse(_extra_specs(request_spec))
+    if asked is None:
+        return False
     try:
         reason = _why_not(ctxt, request_spec)
     except exception.PlacementFailed as e:
@@ -70,6 +88,12 @@ def gpu_request_filter(
     if reason:
         raise _refusal(ctxt, request_spec, reason, asked)
     return True
+
+
+def _extra_specs(request_spec: objects.RequestSpec) -> Mapping[str, str]:
+    flavor = request_spec.flavor
+    found: Mapping[str, str] = flavor.extra_specs if "extra_specs" in flavor else {}
+    return found
 
 
 def _require_counted(asked: GPURequest, specs: Mapping[str, str]) -> None:

@@ -37,19 +37,23 @@ class IsolationTest(base.GPUServersTestBase):
         super().setUp()
         self.flags(enable_isolated_aggregate_filtering=True, group="scheduler")
 
-    def test_only_flavors_with_the_trait_come_to_gpu_hosts(self) -> None:
+    def test_only_instances_with_gpus_come_to_gpu_hosts(self) -> None:
         self.start_host("host1")
         self.start_host("host2", "cpu-only")
         _aggregate(self, _GPU_HOSTS, "host1")
         plain = self.flavor()
         for _ in range(2):
             self.assertEqual("host2", self._host(self.boot(plain)))
-        # Nova's filter looks at the flavor before ours has spelled it out.
-        self.assertIn(
-            "fitting GPUs are free, but", self.boot_refused(self.flavor(**base.BLUEPRINT))
-        )
-        server = self.boot(self.flavor(**base.BLUEPRINT, **_GPU_HOSTS))
+        server = self.boot(self.flavor(**base.BLUEPRINT))
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
+
+    def test_an_aggregate_of_one_architecture(self) -> None:
+        self.start_host("host1")
+        aggregate = _aggregate(self, {"trait:CUSTOM_GPU_ARCH_FERMI": "required"}, "host1")
+        self.boot(self.flavor(**base.BLUEPRINT))
+        self.assertIn("fitting GPUs are free, but", self.boot_refused(self.gpu_flavor(1)))
+        _set(self, aggregate, {"trait:CUSTOM_GPU_ARCH_FERMI": None})
+        self.boot(self.gpu_flavor(1))
 
     def _host(self, server: base.Server) -> str:
         return str(self.admin_api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"])
@@ -88,6 +92,6 @@ def _aggregate(test: base.GPUServersTestBase, metadata: Mapping[str, str], host:
     return aggregate
 
 
-def _set(test: base.GPUServersTestBase, aggregate: int, metadata: Mapping[str, str]) -> None:
+def _set(test: base.GPUServersTestBase, aggregate: int, metadata: Mapping[str, str | None]) -> None:
     action = {"set_metadata": {"metadata": dict(metadata)}}
     test.admin_api.post_aggregate_action(aggregate, action)

@@ -11,7 +11,7 @@ from lxml import etree
 from nova.scheduler import request_filter
 
 from nova_gpu.conf import CONF
-from nova_gpu.scheduler.request_filter import gpu_request_filter
+from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 from tests.functional import base
 
 KEPLER = base.SECOND_SOCKET
@@ -126,7 +126,8 @@ class WithoutOurFilterTest(base.GPUServersTestBase):
     ADDITIONAL_FILTERS = ()
 
     def _setup_scheduler_service(self) -> Any:
-        stock = [each for each in request_filter.ALL_REQUEST_FILTERS if each != gpu_request_filter]
+        ours = (gpu_request_filter, gpu_candidates_filter)
+        stock = [each for each in request_filter.ALL_REQUEST_FILTERS if each not in ours]
         name = "nova.scheduler.request_filter.ALL_REQUEST_FILTERS"
         self.useFixture(fixtures.MonkeyPatch(name, stock))
         return super()._setup_scheduler_service()

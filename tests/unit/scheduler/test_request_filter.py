@@ -14,7 +14,7 @@ from nova.objects import base as objects_base
 from nova.scheduler import request_filter, utils
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_gpu.scheduler.request_filter import gpu_request_filter
+from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
@@ -30,8 +30,13 @@ class RequestFilterTest(test.NoDBTestCase):
 
     def run_filter(self, extra_specs: dict[str, str], **kwargs: Any) -> objects.RequestSpec:
         spec = request_spec(extra_specs, **kwargs)
-        gpu_request_filter(self.context, spec)
+        self.run_both(spec)
         return spec
+
+    def run_both(self, spec: objects.RequestSpec) -> None:
+        """Both ours, with none of Nova's between them."""
+        spelled_out = gpu_request_filter(self.context, spec)
+        self.assertEqual(spelled_out, gpu_candidates_filter(self.context, spec))
 
     def refusal(self, extra_specs: dict[str, str], **kwargs: Any) -> str:
         try:
@@ -150,13 +155,15 @@ class QueryTest(RequestFilterTest):
             spec = request_spec(specs)
             with self.subTest(specs=specs):
                 self.assertFalse(gpu_request_filter(self.context, spec))
+                self.assertFalse(gpu_candidates_filter(self.context, spec))
                 self.assertEqual(specs, spec.flavor.extra_specs)
 
-    def test_it_runs_last_and_once(self) -> None:
+    def test_they_run_first_and_last_and_once(self) -> None:
         import nova_gpu.scheduler.filters  # noqa: F401
 
-        self.assertEqual(1, request_filter.ALL_REQUEST_FILTERS.count(gpu_request_filter))
-        self.assertIs(gpu_request_filter, request_filter.ALL_REQUEST_FILTERS[-1])
+        first, *novas, last = request_filter.ALL_REQUEST_FILTERS
+        self.assertEqual((gpu_request_filter, gpu_candidates_filter), (first, last))
+        self.assertFalse({first, last} & set(novas))
 
 
 class ReasonTest(RequestFilterTest):
@@ -254,7 +261,7 @@ class ReasonTest(RequestFilterTest):
 
     def check(self, spec: objects.RequestSpec, part: str | None) -> None:
         try:
-            gpu_request_filter(self.context, spec)
+            self.run_both(spec)
             self.assertIsNone(part)
         except nova_exception.RequestFilterFailed as e:
             self.assertIn(part or "nothing, for it should pass", e.message)
@@ -326,7 +333,7 @@ class NeverTooStrictTest(RequestFilterTest):
         spec.requested_resources = [
             objects.RequestGroup(requester_id=uuids.port, resources={"CUSTOM_NIC": 1})
         ]
-        self.assertTrue(gpu_request_filter(self.context, spec))
+        self.run_both(spec)
 
     def test_without_an_answer_the_boot_goes_on(self) -> None:
         def fail(*args: object, **kwargs: object) -> None:
