@@ -12,11 +12,12 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
-from nova_gpu.virt import container_root, refusals, starts
+from nova_gpu.virt import container_root, refusals, signatures, starts
 from nova_gpu.virt import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
 
 
+@signatures.of_parent
 class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def __init__(self, virtapi: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(virtapi, *args, **kwargs)

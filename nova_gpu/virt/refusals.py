@@ -16,7 +16,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception, guest_options, names, request
 from nova_gpu.core.model import DeliveryMode
-from nova_gpu.virt import guest_pci
+from nova_gpu.virt import flavors, guest_pci
 from nova_gpu.virt.host_gpus import HostGPUs
 
 LOG = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
 
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
-    extra_specs = flavor.extra_specs or {}
+    extra_specs = flavors.extra_specs(flavor)
     if gpus.mode is not DeliveryMode.PCI or not request.asks_for_gpus(extra_specs):
         return
     try:
@@ -126,7 +126,7 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.NoValidHost: the instance goes on as it was
     """
-    if request.asks_for_gpus(instance.flavor.extra_specs or {}):
+    if request.asks_for_gpus(flavors.extra_specs_of(instance)):
         raise nova_exception.NoValidHost(reason=f"{_WHAT_STAYS[gpus.mode]} {_LIVE}")
 
 

@@ -18,8 +18,8 @@ from nova_gpu.core import exception, guest_options, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import flavors, guest_pci, libvirt_errors, provider_tree, whole_cards
 from nova_gpu.virt import guest as guests
-from nova_gpu.virt import guest_pci, libvirt_errors, provider_tree, whole_cards
 from nova_gpu.virt.host_gpus import HostGPUs
 
 LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
             given = contents.contents(held, gpus.roots, gpus.library_root)
             guests.add_gpus(guest, addresses, given)
         elif held:
-            option_rom = guest_options.option_rom(instance.flavor.extra_specs or {})
+            option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
             guest_pci.add_gpus(guest, held, option_rom=option_rom)
 
 
@@ -88,6 +88,8 @@ def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup,
 
     :raises DeviceUnavailable: where one of them is not here, or cannot be given
     """
+    if not gpus.offer:
+        return []  # without asking the database
     held = []
     for resource in instance.resources or ():
         if resource.resource_class != names.RESOURCE_CLASS:
@@ -107,7 +109,7 @@ def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup,
 
 def _compare(gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGroup, GPU]]) -> None:
     """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds"""
-    extra_specs = instance.flavor.extra_specs or {}
+    extra_specs = flavors.extra_specs_of(instance)
     if not held and not request.asks_for_gpus(extra_specs):
         return
     asked = request.parse(extra_specs)

@@ -13,7 +13,7 @@ from nova_gpu.core import exception, guest_options, mmio
 from nova_gpu.core.model import GPU
 from nova_gpu.host import passthrough
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import guest_pci
+from nova_gpu.virt import flavors, guest_pci
 
 
 def refuse_unfit_guest(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> None:
@@ -23,7 +23,7 @@ def refuse_unfit_guest(instance: objects.Instance, cards: Sequence[GPU], roots: 
     :raises InvalidExtraSpec: for a word of its flavor
     :raises DeviceUnavailable: where a card cannot be read
     """
-    guest_options.option_rom(instance.flavor.extra_specs or {})
+    guest_options.option_rom(flavors.extra_specs_of(instance))
     guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
     needed = sum(_mmio_bytes(card, roots) for card in cards)
     if needed > CONF.gpu.guest_mmio_gib * mmio.GIB:

@@ -57,6 +57,9 @@ def _only(tests: Iterable[str]) -> str:
 
 
 def _count(environment: Environment, suite: str, pattern: str | None) -> int:
+    argv, variables = _stestr(environment, suite, compared.Driver.STOCK, "init")
+    # It refuses where a run was before; without one there is nothing to list from.
+    subprocess.run(argv, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     argv, variables = _stestr(environment, suite, compared.Driver.STOCK, "list", pattern)
     listed = subprocess.run(argv, env=variables, stdout=subprocess.PIPE, text=True, check=True)
     return sum(line.startswith("nova.tests.") for line in listed.stdout.splitlines())
