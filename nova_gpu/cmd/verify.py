@@ -114,19 +114,38 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
 
 def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
     """:returns: as :attr:`Verdict.status`"""
-    _connect()
-    host = libvirt_host.Host(libvirt_driver.LibvirtDriver._uri(), read_only=True)
-    placement = report.report_client_singleton()
+    try:
+        _connect()
+    except Exception as error:  # whatever a driver of the bus raises for its address
+        print(f"nova-gpu: the bus: {error}; see [DEFAULT]transport_url", file=sys.stderr)
+        return INCOMPLETE
+    host = _libvirt()
 
     def obstacles(found: Iterable[GPU]) -> Mapping[PciAddress, str]:
         reasons = {gpu.address: host_check.obstacle(looked, gpu) for gpu in found}
         return {address: reason for address, reason in reasons.items() if reason}
 
-    sources = gather.Sources(looked, host, placement, obstacles, within(_DEADLINE_S))
+    sources = gather.Sources(looked, host, Placement(), obstacles, within(_DEADLINE_S))
     verdict = judge(sources, mend=mend)
     print(json.dumps(as_plain(verdict), indent=2) if as_json else text(verdict))
     sys.stdout.flush()
     return verdict.status
+
+
+class Placement:
+    """Nova's client of it, made when it is asked something: Keystone has to answer for that."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(report.report_client_singleton(), name)
+
+
+def _libvirt() -> libvirt_host.Host:
+    """As nova-compute asks it, but for the events that nobody waits for here."""
+    host = libvirt_host.Host(libvirt_driver.LibvirtDriver._uri(), read_only=True)
+    # The errors are raised as well, and what subscribes to events does not complain of them.
+    libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
+    libvirt_host.libvirt.virEventRegisterDefaultImpl()
+    return host
 
 
 def _connect() -> None:

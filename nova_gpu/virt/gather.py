@@ -25,6 +25,13 @@ from nova_gpu.virt import domains, offer, orphans, records, survey
 from nova_gpu.virt.truths import Guest, Holder, Instance, Provider, Truths
 
 _T = TypeVar("_T")
+# What says where each of them is.
+_OPTIONS = {
+    "sysfs": "[gpu]sysfs_root",
+    "libvirt": "[libvirt]virt_type and connection_uri",
+    "Nova's database": "nova-conductor, which is asked for it, and [DEFAULT]transport_url",
+    "Placement": "the options of [placement]",
+}
 _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
 
 
@@ -53,7 +60,9 @@ class _Answers:
         try:
             answer: _T = self._ask(read)
         except Exception as error:  # whatever libvirt, the bus, the database or Placement raise
-            self.unread.append(f"{who}: {error or type(error).__name__}")
+            # What comes from another service has that one's stack below it.
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.unread.append(f"{who}: {lines[0]}; see {_OPTIONS[who]}")
             return None
         return answer
 

@@ -7,10 +7,11 @@ has is on its way from one to the other, and is not compared.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Iterator, Mapping
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt.truths import Cards, Difference, Guest, Holder, Instance, Kind, Truths
+from nova_gpu.virt.truths import Cards, Difference, Guest, Holder, Instance, Kind, Provider, Truths
 
 _NONE: Cards = frozenset()
 
@@ -193,7 +194,7 @@ def _inventories(truths: Truths) -> Iterator[Difference]:
     if truths.cards is None or truths.providers is None:
         return
     remedy = "nova-compute corrects it within a period; see its log, and whether it runs"
-    for provider in truths.providers.values():
+    for provider_uuid, provider in truths.providers.items():
         if len(provider.fit) > provider.total:
             yield Difference(
                 Kind.INVENTORY_SHORT,
@@ -205,7 +206,7 @@ def _inventories(truths: Truths) -> Iterator[Difference]:
         if truths.guests is None or truths.instances is None:
             continue
         free = provider.fit - _used(truths)
-        more = provider.total - provider.reserved - sum(provider.allocated.values())
+        more = provider.total - provider.reserved - _due(provider_uuid, provider, truths.instances)
         if more > len(free) and _all_settled(truths, provider.allocated):
             yield Difference(
                 Kind.INVENTORY_EXCEEDS,
@@ -214,6 +215,15 @@ def _inventories(truths: Truths) -> Iterator[Difference]:
                 "free",
                 remedy,
             )
+
+
+def _due(provider_uuid: str, provider: Provider, instances: Mapping[str, Instance]) -> int:
+    """What Placement counts, and what it should count besides: that is a difference of its own."""
+    due = collections.Counter(provider.allocated)
+    for uuid, instance in instances.items():
+        has = sum(its_provider == provider_uuid for its_provider, _ in instance.counted)
+        due[uuid] = max(due[uuid], has)
+    return due.total()
 
 
 def _all_settled(truths: Truths, consumers: Collection[str]) -> bool:
