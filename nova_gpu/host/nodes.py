@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from oslo_log import log as logging
 
 from nova_gpu.core import model
+from nova_gpu.host import mig, sysfs
 from nova_gpu.host import roots as host_roots
-from nova_gpu.host import small_files, sysfs
 
 LOG = logging.getLogger(__name__)
 
@@ -145,8 +145,8 @@ def _own_nodes(
         minor = _nvidia_minor(address, roots)
         if minor is None:
             return ()
-        caps = (cap for _, cap in _mig_capabilities(minor, roots))
-        return (f"/dev/nvidia{minor}", *(f"{_CAPS}nvidia-cap{cap}" for cap in caps))
+        caps = mig.capabilities(minor, roots)
+        return (f"/dev/nvidia{minor}", *(f"{_CAPS}nvidia-cap{cap.minor}" for cap in caps))
     return _drm_nodes(address, roots) if driver in _DRM_DRIVERS else ()
 
 
@@ -175,8 +175,8 @@ def _modprobe_arguments(
         minor = _nvidia_minor(gpu.address, roots)
         if minor is not None:
             arguments += ["-c", str(minor)]
-            for path, _ in _mig_capabilities(minor, roots):
-                arguments += ["-f", str(path)]
+            for capability in mig.capabilities(minor, roots):
+                arguments += ["-f", str(capability.access)]
     yield tuple(arguments)
     yield ("-u", "-c", "0")
 
@@ -199,15 +199,7 @@ def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
 def _nvidia_minor(address: model.PciAddress, roots: host_roots.Roots) -> int | None:
     """N of /dev/nvidiaN. It is not the index that NVIDIA's tools count by."""
     information = roots.proc / f"driver/nvidia/gpus/{address}/information"
-    return _field(information, "Device Minor")
-
-
-def _mig_capabilities(minor: int, roots: host_roots.Roots) -> list[tuple[pathlib.Path, int]]:
-    """The ``access`` files of a card's MIG instances, each with the minor of its node"""
-    folder = roots.proc / f"driver/nvidia/capabilities/gpu{minor}/mig"
-    found = [*folder.glob("gi*/access"), *folder.glob("gi*/ci*/access")]
-    caps = [(path, _field(path, "DeviceFileMinor")) for path in found]
-    return sorted((path, cap) for path, cap in caps if cap is not None)
+    return mig.field(information, "Device Minor")
 
 
 def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str, ...]:
@@ -216,13 +208,3 @@ def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str,
     except OSError:
         return ()
     return tuple(f"/dev/dri/{name}" for name in sorted(names) if _DRM_NAME.fullmatch(name))
-
-
-def _field(path: pathlib.Path, name: str) -> int | None:
-    """A number from a file of lines ``name: value`` as the NVIDIA driver writes them"""
-    try:
-        text = small_files.read(path)
-    except (OSError, ValueError):
-        return None
-    match = re.search(rf"^{name}:\s*([0-9]{{1,9}})\s*$", text, re.MULTILINE)
-    return int(match[1]) if match else None

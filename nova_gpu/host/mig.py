@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MIG instances of NVIDIA cards, by the capabilities that lead to them.
+
+Source: NVIDIA's MIG user guide, "Device nodes and capabilities". What is read here is there
+whatever made the layout; what an instance's profile is only NVML tells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterable
+
+from nova_gpu.host import small_files
+from nova_gpu.host.roots import Roots
+
+_ACCESS = re.compile(r"gi([0-9]{1,4})(?:/ci([0-9]{1,4}))?/access")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Capability:
+    """What one must be able to open to use a GPU instance, or one of its compute instances.
+
+    ``access`` is the file that nvidia-modprobe takes, ``minor`` that of the node
+    ``/dev/nvidia-caps/nvidia-cap<minor>``; ``compute_instance`` is ``None`` for a whole GPU
+    instance.
+    """
+
+    gpu_instance: int
+    compute_instance: int | None
+    access: pathlib.Path
+    minor: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Instance:
+    """One compute instance of a GPU instance: what CUDA shows as a device, named by ``index``.
+
+    ``minors`` are those of the two capability nodes that lead to it.
+    """
+
+    gpu_instance: int
+    compute_instance: int
+    minors: tuple[int, int]
+
+    @property
+    def index(self) -> str:
+        """``1/0``, the GPU instance and the compute instance as NVIDIA's tools write them"""
+        return f"{self.gpu_instance}/{self.compute_instance}"
+
+
+def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
+    """Those of the MIG instances of the card that is /dev/nvidia*gpu_minor*, sorted by path.
+
+    A file that cannot be read leads to nothing, and is left out.
+    """
+    folder = roots.proc / f"driver/nvidia/capabilities/gpu{gpu_minor}/mig"
+    found = []
+    for path in sorted((*folder.glob("gi*/access"), *folder.glob("gi*/ci*/access"))):
+        match = _ACCESS.fullmatch(str(path.relative_to(folder)))
+        minor = field(path, "DeviceFileMinor")
+        if match and minor is not None:
+            compute_instance = int(match[2]) if match[2] else None
+            found.append(Capability(int(match[1]), compute_instance, path, minor))
+    return tuple(found)
+
+
+def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
+    """The instances that all of *capabilities* of a card lead to, sorted."""
+    listed = tuple(capabilities)
+    minors = {each.gpu_instance: each.minor for each in listed if each.compute_instance is None}
+    return tuple(
+        sorted(
+            Instance(
+                each.gpu_instance, each.compute_instance, (minors[each.gpu_instance], each.minor)
+            )
+            for each in listed
+            if each.compute_instance is not None and each.gpu_instance in minors
+        )
+    )
+
+
+def field(path: pathlib.Path, name: str) -> int | None:
+    """A number from a file of lines ``name: value`` as the NVIDIA driver writes them in /proc.
+
+    ``None`` where it cannot be read or has no such line.
+    """
+    try:
+        text = small_files.read(path)
+    except (OSError, ValueError):
+        return None
+    match = re.search(rf"^{name}:\s*([0-9]{{1,9}})\s*$", text, re.MULTILINE)
+    return int(match[1]) if match else None
