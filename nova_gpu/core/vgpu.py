@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of cards that are divided: types of vGPUs, the functions they are made at, slots."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+
+# The type's folder in sysfs, the driver's name in front: nvidia-35, i915-GVTg_V5_4. It is part of
+# a resource provider's name, which has no room for more.
+_TYPE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+
+def is_type_id(text: str) -> bool:
+    """Whether *text* can be the id of a vGPU type, ``nvidia-35``."""
+    return _TYPE_ID.fullmatch(text) is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VGPUType:
+    """What each vGPU of one type has; ``None`` is "the driver does not tell".
+
+    ``per_card`` is how many of it an otherwise empty card carries, ``resolution`` the largest of
+    one head in pixels, ``slices`` the part of a MIG card's compute that is behind it.
+    """
+
+    id: str
+    name: str | None = None
+    memory_mib: int | None = None
+    heads: int | None = None
+    resolution: tuple[int, int] | None = None
+    per_card: int | None = None
+    slices: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parent:
+    """A PCI function that vGPUs are made at: a card, or one of its virtual functions.
+
+    ``available`` is how many more of each type its driver says it can make, ``made`` how many
+    there are, both by the type's id. ``mediated`` is whether they are mediated devices; else the
+    function itself is the vGPU once it has a type.
+    """
+
+    mediated: bool
+    available: Mapping[str, int]
+    made: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DividedCard:
+    """A card that can be divided, or is."""
+
+    types: Mapping[str, VGPUType]
+    parents: Mapping[PciAddress, Parent]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """Where one vGPU of a type is or can be: ``0000:3b:00.0/nvidia-35/0``, counted from 0."""
+
+    parent: PciAddress
+    type_id: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> Slot:
+        """:raises InvalidValue: where *text* is not ``address/type/number``"""
+        address, _, rest = text.partition("/")
+        type_id, _, number = rest.partition("/")
+        if is_type_id(type_id) and re.fullmatch("0|[1-9][0-9]{0,8}", number):
+            slot = cls(PciAddress.parse(address), type_id, int(number))
+            # Two texts must not be one slot.
+            if str(slot) == text:
+                return slot
+        raise exception.InvalidValue(
+            f"{text!r} is not the slot of a vGPU: it must look like 0000:3b:00.0/nvidia-35/0 "
+            "(PCI address, type, number)"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.parent}/{self.type_id}/{self.number}"

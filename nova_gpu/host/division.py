@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a host's cards are divided or can be, and into what, in one pass over them."""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+from nova_gpu.core import model, vgpu
+from nova_gpu.host import mdev, sriov, vfio
+from nova_gpu.host.roots import Roots
+
+LOG = logging.getLogger(__name__)
+
+# vGPUs there are: for each function how many of each type.
+_Made = Mapping[model.PciAddress, Mapping[str, int]]
+# What is known of the types of one product, by id; None for one that guests cannot take.
+_Types = dict[str, vgpu.VGPUType | None]
+
+
+def divided(cards: Iterable[model.GPU], roots: Roots) -> dict[model.PciAddress, vgpu.DividedCard]:
+    """Those of *cards* that can be divided, by address.
+
+    A card whose driver does not tell all of it is left out alone: what is unknown is not free.
+
+    :raises OSError: where the host's mediated devices cannot be listed
+    """
+    made: dict[model.PciAddress, collections.Counter[str]] = {}
+    for device in mdev.devices(roots).values():
+        if device.parent is not None:
+            made.setdefault(device.parent, collections.Counter())[device.type_id] += 1
+    # The driver writes the same of a type at every function of every card of a product.
+    known: dict[str, _Types] = {}
+    found = {}
+    for card in cards:
+        try:
+            types = known.setdefault(card.product.key, {})
+            parents = dict(_parents(card.address, made, types, roots))
+        except (OSError, ValueError) as error:
+            LOG.warning(
+                "GPU %s is not offered in parts: %s; see the kernel's log about it.",
+                card.address,
+                error,
+            )
+            continue
+        if parents:
+            found[card.address] = vgpu.DividedCard(_types_of(parents.values(), types), parents)
+    return found
+
+
+def _types_of(parents: Iterable[vgpu.Parent], known: _Types) -> dict[str, vgpu.VGPUType]:
+    there: set[str] = set()
+    for parent in {id(each): each for each in parents}.values():
+        there.update(parent.available, parent.made)
+    # On a full card NVIDIA's driver names the types of its functions no longer.
+    facts = {each: known.get(each, vgpu.VGPUType(each)) for each in sorted(there)}
+    return {each: fact for each, fact in facts.items() if fact is not None}
+
+
+def _parents(
+    address: model.PciAddress, made: _Made, known: _Types, roots: Roots
+) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
+    """:raises OSError, ValueError: where one of the card's functions does not tell"""
+    card = vfio.device(address, roots)
+    above = card.rpartition("/")[0]
+    before = None  # neighbours mostly say the same, and then are one object
+    for function in (address, *sriov.virtual_functions(card)):
+        device = f"{above}/{function}"
+        profiles = sriov.profiles(device) if function != address else None
+        if profiles is not None:
+            if profiles is not before:
+                for type_id in profiles.names.keys() - known.keys():
+                    known[type_id] = sriov.named(type_id, profiles.names[type_id])
+            before = profiles
+            yield function, profiles.parent
+        elif type_ids := mdev.types(device):
+            yield function, _mediating(device, type_ids, made.get(function, {}), known)
+
+
+def _mediating(
+    device: str, type_ids: Iterable[str], made: Mapping[str, int], known: _Types
+) -> vgpu.Parent:
+    available = {}
+    for type_id in type_ids:
+        if type_id not in known:
+            known[type_id] = mdev.facts(device, type_id)
+        if known[type_id] is not None:
+            available[type_id] = mdev.available(device, type_id)
+    return vgpu.Parent(mediated=True, available=available, made=dict(made))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+
+from hypothesis import strategies as st
+
+from nova_gpu.core import exception, vgpu
+from nova_gpu.host import division, mdev, mig, sriov
+from tests.fixtures import hosts
+from tests.fixtures import vgpu as divided
+from tests.unit.fuzz import base, damage
+
+_CARDS = ("0000:3b:00.0", "0000:82:00.0", "0000:c1:00.0")
+_HARMED = st.lists(st.tuples(st.integers(0, 10**6), damage.HARMS), min_size=1, max_size=3)
+_ADDRESS = st.from_regex(r"[0-9A-Fa-f]{4,5}:[0-9a-f]{2}:[0-3][0-9a-f]\.[0-9]", fullmatch=True)
+_PARTS = (
+    *("num_heads=", "framebuffer=", "max_resolution=", "low_gm_size: ", "high_gm_size: "),
+    *("virtual display, ", " MB video memory", " framebuffer", "MB", "M", "x", ", ", "\n"),
+)
+_WORDS = st.lists(st.sampled_from(_PARTS) | st.integers().map(str) | base.TEXT).map("".join)
+
+
+class DividedTest(base.FuzzTestCase):
+    """A host with mediated devices, profiles and MIG instances, parts of it as nobody wrote them"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for folder in (self.root, self.root.parent):
+            folder.chmod(0o755)  # another user reads here too
+        self.host = hosts.Host(self.root / "host")
+        for address in _CARDS:
+            self.host.add_gpu(address, "10de", "26b9", totalvfs=2, minor=int(address[5:7], 16))
+        divided.add_types(self.host, _CARDS[0], divided.TESLA_P4[:2])
+        divided.make(self.host, _CARDS[0], "nvidia-64")
+        for number, function in enumerate(divided.add_functions(self.host, _CARDS[1], 2)):
+            divided.set_profiles(self.host, function, divided.L40S, current=1147 * number)
+        (function,) = divided.add_functions(self.host, _CARDS[2], 1)
+        divided.add_types(self.host, function, divided.INTEL_GVT[:1])
+        self.gpus = damage.gpus(self.host.roots)
+        self.paths = [
+            pathlib.Path(folder, name)
+            for start in ("sys/bus/mdev", "sys/devices")
+            for folder, folders, files in os.walk(self.host.root / start)
+            for name in (*folders, *files)
+        ]
+        self.paths.sort()
+
+    @base.fuzzed(harmed=_HARMED)
+    def test_other_contents(self, harmed: list[tuple[int, damage.Harm]]) -> None:
+        places = ((self.paths[number % len(self.paths)], harm) for number, harm in harmed)
+        with damage.all_done(places):
+            before = base.open_files()
+            with contextlib.suppress(OSError):  # the list of the mediated devices themselves
+                self.check(division.divided(self.gpus, self.host.roots))
+            self.assertEqual(before, base.open_files())
+
+    def check(self, cards: dict[vgpu.PciAddress, vgpu.DividedCard]) -> None:
+        for card in cards.values():
+            self.assertTrue(card.parents)
+            for address, parent in card.parents.items():
+                for type_id, count in (*parent.available.items(), *parent.made.items()):
+                    self.assertGreaterEqual(count, 0)
+                    slot = vgpu.Slot(address, type_id, count)
+                    if type_id in card.types:
+                        self.assertEqual(slot, vgpu.Slot.parse(str(slot)))
+            for facts in card.types.values():
+                for number in (facts.memory_mib, facts.heads, facts.per_card, facts.slices):
+                    self.assertGreater(1 if number is None else number, 0)
+
+
+class TextsTest(base.FuzzTestCase):
+    @base.fuzzed(text=_WORDS)
+    def test_descriptions(self, text: str) -> None:
+        found = mdev.described(vgpu.VGPUType("nvidia-1"), text)
+        for number in (found.memory_mib, found.heads, found.per_card, *(found.resolution or ())):
+            self.assertGreaterEqual(number or 0, 0)
+
+    @base.fuzzed(name=base.TEXT | st.from_regex(r"[A-Z0-9 ]{1,9}(-[0-9]{1,5}){1,3}[A-Z]{0,3}"))
+    def test_names(self, name: str) -> None:
+        self.assertEqual(name, sriov.named("nvidia-1", name).name)
+
+    @base.fuzzed(
+        text=base.TEXT
+        | st.tuples(_ADDRESS, st.sampled_from(["nvidia-35", ".."]), base.TEXT).map("/".join)
+        | st.tuples(_ADDRESS, base.TEXT, st.integers().map(str)).map("/".join)
+    )
+    def test_slots(self, text: str) -> None:
+        try:
+            slot = vgpu.Slot.parse(text)
+        except exception.InvalidValue:
+            return
+        # Whatever stands for a slot does so in one way only.
+        self.assertEqual(text, str(slot))
+
+    @base.fuzzed(names=st.lists(st.from_regex(r"g?i?[0-9]{0,5}x?", fullmatch=True), max_size=4))
+    def test_capabilities(self, names: list[str]) -> None:
+        host = hosts.Host(self.root / "mig")
+        folder = host.roots.proc / "driver/nvidia/capabilities/gpu0/mig"
+        for name in filter(None, names):
+            (folder / name / "ci0").mkdir(parents=True, exist_ok=True)
+            for path in (folder / name, folder / name / "ci0"):
+                (path / "access").write_text("DeviceFileMinor: 3\n")
+        for each in mig.instances(mig.capabilities(0, host.roots)):
+            self.assertEqual((3, 3), each.minors)
