@@ -95,17 +95,23 @@ class HostGPUs:
 
     def begin(self) -> None:
         """At service start, before guests are resumed: look, and have the device nodes made."""
-        self.releases.resume()
+        with _contained("What is to be cleaned of earlier guests is not known"):
+            self.releases.resume()
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
-            nodes.make_nodes(self._stock.cards(), self.roots)
-            container_files.prune(self._host, self.library_root)
+            with _contained("Device nodes and libraries of guests were not looked at"):
+                nodes.make_nodes(self._stock.cards(), self.roots)
+                container_files.prune(self._host, self.library_root)
 
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
 
         :param starting: look even where there is no card: an instance may have one that is gone
         """
+        with _contained("This host's GPUs were not looked at to the end"):
+            self._look(starting)
+
+    def _look(self, starting: bool) -> None:
         say = self._find()
         if starting or self.offer or self._stock.provider_uuids:
             self._census.look_again()
@@ -149,9 +155,10 @@ class HostGPUs:
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
-        self._stock.publish(tree, nodename, self.hypervisor_type)
-        self.bulletin.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
-        self._reconciliation.is_due = True
+        with _contained("Placement is not told of this host's GPUs"):
+            self._stock.publish(tree, nodename, self.hypervisor_type)
+            self.bulletin.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
+            self._reconciliation.is_due = True
 
     def stats(self) -> str | None:
         """What the scheduler's filter reads of this host, ``None`` without GPUs."""
@@ -209,3 +216,13 @@ class HostGPUs:
     def go_to_guest(self, addresses: frozenset[PciAddress]) -> None:
         """From now on a guest may have used them."""
         self._occupancy.was_used(addresses)
+
+
+@contextlib.contextmanager
+def _contained(what: str) -> Iterator[None]:
+    """Around what is done for instances without GPUs as well: they must not fail of it, whatever
+    goes wrong."""
+    try:
+        yield
+    except Exception:
+        LOG.exception("%s, and what was known before is kept. Please report this", what)

@@ -134,6 +134,9 @@ class PlainInstances:
             ("nova_gpu.virt.records.read", messaging_exceptions.MessagingTimeout("nobody answers")),
             ("nova_gpu.virt.domains.gpus_by_domain", exception.DomainsUnreadable("no libvirt")),
             ("nova_gpu.host.discovery.discover", exception.DiscoveryFailed("/sys", "it hangs")),
+            ("nova_gpu.virt.health.Watch.look", RuntimeError("what nobody thought of")),
+            ("nova_gpu.virt.stock.Stock.publish", RuntimeError("what nobody thought of")),
+            ("nova_gpu.virt.census.Census.read_records", RuntimeError("what nobody thought of")),
         ):
             for already_at_start in (False, True):
                 with self.subTest(name, already_at_start=already_at_start), _failing(name, broken):
