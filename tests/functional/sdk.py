@@ -28,6 +28,17 @@ class Auth(plugin.BaseAuthPlugin):  # type: ignore[misc]
     ) -> str | None:
         return self._endpoints.get(service_type or "")
 
+    def get_endpoint_data(
+        self, session: Any, *, service_type: str | None = None, **kwargs: Any
+    ) -> Any:
+        """With the versions that the service itself says it has"""
+        kwargs["endpoint_override"] = self.get_endpoint(session, service_type)
+        return super().get_endpoint_data(session, **kwargs)
+
+    def get_api_major_version(self, session: Any, **kwargs: Any) -> Any:
+        data = self.get_endpoint_data(session, **kwargs)
+        return data.api_version if data else None
+
 
 def connect(test: Any, *, admin: bool = True) -> connection.Connection:
     """As an administrator of *test*'s cloud, or as one of its users"""

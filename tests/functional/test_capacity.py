@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu capacity`` beside what the scheduler then does."""
+
+from __future__ import annotations
+
+from osc_lib import exceptions
+
+from nova_gpu.osc import capacity
+from tests.functional import base, sdk
+
+_FLAVOR = {"gpus": "= 2", "gpu_arch": "s== fermi"}
+
+
+class CapacityTest(base.GPUServersTestBase):
+    def capacity(self, flavor: str) -> dict[str, tuple[int, str]]:
+        """(instances, reason) by host"""
+        taken, printed = sdk.run(self, capacity.ShowCapacity, flavor)
+        rows = sdk.rows(taken)
+        total = sum(each["Instances"] for each in rows)
+        self.assertIn(f"{total} could boot now", printed)
+        return {each["Host"]: (each["Instances"], each["Reason"]) for each in rows}
+
+    def test_what_it_says_boots_and_no_more(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2", "two-architectures")
+        fermi, any_gpu = self.flavor(**_FLAVOR), self.gpu_flavor(1)
+        self.assertEqual(
+            {"host1": (4, "no more GPUs"), "host2": (2, "no more GPUs")}, self.capacity(fermi)
+        )
+        self.assertEqual(16, sum(count for count, _ in self.capacity(any_gpu).values()))
+
+        self.boot(any_gpu, host="host1")
+        self.assertEqual((3, "no more GPUs"), self.capacity(fermi)["host1"])
+        found = 0
+        while any(count for count, _ in self.capacity(fermi).values()):
+            self.boot(fermi)
+            found += 1
+        self.assertEqual(5, found)
+        self.assertEqual(
+            {
+                "host1": (0, "2 GPUs asked for, 1 of 8 free"),
+                "host2": (0, "2 GPUs asked for, 0 of 4 free"),
+            },
+            self.capacity(fermi),
+        )
+        self.boot_refused(fermi)
+
+        # What no host has, what hosts have not beside GPUs, and what no scheduler would take
+        hopper = self.capacity(self.flavor(gpus="= 1", gpu_arch="s== hopper"))
+        self.assertEqual(
+            {
+                "host1": (0, "arch fermi, not hopper"),
+                "host2": (0, "arch fermi, not hopper; arch kepler, not hopper"),
+            },
+            hopper,
+        )
+        many = self.capacity(self.flavor(**{"gpus": "= 1", "resources:VCPU": "4000"}))
+        self.assertRegex(many["host1"][1], "4000 VCPU asked for, [0-9]+ free")
+        disagreeing = {"gpus": "= 2", "resources:PGPU": "3"}
+        for words, text in (({}, "asks for no GPU"), (disagreeing, "says 3")):
+            with self.subTest(words=words):
+                flavor = self.flavor(**words)
+                self.assertRaisesRegex(exceptions.CommandError, text, self.capacity, flavor)
+        self.assertRaisesRegex(exceptions.CommandError, "Nova: No Flavor", self.capacity, "none")
+
+        # Hosts that nothing is started on, and who is not to know
+        service = self.computes["host1"].service_ref.uuid
+        self.admin_api.put_service(service, {"status": "disabled", "disabled_reason": "repair"})
+        self.force_down("host2")
+        self.assertEqual(
+            {
+                "host1": (0, "its compute service is disabled: repair"),
+                "host2": (0, "its compute service is down"),
+            },
+            self.capacity(any_gpu),
+        )
+        with self.assertRaises(exceptions.CommandError) as caught:
+            sdk.run(self, capacity.ShowCapacity, any_gpu, admin=False)
+        self.assertRegex(str(caught.exception), "for administrators")
+        self.assertNotIn("\n", str(caught.exception))
