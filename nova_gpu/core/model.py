@@ -85,13 +85,19 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GPU:
-    """One whole card, as the host sees it at the last look."""
+    """One whole card, as the host sees it at the last look.
+
+    ``pci_root`` is the root bus it hangs on (``pci0000:80``), ``pcie_switch`` the upstream port of
+    the switch it is behind, ``None`` of one that has a root port of its own.
+    """
 
     address: PciAddress
     product: Product
     class_code: int
     numa_node: int | None = None
     iommu_group: int | None = None
+    pci_root: str | None = None
+    pcie_switch: PciAddress | None = None
     driver: str | None = None
     companions: tuple[PciAddress, ...] = ()
     links: tuple[Link, ...] = ()

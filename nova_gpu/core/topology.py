@@ -3,36 +3,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import collections
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_gpu.core.model import GPU, PciAddress
 
-# Where a GPU belongs, the widest circle first: two GPUs with the same first number reach each other
-# over direct links (NVLink, XGMI), with the same second one they share a NUMA node as well.
-Place = tuple[int, int]
+# Where a GPU belongs, what matters most first: its circle of direct links (NVLink, XGMI), its NUMA
+# node, the PCI root it hangs on, the PCIe switch it is behind. Two GPUs with the same number at the
+# same level are near each other there.
+Place = tuple[int, ...]
+
+CIRCLE, NUMA_NODE, PCI_ROOT, PCIE_SWITCH = LEVELS = range(4)
+
+# A GPU with this number shares that level with no other, or it is not known with whom. The kernel
+# says the same of a NUMA node it does not know.
+ALONE = -1
+
+# What is somewhere, by its place: how many GPUs.
+Cells = tuple[tuple[int, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Islands:
+    """How many cards of a group are in one place at most: on one NUMA node, and in one circle of
+    direct links. A card of which nothing is known is one alone."""
+
+    numa: int = 1
+    nvlink: int = 1
+
+
+UNKNOWN = Islands()
+
+
+def islands(gpus: Collection[GPU]) -> Islands:
+    """The largest that there are among *gpus*, whoever has them now."""
+    nodes = collections.Counter(gpu.numa_node for gpu in gpus if gpu.numa_node is not None)
+    joined = collections.Counter(circles(gpus).values())
+    return Islands(max(nodes.values(), default=1), max(joined.values(), default=1))
 
 
 def places(gpus: Iterable[GPU]) -> Mapping[PciAddress, Place]:
-    """The place of each GPU.
-
-    Where none of *gpus* has a direct link to another they are all in one circle, so that only the
-    NUMA node tells them apart; else one without links is alone. An unknown NUMA node is a node of
-    its own: -1, as the kernel has it.
-    """
+    """The place of each GPU among these. The numbers mean nothing beyond that."""
     by_address = {gpu.address: gpu for gpu in gpus}
-    linked = any(_peers(by_address, address) for address in by_address)
-    circle: dict[PciAddress, int] = {}
-    for address in sorted(by_address):
-        if address not in circle:
-            _spread(by_address, address, circle, len(circle))
+    circle = circles(by_address.values())
+    roots: dict[str, int] = {}
+    root = {
+        address: roots.setdefault(gpu.pci_root, len(roots)) if gpu.pci_root else ALONE
+        for address, gpu in by_address.items()
+    }
     return {
-        address: (circle[address] if linked else 0, -1 if gpu.numa_node is None else gpu.numa_node)
+        address: (
+            circle[address],
+            # Those on one root are on one node, whichever it is.
+            _node_of_root(root[address]) if gpu.numa_node is None else gpu.numa_node,
+            root[address],
+            ALONE if gpu.pcie_switch is None else _number(gpu.pcie_switch),
+        )
         for address, gpu in by_address.items()
     }
 
 
-def _peers(by_address: Mapping[PciAddress, GPU], address: PciAddress) -> list[PciAddress]:
-    return [link.peer for link in by_address[address].links if link.peer in by_address]
+def cells(gpus: Iterable[GPU]) -> Cells:
+    """How *gpus* lie, with nothing in it that does not matter: each place and how many are there.
+
+    Hosts on which they lie alike give the same.
+    """
+    found = list(places(gpus).values())
+    for level in LEVELS:
+        many = collections.Counter(place[level] for place in found)
+        numbers: dict[int, int] = {}
+        for index, place in enumerate(found):
+            number = place[level]
+            if number != ALONE and many[number] > 1:
+                number = numbers.setdefault(number, len(numbers))
+            else:
+                number = ALONE
+            found[index] = (*place[:level], number, *place[level + 1 :])
+    return tuple((*place, count) for place, count in sorted(collections.Counter(found).items()))
+
+
+def circles(gpus: Iterable[GPU]) -> Mapping[PciAddress, int]:
+    """A number for each GPU, the same for those that direct links join."""
+    by_address = {gpu.address: gpu for gpu in gpus}
+    circle: dict[PciAddress, int] = {}
+    for address in sorted(by_address):
+        if address not in circle:
+            _spread(by_address, address, circle, len(circle))
+    return circle
+
+
+def nesting(of: Sequence[Place]) -> tuple[int, ...]:
+    """The levels in an order in which each island lies inside of one of the level before.
+
+    A root is on one NUMA node, and a switch below one root. Circles may be wider than all of these
+    or narrower. Where they cross the others an island counts once in each circle.
+    """
+    rest = [level for level in LEVELS if level != CIRCLE]
+    found = (CIRCLE, *rest)
+    for k in range(len(rest) + 1):
+        order = (*rest[:k], CIRCLE, *rest[k:])
+        broken = _first_broken(order, of)
+        if broken is None:
+            return order
+        if broken >= k:  # the circles are whole, and what is inside of them is not
+            found = order
+    return found
+
+
+def _first_broken(order: Sequence[int], of: Sequence[Place]) -> int | None:
+    """The first in *order* with an island that is larger than the one around it is."""
+    for depth, (outer, inner) in enumerate(itertools.pairwise(order)):
+        around: dict[int, object] = {}
+        for place in of:
+            if place[inner] != ALONE:
+                # Two that are alone in the outer one cannot be together in the inner one.
+                outside = place[outer] if place[outer] != ALONE else object()
+                if around.setdefault(place[inner], outside) != outside:
+                    return depth
+    return None
+
+
+def _node_of_root(root: int) -> int:
+    """A number that no NUMA node has"""
+    return ALONE if root == ALONE else ALONE - 1 - root
+
+
+def _number(address: PciAddress) -> int:
+    return (address.domain << 16) | (address.bus << 8) | (address.slot << 3) | address.function
 
 
 def _spread(
@@ -46,4 +145,5 @@ def _spread(
         address = reached.pop()
         if address not in circle:
             circle[address] = number
-            reached.extend(_peers(by_address, address))
+            peers = (link.peer for link in by_address[address].links)
+            reached.extend(peer for peer in peers if peer in by_address)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_gpu.core import exception, model
 from nova_gpu.host import nvml as nvml_facts
-from nova_gpu.host import products, sysfs, xgmi
+from nova_gpu.host import pci_path, products, sysfs, xgmi
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.selection import Selection
 
@@ -143,6 +143,7 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
     vendor_id, product_id = _id(device, "vendor"), _id(device, "device")
     numa_node = sysfs.decimal(device, "numa_node")
     iommu_group = sysfs.link(device, "iommu_group")
+    pci_root, pcie_switch = pci_path.above(device)
     return model.GPU(
         address=address,
         product=model.Product(vendor_id, product_id),
@@ -150,6 +151,8 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
         # The kernel says -1 where firmware did not say.
         numa_node=None if numa_node is None or numa_node < 0 else numa_node,
         iommu_group=int(iommu_group) if iommu_group else None,
+        pci_root=pci_root,
+        pcie_switch=pcie_switch,
         driver=sysfs.link(device, "driver"),
     )
 

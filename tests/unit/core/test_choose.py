@@ -77,57 +77,79 @@ class CasesTest(unittest.TestCase):
 
 
 class BruteForceTest(unittest.TestCase):
-    """Against every subset of small hosts: the fewest islands, then the tightest fit."""
+    """Against every subset of what is free, on random hosts of each layout that there is."""
 
-    def test_sockets(self) -> None:
-        for places in self._hosts(circles=1, nodes=4):
-            for count in range(1, len(places) + 1):
-                self.assertBest(places, count, level=1)
-
-    def test_circles(self) -> None:
-        for places in self._hosts(circles=4, nodes=2):
-            for count in range(1, len(places) + 1):
-                self.assertBest(places, count, level=0)
-
-    def test_sockets_inside_the_one_circle_chosen(self) -> None:
-        for places in self._hosts(circles=2, nodes=3):
-            for count in range(1, len(places) + 1):
+    def test_layouts(self) -> None:
+        draw = random.Random(20261121)
+        for number in range(150):
+            free = _some(draw, _random_host(draw, draw.choice(list(_LAYOUTS))))
+            places = topology.places(free)
+            self.assertEqual(4, len(set(topology.nesting(list(places.values())))))
+            alike = choose.costs(topology.cells(free))
+            for count in range(len(free) + 1):
+                subsets = itertools.combinations(sorted(places), count)
+                best = min((_cost(subset, places), subset) for subset in subsets)
                 chosen = choose.choose(places.keys(), count, places)
-                circles = {places[address][0] for address in chosen}
-                if len(circles) == 1:
-                    inside = {a: place for a, place in places.items() if place[0] in circles}
-                    self.assertBest(inside, count, level=1)
+                with self.subTest(host=number, places=places, count=count):
+                    self.assertEqual(best, (_cost(chosen, places), chosen))
+                    self.assertEqual(best[0], alike[count])
 
-    def _hosts(self, circles: int, nodes: int) -> list[Mapping[PciAddress, topology.Place]]:
-        draw = random.Random(20261120)
-        return [
-            {
-                address: (draw.randrange(circles), draw.randrange(nodes))
-                for address in cards.addresses(*(bus(n) for n in range(draw.randint(1, 8))))
-            }
-            for _ in range(60)
-        ]
+    def test_circles_that_cross_numa_nodes(self) -> None:
+        """No order of the levels nests there; the circles come first all the same."""
+        draw = random.Random(20261122)
+        for _ in range(60):
+            gpus = host(*(draw.randrange(2) for _ in range(8)), pairs=True)
+            free = _some(draw, gpus)
+            places = topology.places(free)
+            for count in range(len(free) + 1):
+                chosen = choose.choose(places.keys(), count, places)
+                self.assertEqual(count, len(set(chosen)))
+                subsets = itertools.combinations(places, count)
+                fewest = min(_cost(subset, places)[0] for subset in subsets)
+                self.assertEqual(fewest, _cost(chosen, places)[0])
 
-    def assertBest(
-        self, places: Mapping[PciAddress, topology.Place], count: int, level: int
-    ) -> None:
-        def size(island: int) -> int:
-            return sum(place[level] == island for place in places.values())
 
-        def cost(addresses: Collection[PciAddress]) -> tuple[int, int]:
-            """Islands touched, and how large the island is that is only partly taken"""
-            islands = {places[address][level] for address in addresses}
-            taken = {i: sum(places[a][level] == i for a in addresses) for i in islands}
-            return len(islands), sum(size(i) for i in islands if taken[i] < size(i))
+def _some(draw: random.Random, gpus: list[GPU]) -> list[GPU]:
+    return draw.sample(gpus, draw.randint(1, len(gpus)))
 
-        chosen = choose.choose(places.keys(), count, places)
-        self.assertEqual(count, len(set(chosen)))
-        subsets = itertools.combinations(places, count)
-        fewest, _ = min(cost(subset) for subset in subsets)
-        self.assertEqual(fewest, cost(chosen)[0], (dict(places), count, chosen))
-        if fewest == 1:
-            subsets = itertools.combinations(places, count)
-            tightest = min(
-                size(places[subset[0]][level]) for subset in subsets if cost(subset)[0] == 1
+
+# How many cards in a row direct links join, and where: on one NUMA node, or wherever they are.
+_LAYOUTS = {"no links": 1, "pairs": 2, "fours": 4, "all": 8}
+
+
+def _random_host(draw: random.Random, layout: str) -> list[GPU]:
+    joined = _LAYOUTS[layout]
+    per_node = draw.choice([each for each in (2, 4, 8) if each >= joined or joined == 8])
+    per_root = draw.choice([each for each in (1, 2, 4) if each <= per_node])
+    per_switch = draw.choice([0, *(each for each in (2, 4) if each <= per_root)])
+    known = draw.random() < 0.8
+    gpus = []
+    for number in range(8):
+        first = number - number % joined
+        peers = [bus(peer) for peer in range(first, first + joined) if peer != number]
+        port = PciAddress(1, number // per_switch, 0, 0) if per_switch else None
+        gpus.append(
+            cards.placed(
+                bus(number),
+                number // per_node if known else None,
+                peers,
+                pci_root=f"pci0000:{number // per_root:02x}",
+                pcie_switch=port,
             )
-            self.assertEqual(tightest, size(places[chosen[0]][level]))
+        )
+    return gpus
+
+
+def _cost(
+    addresses: Collection[PciAddress], places: Mapping[PciAddress, topology.Place]
+) -> tuple[int, ...]:
+    """As the module's docstring has it, counted one by one"""
+    numbers: list[int] = []
+    for level in topology.LEVELS:
+        islands: dict[object, set[PciAddress]] = {}
+        for address, place in places.items():
+            key = address if place[level] == topology.ALONE else place[level]
+            islands.setdefault(key, set()).add(address)
+        touched = [each for each in islands.values() if each & set(addresses)]
+        numbers += [len(touched), sum(len(each) for each in touched if each - set(addresses))]
+    return tuple(numbers)

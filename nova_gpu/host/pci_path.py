@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is between a card and the CPU: sysfs has a device below all bridges above it.
+
+::
+
+    pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:04.0/0000:84:00.0
+    root       root port    a switch: its upstream port and one of those downstream
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nova_gpu.core import exception, model
+
+_ROOT = re.compile("pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+def above(device: str) -> tuple[str | None, model.PciAddress | None]:
+    """The root bus of *device*, a link such as ``bus/pci/devices/0000:84:00.0``, and the upstream
+    port of the switch right above it; ``None`` for what there is not or cannot be read.
+
+    Behind Intel VMD the root is that of the VMD's own domain.
+    """
+    try:
+        parts = os.readlink(device).split("/")
+    except OSError:
+        return None, None
+    roots = [index for index, part in enumerate(parts) if _ROOT.fullmatch(part)]
+    if not roots:
+        return None, None
+    bridges = parts[roots[-1] + 1 : -1]
+    if len(bridges) < 3:  # a root port alone, or no port: the card has no neighbour behind it
+        return parts[roots[-1]], None
+    try:
+        return parts[roots[-1]], model.PciAddress.parse(bridges[-2])
+    except exception.InvalidPciAddress:
+        return parts[roots[-1]], None
