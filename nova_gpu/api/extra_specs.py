@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
-from nova_gpu.core import condition, exception, guest_options, names, request
+from nova_gpu.core import (
+    arrangement,
+    condition,
+    exception,
+    guest_options,
+    names,
+    quantity,
+    request,
+)
 
 
 @dataclasses.dataclass
@@ -49,6 +57,36 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "The hypervisor of the host. KVM means what Nova reports as QEMU.",
             condition.ALLOWED,
             lambda name, value: request.parse_hypervisor({name: value}),
+        ),
+        _validator(
+            names.MODEL,
+            "The model of the GPUs, as nova-gpu list has it. Only in a flavor that asks for GPUs.",
+            condition.ALLOWED,
+            lambda name, value: request.parse_model({name: value}),
+        ),
+        _validator(
+            names.MEMORY_MIB,
+            "The memory of each GPU in MiB. Only in a flavor that asks for GPUs.",
+            quantity.ALLOWED,
+            lambda name, value: request.parse_memory({name: value}),
+        ),
+        _validator(
+            names.TOPOLOGY,
+            "What the GPUs of an instance share: a NUMA node, or direct links.",
+            arrangement.allowed(arrangement.Topology),
+            lambda name, value: arrangement.parse_topology({name: value}),
+        ),
+        _validator(
+            names.TOPOLOGY_POLICY,
+            "Whether gpu:topology is insisted on, as it is by default. Only beside gpu:topology.",
+            arrangement.allowed(arrangement.TopologyPolicy),
+            lambda name, value: arrangement.parse_policy({name: value}),
+        ),
+        _validator(
+            names.DISTRIBUTION,
+            "Whether instances share few hosts with GPUs, or many. [gpu]distribution by default.",
+            arrangement.allowed(arrangement.Distribution),
+            lambda name, value: arrangement.parse_distribution({name: value}),
         ),
         # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
         _validator(

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from nova_gpu.core import names
-from nova_gpu.core.request import GroupRequest
+from nova_gpu.core.request_group import GroupRequest
 
 # Past so many ways to serve one instance of several groups, the first way that is found counts.
 _MOST_WAYS = 64

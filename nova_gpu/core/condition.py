@@ -70,14 +70,17 @@ class Condition:
         return " ".join(f"{self.operator} {value}" for value in self.stated)
 
 
-def parse(key: str, text: str, synonyms: Mapping[str, str] | None = None) -> Condition:
+def parse(
+    key: str, text: str, synonyms: Mapping[str, str] | None = None, *, spaces: bool = False
+) -> Condition:
     """The condition that the extra spec *key* states as *text*.
 
     :param synonyms: names that mean another one, both in the form of :func:`names.word`
+    :param spaces: a name may be several words
     :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED`
     """
     try:
-        operator, written = _split(text.split())
+        operator, written = _split(_joined(text.split()) if spaces else text.split())
         words = sorted({_value(name) for name in written})
     except ValueError as e:
         raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED) from None
@@ -131,6 +134,17 @@ def _split(words: Sequence[str]) -> tuple[Operator, Sequence[str]]:
     if len(stated) != 1:
         raise ValueError("there must be one name")
     return operator, stated
+
+
+def _joined(words: Sequence[str]) -> Sequence[str]:
+    """*words* with those of one name made one"""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] not in _OPERATORS and word not in _OPERATORS:
+            joined[-1] += f"_{names.word(word) or word}"
+        else:
+            joined.append(word if word in _OPERATORS else names.word(word) or word)
+    return joined
 
 
 def _value(name: str) -> str:

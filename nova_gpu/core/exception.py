@@ -25,6 +25,7 @@
             ├── DomainsUnreadable       libvirt does not say which guests there are
             ├── BindingFailed           a card did not change hands between host and guests
             │   └── CardInUse               because a process of the host has it open
+            ├── BetterElsewhere         nothing is wrong here, but another host is the right one
             ├── DeviceNodeMissing       a node the guest needs is not there
             └── GuestFilesUnavailable   the driver's files cannot be gathered
 
@@ -225,6 +226,10 @@ class BindingFailed(GuestCannotStart):
 
 class CardInUse(BindingFailed):
     """Nothing was touched. It may be a guest's own QEMU that has not ended yet."""
+
+
+class BetterElsewhere(GuestCannotStart):
+    _begin = ""
 
 
 class DeviceNodeMissing(GuestCannotStart):

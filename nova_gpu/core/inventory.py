@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nova_gpu.core import names
+from nova_gpu.core import names, topology
 from nova_gpu.core.model import Product
+from nova_gpu.core.topology import Islands
 
 
 def inventory(total: int, reserved: int) -> Mapping[str, Mapping[str, int | float]]:
@@ -26,7 +27,12 @@ def inventory(total: int, reserved: int) -> Mapping[str, Mapping[str, int | floa
     }
 
 
-def traits(product: Product, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
+def traits(
+    product: Product,
+    hypervisor_type: str,
+    present: Iterable[str],
+    islands: Islands = topology.UNKNOWN,
+) -> frozenset[str]:
     """The traits of a group, of those it has at *present* keeping what others have set.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
@@ -36,9 +42,11 @@ def traits(product: Product, hypervisor_type: str, present: Iterable[str]) -> fr
         names.TRAIT_GPU,
         names.architecture_trait(product.architecture),
         names.hypervisor_trait(hypervisor_type),
+        names.model_trait(product.name),
+        names.memory_trait(product.memory_mib),
+        f"{names.TRAIT_NUMA_ISLAND}{islands.numa}",
+        f"{names.TRAIT_NVLINK_ISLAND}{islands.nvlink}",
     }
-    if product.name:
-        own.add(names.model_trait(product.name))
     if product.compute_capability:
         major, minor = product.compute_capability
         own.add(f"{names.TRAIT_CUDA}{major}_{minor}")

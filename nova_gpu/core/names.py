@@ -16,8 +16,12 @@ TRAIT_GPU = "CUSTOM_GPU"
 TRAIT_ARCHITECTURE = "CUSTOM_GPU_ARCH_"
 TRAIT_HYPERVISOR = "CUSTOM_GPU_HYPERVISOR_"
 TRAIT_MODEL = "CUSTOM_GPU_MODEL_"
+TRAIT_MEMORY = "CUSTOM_GPU_MEMORY_MIB_"
+# How many of a group's cards are on one NUMA node at most, and how many NVLinks join.
+TRAIT_NUMA_ISLAND = "CUSTOM_GPU_NUMA_ISLAND_"
+TRAIT_NVLINK_ISLAND = "CUSTOM_GPU_NVLINK_ISLAND_"
 TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
-# The value of the two prefixes above for what is not known: it can be forbidden, never asked for.
+# The value of a prefix above for what is not known: it can be forbidden, never asked for.
 UNKNOWN = "UNKNOWN"
 
 # What Nova calls the hypervisor of KVM hosts, accelerated or not, as a word()
@@ -28,6 +32,11 @@ GPUS = "gpus"
 GPU_ARCH = "gpu_arch"
 HYPERVISOR = "hypervisor"
 HYPERVISOR_TYPE = "hypervisor_type"
+MODEL = "gpu:model"
+MEMORY_MIB = "gpu:memory_mib"
+TOPOLOGY = "gpu:topology"
+TOPOLOGY_POLICY = "gpu:topology_policy"
+DISTRIBUTION = "gpu:distribution"
 OPTION_ROM = "gpu:option_rom"
 
 # The key of ComputeNode.stats under which a host reports its GPUs as one JSON string. It must not
@@ -40,6 +49,11 @@ CLEAN_ADDRESS = "NOVA_GPU_ADDRESS"
 CLEAN_MODE = "NOVA_GPU_MODE"
 CLEAN_PRODUCT = "NOVA_GPU_PRODUCT"
 
+_OWN_PREFIXES = (
+    *(TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_MEMORY),
+    *(TRAIT_NUMA_ISLAND, TRAIT_NVLINK_ISLAND, TRAIT_CUDA, f"CUSTOM_{TRAIT_CUDA}"),
+)
+
 # Placement: resource providers' names have 200 characters, traits 255.
 _PROVIDER_NAME_LENGTH = 200
 _TRAIT_LENGTH = 255
@@ -47,8 +61,7 @@ _TRAIT_LENGTH = 255
 
 def is_own_trait(trait: str) -> bool:
     """Whether the driver sets and removes *trait* on groups, so that it can say who has it."""
-    prefixes = (TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_CUDA)
-    return trait == TRAIT_GPU or trait.startswith((*prefixes, f"CUSTOM_{TRAIT_CUDA}"))
+    return trait == TRAIT_GPU or trait.startswith(_OWN_PREFIXES)
 
 
 def word(value: str | None) -> str | None:
@@ -74,6 +87,10 @@ def hypervisor_trait(hypervisor_type: str) -> str:
 
 def model_trait(name: str | None) -> str:
     return _trait(TRAIT_MODEL, name)
+
+
+def memory_trait(memory_mib: int | None) -> str:
+    return _trait(TRAIT_MEMORY, None if memory_mib is None else str(memory_mib))
 
 
 def provider_name(nodename: str, key: model.GroupKey) -> str:

@@ -5,22 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from nova_gpu.core import exception, names
-from nova_gpu.core.condition import Condition
-from nova_gpu.core.request import GPURequest
+from nova_gpu.core import exception, names, request_group
+from nova_gpu.core.request import GPURequest, Stated
+from nova_gpu.core.request_group import GroupRequest
 
 # Where the flavor asks for a second kind of device in the unsuffixed group, the GPUs go here.
 SUFFIX = "_nova_gpu"
 
-# Classes that the compute node's own provider has. Traits of the unsuffixed group are collective:
-# any provider that gives something may have them. That of a second device could be the wrong one.
-_HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT"})
-
 
 def needs_known(request: GPURequest) -> bool:
     """Whether some condition can only be put to Placement by naming what there is."""
-    conditions = (request.architecture, request.hypervisor)
-    return any(condition and condition.equal_to is None for condition in conditions)
+    return any(
+        condition.equal_to is None
+        for group in request.groups
+        for _, condition, _ in request.conditions(group)
+    )
 
 
 def extra_specs(
@@ -34,20 +33,11 @@ def extra_specs(
     :returns: ``None`` where nothing that is known satisfies a condition
     :raises InvalidExtraSpec: where a ``trait:`` of the flavor contradicts its words
     """
-    verdicts = {names.TRAIT_GPU: "required"}
-    for condition, prefix in (
-        (request.architecture, names.TRAIT_ARCHITECTURE),
-        (request.hypervisor, names.TRAIT_HYPERVISOR),
-    ):
-        if condition is None:
-            continue
-        traits = _traits(condition, prefix, known)
-        if traits is None:
-            return None
-        verdicts.update(traits)
-
     specs = dict(flavor)
     for group in request.groups:
+        verdicts = _verdicts(request, group, known)
+        if verdicts is None:
+            return None
         suffix = group.suffix
         if not suffix and _second_device(flavor):
             suffix = SUFFIX
@@ -62,19 +52,33 @@ def extra_specs(
                 raise exception.InvalidExtraSpec(
                     key, specs[key], "the flavor's other properties say the opposite", verdict
                 )
+    if len([group for group in request.groups if group.suffix]) > 1:
+        # Placement insists on a word about whether one provider may serve both.
+        specs.setdefault("group_policy", "none")
     return specs
 
 
+def _verdicts(
+    request: GPURequest, group: GroupRequest, known: Collection[str]
+) -> dict[str, str] | None:
+    """The traits of one group with ``required`` or ``forbidden``, as :func:`extra_specs`."""
+    verdicts = {names.TRAIT_GPU: "required"}
+    for _, condition, prefix in request.conditions(group):
+        traits = _traits(condition, prefix, known)
+        if traits is None:
+            return None
+        verdicts.update(traits)
+    return verdicts
+
+
 def _second_device(flavor: Mapping[str, str]) -> bool:
-    asked = {
-        key.removeprefix("resources:")
-        for key, amount in flavor.items()
-        if key.startswith("resources:") and amount.strip() != "0"
-    }
-    return bool(asked - _HOST_CLASSES - {names.RESOURCE_CLASS})
+    """Traits of the unsuffixed group are collective: any provider that gives something may have
+    them. That of a second device could be the wrong one."""
+    devices = {key for suffix, key in request_group.devices(flavor) if not suffix}
+    return bool(devices - {names.RESOURCE_CLASS})
 
 
-def _traits(condition: Condition, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:
+def _traits(condition: Stated, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:
     """*condition* as traits with the verdicts ``required`` or ``forbidden``.
 
     Placement can require one trait and forbid many. Only known ones may be named: for any other

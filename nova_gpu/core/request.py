@@ -1,45 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a flavor asks for: the one reader of its words.
 
-``gpus``, ``gpu_arch``, ``hypervisor`` (older: ``hypervisor_type``) are ours; ``resources:PGPU`` and
-``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A flavor may use either
-or both, and then they must agree.
+``gpus``, ``gpu_arch``, ``hypervisor`` (older: ``hypervisor_type``) and ``gpu:...`` are ours;
+``resources:PGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A
+flavor may use either or both, and then they must agree.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
-from nova_gpu.core import condition, exception, names
+from nova_gpu.core import arrangement, condition, exception, names, quantity, request_group
+from nova_gpu.core.arrangement import Arrangement, Topology
 from nova_gpu.core.condition import Condition
+from nova_gpu.core.quantity import Quantity
+from nova_gpu.core.request_group import MAX_GPUS, GroupRequest
 
-MAX_GPUS = 1024
 ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
+
+# How Nova gives devices that Placement need not know: passthrough, and Cyborg's.
+_OTHERS_DEVICES = frozenset({"pci_passthrough:alias", "accel:device_profile"})
 
 # An instance gets exactly what it asks for, so all of these say the same.
 _COUNT_OPERATORS = frozenset({"=", "==", ">="})
 
 _HYPERVISORS = {"kvm": names.QEMU}
 
-# The keys of nova.scheduler.utils.ResourceRequest.
-_KEY = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)")
+_ISLANDS = {
+    Topology.NUMA: names.TRAIT_NUMA_ISLAND,
+    Topology.NVLINK: names.TRAIT_NVLINK_ISLAND,
+}
+
+# What says nothing where the flavor asks for no GPU.
+_GPU_WORDS = (
+    *(names.GPU_ARCH, names.MODEL, names.MEMORY_MIB),
+    *(names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION),
+)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GroupRequest:
-    """One request group of the Placement query that asks for GPUs.
+class Stated(Protocol):
+    """What a flavor says of a name or of a number."""
 
-    ``suffix`` is empty for the unsuffixed group. Of that only traits of GPUs count here, because
-    its other traits speak of the host.
-    """
+    def matches(self, value: str | None) -> bool: ...
 
-    suffix: str
-    count: int
-    required_traits: frozenset[str] = frozenset()
-    forbidden_traits: frozenset[str] = frozenset()
+    @property
+    def equal_to(self) -> str | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,15 +62,28 @@ class GPURequest:
     hypervisor: Condition | None
     groups: tuple[GroupRequest, ...]
     counted: bool
+    model: Condition | None = None
+    memory_mib: Quantity | None = None
+    arrangement: Arrangement = arrangement.ANY
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Held:
-    """GPUs an instance holds of one group: how many, of what architecture, the group's traits."""
-
-    count: int
-    architecture: str | None
-    traits: frozenset[str]
+    def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]:
+        """What a provider of *group* must be: the flavor's word, what it says, and the prefix of
+        the traits that say what a provider is."""
+        stated: tuple[tuple[str, Stated | None, str], ...] = (
+            (names.GPU_ARCH, self.architecture, names.TRAIT_ARCHITECTURE),
+            (names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR),
+            (names.MODEL, self.model, names.TRAIT_MODEL),
+            (names.MEMORY_MIB, self.memory_mib, names.TRAIT_MEMORY),
+        )
+        for key, said, prefix in stated:
+            if said:
+                yield key, said, prefix
+        if prefix := _ISLANDS.get(self.arrangement.required(group.count), ""):
+            yield (
+                f"{names.TOPOLOGY} {self.arrangement.topology}, islands of",
+                Quantity(quantity.Operator.AT_LEAST, group.count),
+                prefix,
+            )
 
 
 def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
@@ -72,7 +93,7 @@ def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
     """
     gpus = extra_specs.get(names.GPUS)
     stated = None if gpus is None else parse_count(gpus)
-    groups = _groups(extra_specs)
+    groups = request_group.parse(extra_specs)
     counted = sum(group.count for group in groups.values())
     if gpus is not None and groups and counted != stated:
         raise exception.InvalidExtraSpec(
@@ -83,16 +104,10 @@ def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
         )
     count = stated or counted
     if not count:
-        if (text := extra_specs.get(names.GPU_ARCH)) is not None:
-            raise exception.InvalidExtraSpec(
-                names.GPU_ARCH,
-                text,
-                "the flavor asks for no GPU",
-                f"{names.GPU_ARCH} beside {names.GPUS} or resources:{names.RESOURCE_CLASS}",
-            )
+        _refuse_stray_words(extra_specs)
         return None
     if not counted:
-        required, forbidden = _traits(extra_specs, "")
+        required, forbidden = request_group.traits(extra_specs, "")
         groups[""] = GroupRequest("", count, required, forbidden)
     return GPURequest(
         count=count,
@@ -100,14 +115,23 @@ def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
         hypervisor=_agreed_hypervisor(extra_specs),
         groups=tuple(group for group in groups.values() if group.count),
         counted=bool(counted),
+        model=parse_model(extra_specs),
+        memory_mib=parse_memory(extra_specs),
+        arrangement=arrangement.parse(extra_specs),
     )
 
 
 def asks_for_gpus(extra_specs: Mapping[str, str]) -> bool:
     """Whether the flavor asks for GPUs at all, however badly."""
-    return names.GPUS in extra_specs or any(
-        (match := _KEY.fullmatch(key)) and match.group(1, 3) == ("resources", names.RESOURCE_CLASS)
-        for key in extra_specs
+    return names.GPUS in extra_specs or request_group.ask_for_gpus(extra_specs)
+
+
+def is_cpu_only(extra_specs: Mapping[str, str]) -> bool:
+    """Whether the flavor asks for no device of any kind, ours or others'."""
+    return not (
+        asks_for_gpus(extra_specs)
+        or request_group.devices(extra_specs)
+        or extra_specs.keys() & _OTHERS_DEVICES
     )
 
 
@@ -138,6 +162,18 @@ def parse_architecture(extra_specs: Mapping[str, str]) -> Condition | None:
     return None if text is None else condition.parse(names.GPU_ARCH, text)
 
 
+def parse_model(extra_specs: Mapping[str, str]) -> Condition | None:
+    """:raises InvalidExtraSpec: where ``gpu:model`` is not one of condition.ALLOWED"""
+    text = extra_specs.get(names.MODEL)
+    return None if text is None else condition.parse(names.MODEL, text, spaces=True)
+
+
+def parse_memory(extra_specs: Mapping[str, str]) -> Quantity | None:
+    """:raises InvalidExtraSpec: where ``gpu:memory_mib`` is not one of quantity.ALLOWED"""
+    text = extra_specs.get(names.MEMORY_MIB)
+    return None if text is None else quantity.parse(names.MEMORY_MIB, text)
+
+
 def parse_hypervisor(
     extra_specs: Mapping[str, str], key: str = names.HYPERVISOR
 ) -> Condition | None:
@@ -149,47 +185,16 @@ def parse_hypervisor(
     return None if text is None else condition.parse(key, text, _HYPERVISORS)
 
 
-def mismatch(
-    request: GPURequest | None, held: Sequence[Held], hypervisor_type: str | None
-) -> str | None:
-    """Why what an instance holds is not what its flavor asks for, or ``None`` where it is.
-
-    Of the flavor's traits only those count that the driver itself sets: the others Placement has
-    judged, whatever scheduler there is. With more than one request group each of them must find
-    enough among what is held.
-
-    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
-    """
-    count = sum(part.count for part in held)
-    asked = request.count if request else 0
-    if count != asked:
-        return f"it holds {count} GPUs and its flavor asks for {asked}"
-    if request is None:
-        return None
-    if request.hypervisor and not request.hypervisor.matches(hypervisor_type):
-        return f"the hypervisor is {hypervisor_type}, its flavor asks for {request.hypervisor}"
-    if request.architecture:
-        for part in held:
-            if not request.architecture.matches(part.architecture):
-                return (
-                    f"it holds a GPU of architecture {part.architecture or 'unknown'}, "
-                    f"its flavor asks for {request.architecture}"
-                )
-    for group in request.groups:
-        required = set(filter(names.is_own_trait, group.required_traits))
-        forbidden = set(filter(names.is_own_trait, group.forbidden_traits))
-        fitting = sum(
-            part.count for part in held if required <= part.traits and not forbidden & part.traits
-        )
-        if fitting < group.count:
-            wanted = ", ".join(sorted(required) + [f"!{trait}" for trait in sorted(forbidden)])
-            return f"its flavor asks for {group.count} GPUs with {wanted}, and it holds {fitting}"
-    return None
-
-
-def is_gpu_trait(trait: str) -> bool:
-    """Whether *trait* speaks of GPUs and not of the host they are in."""
-    return trait == names.TRAIT_GPU or trait.startswith((f"{names.TRAIT_GPU}_", "HW_GPU_"))
+def _refuse_stray_words(extra_specs: Mapping[str, str]) -> None:
+    """:raises InvalidExtraSpec: where a flavor without GPUs says what they must be"""
+    for key in _GPU_WORDS:
+        if (text := extra_specs.get(key)) is not None:
+            raise exception.InvalidExtraSpec(
+                key,
+                text,
+                "the flavor asks for no GPU",
+                f"{key} beside {names.GPUS} or resources:{names.RESOURCE_CLASS}",
+            )
 
 
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:
@@ -203,31 +208,3 @@ def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:
             f"the same in both, or {names.HYPERVISOR} alone",
         )
     return new or old
-
-
-def _groups(extra_specs: Mapping[str, str]) -> dict[str, GroupRequest]:
-    """The request groups that name the resource class, by suffix."""
-    groups = {}
-    for key, text in extra_specs.items():
-        match = _KEY.fullmatch(key)
-        if match is None or match[1] != "resources" or match[3] != names.RESOURCE_CLASS:
-            continue
-        if not re.fullmatch("[0-9]{1,9}", text.strip()) or int(text) > MAX_GPUS:
-            raise exception.InvalidExtraSpec(
-                key, text, "it is not a number of GPUs", f"N, from 0 to {MAX_GPUS}"
-            )
-        suffix = match[2] or ""
-        groups[suffix] = GroupRequest(suffix, int(text), *_traits(extra_specs, suffix))
-    return groups
-
-
-def _traits(extra_specs: Mapping[str, str], suffix: str) -> tuple[frozenset[str], frozenset[str]]:
-    """(required, forbidden) of one request group. Nova ignores any other verdict; so do we."""
-    traits: dict[str, set[str]] = defaultdict(set)
-    for key, verdict in extra_specs.items():
-        match = _KEY.fullmatch(key)
-        if match is None or match[1] != "trait" or (match[2] or "") != suffix:
-            continue
-        if suffix or is_gpu_trait(match[3]):
-            traits[verdict].add(match[3])
-    return frozenset(traits["required"]), frozenset(traits["forbidden"])

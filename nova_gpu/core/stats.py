@@ -3,61 +3,156 @@
 
 ::
 
-    {"v": 1, "hypervisor": "LXC", "groups": [{"provider": "host1_gpu_10de_1091_lxc",
-     "product": "10de:1091", "architecture": "fermi", "mode": "lxc", "total": 8}]}
+    {"v": 2, "hypervisor": "LXC", "groups": [{"product": "10de:1091", "architecture": "fermi",
+     "mode": "lxc", "total": 8, "model": "Tesla M2090", "memory_mib": 5301,
+     "islands": {"numa": 4, "nvlink": 1}}], "free": [[[-1, 0, -1, -1, 4], [-1, 1, -1, -1, 3]]],
+     "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096}}
 
-It is static: what there is, not what is free. ``architecture`` is null where it is not known.
+``groups`` is static: what there is. ``free`` is what nobody had at the end of the last period, for
+each group as :func:`nova_gpu.core.topology.cells` has it; there is nothing to refuse a host for in
+it. What is not known is null. Hosts that have the same report the same.
+
+Who reads takes what it knows and passes over what it does not, so that a later release may say more
+without a new version. Version 1 had of a group no more than ``total`` and what stands before it;
+its hosts are read as ones whose models, memory and topology are not known.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, topology
+from nova_gpu.core.topology import Cells, Islands
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, VERSION)
+
+
+def _check_numbers(numbers: Iterable[Any]) -> None:
+    """:raises ValueError: where one is no whole number, or below 0"""
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError("it must be a whole number")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupStats:
     """Two groups are equal that offer the same, on whatever host."""
 
-    provider: str = dataclasses.field(compare=False)
     product: str
     architecture: str | None
     mode: str
     total: int
+    model: str | None = None
+    memory_mib: int | None = None
+    islands: Islands = topology.UNKNOWN
 
     def __post_init__(self) -> None:
-        texts = (self.provider, self.product, self.mode)
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("provider, product and mode must be strings")
-        if not isinstance(self.architecture, str | None):
-            raise TypeError("architecture must be a string or null")
-        if not isinstance(self.total, int) or isinstance(self.total, bool) or self.total < 0:
-            raise ValueError("total must be a whole number")
+        if not all(isinstance(text, str) for text in (self.product, self.mode)):
+            raise TypeError("product and mode must be strings")
+        if not all(isinstance(text, str | None) for text in (self.architecture, self.model)):
+            raise TypeError("architecture and model must be strings or null")
+        _check_numbers((self.total, self.islands.numa, self.islands.nvlink, self.memory_mib or 0))
+
+    def __str__(self) -> str:
+        architecture = self.architecture or "unknown"
+        return f"{self.total} {architecture} ({self.model or self.product}, {self.mode})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostStats:
+    """What a host has, whoever has it now"""
+
     hypervisor: str
     groups: tuple[GroupStats, ...]
 
 
-def dumps(stats: HostStats) -> str:
-    return json.dumps({"v": VERSION} | dataclasses.asdict(stats))
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reserved:
+    """What instances without GPUs leave of a host for each GPU that is free"""
+
+    vcpus: int = 0
+    memory_mib: int = 0
+
+    def __post_init__(self) -> None:
+        _check_numbers((self.vcpus, self.memory_mib))
+
+    def __bool__(self) -> bool:
+        return bool(self.vcpus or self.memory_mib)
 
 
-def loads(text: str) -> HostStats:
-    """:raises InvalidStats: where *text* is not what :func:`dumps` of this version writes"""
+NOTHING = Reserved()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """All that a host says. ``free`` has the free GPUs of each of its groups, in their order; it is
+    ``None`` of a host that does not say it."""
+
+    host: HostStats
+    free: tuple[Cells, ...] | None = None
+    reserved_per_free_gpu: Reserved = NOTHING
+
+    @property
+    def total(self) -> int:
+        return sum(group.total for group in self.host.groups)
+
+    @property
+    def free_gpus(self) -> int:
+        """How many; as good as none where it is not said"""
+        return sum(count for cells in self.free or () for *_, count in cells)
+
+
+def dumps(report: Report) -> str:
+    fields: dict[str, Any] = {"v": VERSION} | dataclasses.asdict(report.host)
+    if report.free is not None:
+        fields["free"] = report.free
+    if report.reserved_per_free_gpu:
+        fields["reserved_per_free_gpu"] = dataclasses.asdict(report.reserved_per_free_gpu)
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def loads(text: str) -> Report:
+    """:raises InvalidStats: where *text* is not what :func:`dumps` writes, or wrote once"""
     try:
         fields = json.loads(text)
-        if fields["v"] != VERSION:
-            raise ValueError(f"version {fields['v']!r} is not {VERSION}")
+        if fields["v"] not in _READABLE:
+            raise ValueError(f"version {fields['v']!r} is none of {_READABLE}")
         if not isinstance(fields["hypervisor"], str):
             raise TypeError("hypervisor must be a string")
-        groups = tuple(GroupStats(**group) for group in fields["groups"])
-        return HostStats(hypervisor=fields["hypervisor"], groups=groups)
-    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        groups = tuple(_group(group) for group in fields["groups"])
+        reserved = fields.get("reserved_per_free_gpu", {"vcpus": 0, "memory_mib": 0})
+        return Report(
+            HostStats(fields["hypervisor"], groups),
+            _free(fields["free"], len(groups)) if "free" in fields else None,
+            Reserved(reserved["vcpus"], reserved["memory_mib"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e
+
+
+_GROUP = frozenset(field.name for field in dataclasses.fields(GroupStats)) - {"islands"}
+
+
+def _group(fields: Mapping[str, Any]) -> GroupStats:
+    """:raises ValueError, TypeError, AttributeError, KeyError: where it is not one"""
+    islands = fields.get("islands", {"numa": 1, "nvlink": 1})
+    return GroupStats(
+        **{key: value for key, value in fields.items() if key in _GROUP},
+        islands=Islands(islands["numa"], islands["nvlink"]),
+    )
+
+
+def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
+    """:raises ValueError, TypeError: where it does not say that of so many groups"""
+    free = tuple(tuple(map(tuple, cells)) for cells in lists)
+    if len(free) != groups:
+        raise ValueError("free must have an entry for each of groups")
+    for cell in (cell for cells in free for cell in cells):
+        if len(cell) != len(topology.LEVELS) + 1:
+            raise ValueError("a place has a number for each level, and how many are there")
+        _check_numbers(number - topology.ALONE for number in cell[:-1])
+        _check_numbers(cell[-1:])
+    return free

@@ -11,7 +11,7 @@ from urllib import parse
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names, query, request
-from nova_gpu.core.request import GroupRequest
+from nova_gpu.core.request_group import GroupRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

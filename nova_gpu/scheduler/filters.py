@@ -19,7 +19,7 @@ from nova.scheduler import filters, request_filter, utils
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, names, request
+from nova_gpu.core import exception, fit, names, request
 from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core.condition import Condition
 from nova_gpu.core.request import GPURequest
@@ -123,22 +123,16 @@ def unfit(asked: GPURequest, host: HostStats | None) -> str | None:
     """Why a host that reports this is not built for what is asked, or ``None`` where it is."""
     if host is None:
         return "it reports no GPUs"
-    fitting = [
-        group.total
-        for group in host.groups
-        if asked.architecture is None or asked.architecture.matches(group.architecture)
-    ]
     for part in asked.groups:
-        if not any(total >= part.count for total in fitting):
-            there = [
-                f"{group.total} {group.architecture or 'unknown'} ({group.product}, {group.mode})"
-                for group in host.groups
+        if not any(fit.serves(group, asked, part) for group in host.groups):
+            stated = [
+                f"{key} {condition}"
+                for key, condition, prefix in asked.conditions(part)
+                if prefix != names.TRAIT_HYPERVISOR
             ]
-            return (
-                f"it has no group of {part.count} GPUs"
-                f"{f' of architecture {asked.architecture}' if asked.architecture else ''}, "
-                f"but {', '.join(there) or 'none'}"
-            )
+            wanted = f"{part.count} GPUs{' with ' if stated else ''}{', '.join(stated)}"
+            there = ", ".join(map(str, host.groups)) or "none"
+            return f"it has no group of {wanted}, but {there}"
     return None
 
 

@@ -16,7 +16,7 @@ from nova import context as nova_context
 from nova.scheduler.client import report
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.request import GroupRequest
+from nova_gpu.core.request_group import GroupRequest
 from nova_gpu.scheduler.reasons import Offer
 
 _VERSION = report.SAME_SUBTREE_VERSION

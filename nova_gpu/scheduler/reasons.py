@@ -12,10 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core import names
-from nova_gpu.core.condition import Condition
-from nova_gpu.core.request import GPURequest, GroupRequest
+from nova_gpu.core.request import GPURequest
+from nova_gpu.core.request_group import GroupRequest
 
 _NAMES_SHOWN = 8
+# What the user has asked for in the flavor's words, where that is not the word itself.
+_NOUNS = {names.GPU_ARCH: "architecture", names.HYPERVISOR: "hypervisor"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,13 +40,11 @@ def unknown_name(request: GPURequest, traits: Collection[str]) -> str | None:
     """
     if names.TRAIT_GPU not in traits:
         return "no host offers GPUs"
-    for key, condition, prefix in (
-        (names.GPU_ARCH, request.architecture, names.TRAIT_ARCHITECTURE),
-        (names.HYPERVISOR, request.hypervisor, names.TRAIT_HYPERVISOR),
-    ):
-        values = names.known_values(prefix, traits)
-        if condition and not any(condition.matches(value) for value in values):
-            return f"no host has GPUs with {key} {condition}; there are: {_listed(values)}"
+    for group in request.groups:
+        for key, condition, prefix in request.conditions(group):
+            values = names.known_values(prefix, traits)
+            if not any(condition.matches(value) for value in values):
+                return f"no host has GPUs with {key} {condition}; there are: {_listed(values)}"
     return None
 
 
@@ -120,24 +120,21 @@ def elsewhere(request: GPURequest, resources: Mapping[str, int]) -> str:
 
 
 def _wanted(request: GPURequest, group: GroupRequest) -> str:
-    parts: list[str] = []
-    _describe(parts, "architecture", request.architecture)
-    _describe(parts, "hypervisor", request.hypervisor)
-    implied = (names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR)
+    parts = []
+    # What the request filter has made traits of is told in the flavor's words.
+    implied = set()
+    for key, condition, prefix in request.conditions(group):
+        parts.append(f"{_NOUNS.get(key, key)} {condition}")
+        implied.add(prefix)
     parts += sorted(
         trait
         for trait in group.required_traits
-        if trait != names.TRAIT_GPU and not trait.startswith(implied)
+        if trait != names.TRAIT_GPU and not trait.startswith(tuple(implied))
     )
     return f"GPUs ({', '.join(parts)})" if parts else "GPUs"
 
 
-def _describe(parts: list[str], noun: str, condition: Condition | None) -> None:
-    if condition:
-        parts.append(f"{noun} {condition}")
-
-
 def _listed(values: Iterable[str]) -> str:
-    shown = sorted(values)
+    shown = sorted(values, key=lambda value: (len(value) if value.isdecimal() else 0, value))
     more = ["..."] if len(shown) > _NAMES_SHOWN else []
     return ", ".join(shown[:_NAMES_SHOWN] + more) or "none whose name is known"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from nova import objects
@@ -10,11 +11,11 @@ from nova.scheduler.host_manager import HostState
 
 from nova_gpu.core import names, request, stats
 from nova_gpu.core.request import GPURequest
-from nova_gpu.core.stats import HostStats
+from nova_gpu.core.stats import HostStats, Report
 
 # By the compute node's uuid, the string it reported last and what that says. Strings of 10,000
-# hosts and more are held, so that the next request finds them all; see :func:`of`.
-_by_node: dict[str, tuple[str, HostStats]] = {}
+# hosts and more are held, so that the next request finds them all; see :func:`report`.
+_by_node: dict[str, tuple[str, Report]] = {}
 _MOST_NODES = 100_000
 
 
@@ -33,9 +34,16 @@ def _asked(items: frozenset[tuple[str, str]]) -> GPURequest | None:
 
 
 def of(host_state: HostState) -> HostStats | None:
+    """What the host has, or ``None`` where it reports nothing of GPUs; as :func:`report`."""
+    found = report(host_state)
+    return None if found is None else found.host
+
+
+def report(host_state: HostState) -> Report | None:
     """What the host reports, or ``None`` where it reports nothing of GPUs.
 
-    Hosts that report the same share one object, which can be compared by ``is``.
+    Hosts that report the same share one object, which can be compared by ``is``, and so do those
+    that have the same.
 
     :raises InvalidStats: where its string cannot be read
     """
@@ -45,16 +53,23 @@ def of(host_state: HostState) -> HostStats | None:
     known = _by_node.get(host_state.uuid)
     if known is not None and known[0] == text:
         return known[1]
-    read = _shared(stats.loads(text))
+    read = stats.loads(text)
+    read = _shared(dataclasses.replace(read, host=_shared_host(read.host)))
     if len(_by_node) >= _MOST_NODES:
         _by_node.clear()  # nodes that are gone are in it, too
     _by_node[host_state.uuid] = (text, read)
     return read
 
 
-@functools.lru_cache(maxsize=4096)
-def _shared(read: HostStats) -> HostStats:
+@functools.lru_cache(maxsize=8192)
+def _shared(read: Report) -> Report:
     """The first of those that are equal to *read*."""
+    return read
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared_host(read: HostStats) -> HostStats:
+    """The same of what hosts have."""
     return read
 
 
@@ -62,4 +77,5 @@ def forget() -> None:
     """Everything, as after a start."""
     _by_node.clear()
     _shared.cache_clear()
+    _shared_host.cache_clear()
     _asked.cache_clear()

@@ -161,10 +161,10 @@ class HostGPUs:
             self._reconciliation.is_due = True
 
     def stats(self) -> str | None:
-        """What the scheduler's filter reads of this host, ``None`` without GPUs."""
+        """What the scheduler reads of this host, ``None`` without GPUs."""
         if not self.offer:
             return None
-        return offers.report(self.offer, self._host.get_hostname(), self.hypervisor_type)
+        return offers.report(self.offer, self.hypervisor_type, self._stock.free())
 
     # Guests
 

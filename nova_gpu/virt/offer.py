@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from nova_gpu.core import names, stats
+from nova_gpu.core import stats, topology
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 
 GONE = "it is no longer on the PCI bus"
@@ -80,19 +80,33 @@ def keeping_back(offered: Offer, reasons: Mapping[PciAddress, str]) -> Offer:
     }
 
 
-def report(offered: Offer, nodename: str, hypervisor_type: str) -> str:
-    """What the scheduler's filter reads of this host."""
+def report(
+    offered: Offer,
+    hypervisor_type: str,
+    free: Collection[PciAddress],
+    reserved: stats.Reserved = stats.NOTHING,
+) -> str:
+    """What the scheduler reads of this host.
+
+    :param free: the cards that an instance could be given now
+    """
     groups = tuple(
         stats.GroupStats(
-            provider=names.provider_name(nodename, key),
             product=group.product.key,
             architecture=group.product.architecture,
             mode=key.mode,
             total=len(group.gpus),
+            model=group.product.name,
+            memory_mib=group.product.memory_mib,
+            islands=topology.islands(group.gpus.values()),
         )
         for key, group in offered.items()
     )
-    return stats.dumps(stats.HostStats(hypervisor_type, groups))
+    cells = tuple(
+        topology.cells(gpu for address, gpu in group.gpus.items() if address in free)
+        for group in offered.values()
+    )
+    return stats.dumps(stats.Report(stats.HostStats(hypervisor_type, groups), cells, reserved))
 
 
 def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
@@ -103,7 +117,13 @@ def _with(
     group: GPUGroup | None, key: GroupKey, gpu: GPU, reason: str | None, kept: str | None = None
 ) -> GPUGroup:
     group = group or GPUGroup(key, gpu.product, {}, {})
+    product = group.product
+    if product.memory_mib != gpu.product.memory_mib:
+        # Cards of one product id may differ in it. The group is what each of them is at least.
+        known = product.memory_mib and gpu.product.memory_mib
+        memory_mib = min(product.memory_mib or 0, gpu.product.memory_mib or 0) if known else None
+        product = dataclasses.replace(product, memory_mib=memory_mib)
     ill = {**group.ill, gpu.address: reason} if reason else group.ill
     kept_back = {**group.kept_back, gpu.address: kept} if kept else group.kept_back
     gpus = {**group.gpus, gpu.address: gpu}
-    return dataclasses.replace(group, gpus=gpus, ill=ill, kept_back=kept_back)
+    return dataclasses.replace(group, product=product, gpus=gpus, ill=ill, kept_back=kept_back)

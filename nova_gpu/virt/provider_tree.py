@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import os_traits
 from nova.compute import provider_tree as nova_provider_tree
 
-from nova_gpu.core import inventory, names
-from nova_gpu.core.model import GPUGroup, GroupKey, Product
+from nova_gpu.core import inventory, names, topology
+from nova_gpu.core.model import GPUGroup, GroupKey
 from nova_gpu.virt import pool
 from nova_gpu.virt.offer import Offer
 
@@ -48,20 +48,20 @@ def publish(
     """Writes inventory, traits and devices of one group."""
     tree.update_inventory(provider_uuid, inventory.inventory(len(group.gpus), reserved))
     present = tree.data(provider_uuid).traits
-    tree.update_traits(
-        provider_uuid, traits(group.product, hypervisor_type, present) | {os_traits.OWNER_NOVA}
-    )
+    own = traits(group, hypervisor_type, present)
+    tree.update_traits(provider_uuid, own | {os_traits.OWNER_NOVA})
     devices = pool.publish(provider_uuid, group.gpus, supply)
     tree.update_resources(provider_uuid, {names.RESOURCE_CLASS: devices})
 
 
-def traits(product: Product, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
+def traits(group: GPUGroup, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
     """The traits of :func:`nova_gpu.core.inventory.traits` as Placement takes them.
 
     A standard trait is made by Placement's own os-traits alone, and one that it does not know makes
     it refuse all of the host's. The list of CUDA's compute capabilities ends before today's cards.
     """
-    wanted = inventory.traits(product, hypervisor_type, present)
+    islands = topology.islands(group.gpus.values())
+    wanted = inventory.traits(group.product, hypervisor_type, present, islands)
     takes = {each for each in wanted if os_traits.is_custom(each) or each in _STANDARD}
     return frozenset(takes | {f"{os_traits.CUSTOM_NAMESPACE}{each}" for each in wanted - takes})
 

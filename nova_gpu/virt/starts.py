@@ -14,7 +14,9 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.nodes
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, guest_options, names, request
+from nova_gpu.core import exception, guest_options, names, request, topology
+from nova_gpu.core import held as holding
+from nova_gpu.core.held import Held
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
@@ -44,7 +46,7 @@ def starting(
             # First, because the pool has them back as soon as a hold ends or is refused.
             addresses = frozenset(gpu.address for gpu in cards)
             before = stack.enter_context(gpus.held(instance.uuid, addresses))
-            _compare(gpus, instance, held)
+            _compare(gpus, instance, held, spawning=spawning, arriving=arriving)
             _make_ready(gpus, instance, cards)
             gpus.go_to_guest(addresses)
         if spawning or arriving:
@@ -107,27 +109,49 @@ def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup,
     return sorted(held, key=lambda each: each[1].address)
 
 
-def _compare(gpus: HostGPUs, instance: objects.Instance, held: list[tuple[GPUGroup, GPU]]) -> None:
-    """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds"""
+def _compare(
+    gpus: HostGPUs,
+    instance: objects.Instance,
+    held: list[tuple[GPUGroup, GPU]],
+    *,
+    spawning: bool,
+    arriving: bool,
+) -> None:
+    """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds
+    :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not have
+    """
     extra_specs = flavors.extra_specs_of(instance)
     if not held and not request.asks_for_gpus(extra_specs):
         return
     asked = request.parse(extra_specs)
+    circles = topology.circles(gpu for _, gpu in held)
     parts = [
-        request.Held(
+        Held(
             count=1,
             architecture=group.product.architecture,
-            traits=provider_tree.traits(group.product, gpus.hypervisor_type, ()),
+            traits=provider_tree.traits(group, gpus.hypervisor_type, ()),
+            model=group.product.name,
+            memory_mib=group.product.memory_mib,
+            numa_node=gpu.numa_node,
+            circle=circles[gpu.address],
         )
-        for group, _ in held
+        for group, gpu in held
     ]
-    reason = request.mismatch(asked, parts, gpus.hypervisor_type)
+    reason = holding.mismatch(asked, parts, gpus.hypervisor_type)
+    if asked and reason is None and (spawning or arriving):
+        reason = holding.other_product(asked, parts)
     if reason:
         raise exception.RequestMismatch(
             reason,
             "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was its "
             "flavor changed to one with GPUs by a resize?",
         )
+    if asked and (reason := holding.apart(asked, parts)):
+        if spawning:
+            raise exception.BetterElsewhere(None, reason, "another host may have them together")
+        if arriving:
+            # Nobody would schedule it a second time: an error would cost the instance.
+            LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
 
 
 def _make_ready(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:

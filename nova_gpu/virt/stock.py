@@ -133,6 +133,12 @@ class Stock:
             - self._bindings.refused()
         )
 
+    def free(self) -> frozenset[PciAddress]:
+        """All that an instance could be given, by what was read last"""
+        given = self._occupancy.taken() | self._occupancy.used() | self._occupancy.counted()
+        well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
+        return frozenset(well - given - self._bindings.refused())
+
     def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
         gpus = {gpu.address: gpu for gpu in self.cards()}
         return topology.places(gpus[address] for address in addresses)

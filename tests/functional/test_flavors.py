@@ -8,7 +8,7 @@ from unittest import mock
 
 from nova.tests.functional.api import client
 
-from nova_gpu.core import condition, request
+from nova_gpu.core import condition, quantity, request
 from tests.functional import base
 
 
@@ -32,6 +32,8 @@ class WordsAtTheAPITest(base.GPUServersTestBase):
             {"gpus": "2"},
             {"gpus": ">= 2", "gpu_arch": "<or> fermi <or> kepler"},
             {"hypervisor": "KVM", "hypervisor_type": "s== ironic"},
+            {"gpu:model": "A100 SXM4 80GB", "gpu:memory_mib": ">= 40960"},
+            {"gpu:topology": "nvlink", "gpu:topology_policy": "preferred"},
             {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"},
         ):
             with self.subTest(words=words):
@@ -46,6 +48,9 @@ class WordsAtTheAPITest(base.GPUServersTestBase):
             ("gpu_arch", "<all-in> fermi kepler", condition.ALLOWED),
             ("hypervisor", "s<= LXC", condition.ALLOWED),
             ("hypervisor_type", "s==", condition.ALLOWED),
+            ("gpu:model", ">= H200", condition.ALLOWED),
+            ("gpu:memory_mib", "40 GiB", quantity.ALLOWED),
+            ("gpu:topology", "socket", "any or numa or nvlink"),
         ):
             with self.subTest(key=key, value=value):
                 text = self.refusal(key, value)

@@ -8,7 +8,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base, validators
 
 from nova_gpu.api import extra_specs
-from nova_gpu.core import condition, guest_options, request
+from nova_gpu.core import condition, guest_options, quantity, request
 
 
 class ValidatorTest(unittest.TestCase):
@@ -32,6 +32,13 @@ class ValidatorTest(unittest.TestCase):
             ("hypervisor_type", "s>= a"),
             ("gpu:option_rom", "false"),
             ("gpu:option_rom", "True"),
+            ("gpu:model", "A100 SXM4 80GB"),
+            ("gpu:model", "<or> A100 SXM4 80GB <or> H200"),
+            ("gpu:memory_mib", ">= 40960"),
+            ("gpu:memory_mib", ">=40960"),
+            ("gpu:topology", "nvlink"),
+            ("gpu:topology_policy", "preferred"),
+            ("gpu:distribution", "spread"),
         ):
             with self.subTest(name=name, value=value):
                 validators.validate(name, value)
@@ -47,6 +54,12 @@ class ValidatorTest(unittest.TestCase):
             ("hypervisor_type", "s==", condition.ALLOWED),
             ("hypervisor_type", "= QEMU", condition.ALLOWED),
             ("gpu:option_rom", "perhaps", guest_options.ALLOWED_SWITCH),
+            ("gpu:model", "<or> A100 H200 <in> x", condition.ALLOWED),
+            ("gpu:memory_mib", "40 GiB", quantity.ALLOWED),
+            ("gpu:memory_mib", "s== 40960", quantity.ALLOWED),
+            ("gpu:topology", "pcie", "any or numa or nvlink"),
+            ("gpu:topology_policy", "legacy", "required or preferred"),
+            ("gpu:distribution", "random", "pack or spread"),
         ):
             with (
                 self.subTest(name=name, value=value),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nova_gpu.core import capacity
 from nova_gpu.core.capacity import Group, Host
-from nova_gpu.core.request import GroupRequest
+from nova_gpu.core.request_group import GroupRequest
 
 FERMI = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_HYPERVISOR_LXC"})
 KEPLER = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_KEPLER", "CUSTOM_GPU_HYPERVISOR_LXC"})

@@ -16,6 +16,7 @@ EACH = (
     exception.DomainsUnreadable(OTHERS),
     exception.BindingFailed(CARD, "it hangs", "reboot the host"),
     exception.CardInUse(CARD, "it is in use", "end that first", OTHERS),
+    exception.BetterElsewhere(None, "they are on two NUMA nodes", "another host may do"),
     exception.DeviceNodeMissing(CARD, "/dev/nvidia0", "make it"),
     exception.GuestFilesUnavailable("/var/lib/nova/gpu-libraries", "No space left on device"),
 )

@@ -59,6 +59,44 @@ class ExtraSpecsTest(unittest.TestCase):
                         {"resources:PGPU": "1", "trait:CUSTOM_GPU": "required"} | traits, added
                     )
 
+    def test_model_memory_and_topology_as_traits(self) -> None:
+        known = KNOWN | {
+            *("CUSTOM_GPU_MODEL_A100_SXM4_80GB", "CUSTOM_GPU_MODEL_H200"),
+            *(f"CUSTOM_GPU_MEMORY_MIB_{size}" for size in ("5301", "81920", "143771", "UNKNOWN")),
+            *(f"CUSTOM_GPU_NUMA_ISLAND_{size}" for size in (1, 4)),
+            *(f"CUSTOM_GPU_NVLINK_ISLAND_{size}" for size in (1, 2, 4, 8)),
+        }
+        nvlink = {"gpus": "4", "gpu:topology": "nvlink"}
+        for words, traits in (
+            ({"gpus": "1", "gpu:model": "s== A100 SXM4 80GB"}, {"MODEL_A100_SXM4_80GB": 1}),
+            ({"gpus": "1", "gpu:model": "<in> A100"}, {"MODEL_A100_SXM4_80GB": 1}),
+            ({"gpus": "1", "gpu:model": "<in> V100"}, None),
+            (
+                {"gpus": "1", "gpu:memory_mib": ">= 40960"},
+                {"MEMORY_MIB_5301": 0, "MEMORY_MIB_UNKNOWN": 0},
+            ),
+            ({"gpus": "1", "gpu:memory_mib": ">= 100000"}, {"MEMORY_MIB_143771": 1}),
+            ({"gpus": "1", "gpu:memory_mib": ">= 200000"}, None),
+            ({"gpus": "1", "gpu:memory_mib": "== 81920"}, {"MEMORY_MIB_81920": 1}),
+            (nvlink, {"NVLINK_ISLAND_1": 0, "NVLINK_ISLAND_2": 0}),
+            (nvlink | {"gpus": "8"}, {"NVLINK_ISLAND_8": 1}),
+            (nvlink | {"gpus": "9"}, None),
+            (nvlink | {"gpus": "1"}, {}),
+            (nvlink | {"gpu:topology_policy": "preferred"}, {}),
+            ({"gpus": "4", "gpu:topology": "numa"}, {"NUMA_ISLAND_4": 1}),
+        ):
+            with self.subTest(words=words):
+                added = spelled_out(words, known)
+                if traits is None:
+                    self.assertIsNone(added)
+                    continue
+                expected = {
+                    f"trait:CUSTOM_GPU_{trait}": "required" if is_required else "forbidden"
+                    for trait, is_required in traits.items()
+                }
+                expected |= {"resources:PGPU": words["gpus"], "trait:CUSTOM_GPU": "required"}
+                self.assertEqual(expected, added)
+
     def test_only_what_exists_is_forbidden(self) -> None:
         known = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_KEPLER"})
         added = spelled_out({"gpus": "1", "gpu_arch": "s!= volta"}, known)
@@ -70,6 +108,10 @@ class ExtraSpecsTest(unittest.TestCase):
             ({"gpu_arch": "fermi", "hypervisor": "<or> LXC"}, False),
             ({"gpu_arch": "s!= fermi"}, True),
             ({"hypervisor": "<or> LXC <or> KVM"}, True),
+            ({"gpu:model": "H200"}, False),
+            ({"gpu:memory_mib": "1"}, True),
+            ({"gpu:topology": "numa"}, False),
+            ({"gpus": "2", "gpu:topology": "numa"}, True),
         ):
             asked = request.parse({"gpus": "1"} | specs)
             assert asked is not None
@@ -125,14 +167,12 @@ class ExtraSpecsTest(unittest.TestCase):
 
     def test_every_group_of_gpus_gets_the_conditions(self) -> None:
         added = spelled_out({"resources1:PGPU": "1", "resources2:PGPU": "1", "gpu_arch": "fermi"})
-        self.assertEqual(
-            {
-                f"trait{suffix}:{trait}": "required"
-                for suffix in "12"
-                for trait in ("CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI")
-            },
-            added,
-        )
+        expected = {
+            f"trait{suffix}:{trait}": "required"
+            for suffix in "12"
+            for trait in ("CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI")
+        }
+        self.assertEqual(expected | {"group_policy": "none"}, added)
 
     def test_the_flavor_is_left_as_it_is(self) -> None:
         flavor = {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core import condition, exception, request
-from nova_gpu.core.request import GroupRequest, Held
+from nova_gpu.core.request_group import GroupRequest
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
@@ -136,6 +136,10 @@ class ParseTest(unittest.TestCase):
             ({"resources_a:PGPU": "-2"}, ["resources_a:PGPU='-2'"]),
             ({"gpu_arch": "s== fermi"}, ["gpu_arch='s== fermi'", "asks for no GPU"]),
             ({"gpu_arch": "s== fermi", "resources:PGPU": "0"}, ["asks for no GPU"]),
+            ({"gpu:model": "H200"}, ["gpu:model='H200'", "asks for no GPU"]),
+            ({"gpu:memory_mib": "1"}, ["gpu:memory_mib='1'", "asks for no GPU"]),
+            ({"gpu:topology": "numa"}, ["gpu:topology='numa'", "asks for no GPU"]),
+            ({"gpu:distribution": "pack"}, ["gpu:distribution='pack'", "asks for no GPU"]),
             ({"gpus": "1", "gpu_arch": "> fermi"}, ["gpu_arch='> fermi'"]),
             ({"gpus": "1", "hypervisor": "= LXC"}, ["hypervisor='= LXC'", "numbers"]),
             (
@@ -173,54 +177,3 @@ class ParseTest(unittest.TestCase):
         assert stated is not None
         self.assertTrue(stated.matches("QEMU"))
         self.assertFalse(stated.matches("LXC"))
-
-
-class MismatchTest(unittest.TestCase):
-    def check(
-        self, specs: dict[str, str], held: list[Held], part: str | None, host: str | None = "LXC"
-    ) -> None:
-        with self.subTest(specs=specs, held=held):
-            reason = request.mismatch(request.parse(specs), held, host)
-            if part is None:
-                self.assertIsNone(reason)
-            else:
-                self.assertIn(part, reason or "no reason")
-
-    def test_table(self) -> None:
-        fermi = Held(2, "fermi", frozenset({"CUSTOM_GPU", FERMI}))
-        kepler = Held(2, "kepler", frozenset({"CUSTOM_GPU", KEPLER}))
-        nameless = Held(2, None, frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_UNKNOWN"}))
-        two = {"gpus": "= 2"}
-        for specs, held, part in (
-            (two, [fermi], None),
-            (two, [nameless], None),
-            (two, [], "holds 0 GPUs and its flavor asks for 2"),
-            (two, [fermi, kepler], "holds 4 GPUs"),
-            ({}, [], None),
-            ({}, [fermi], "holds 2 GPUs and its flavor asks for 0"),
-            (two | {"gpu_arch": "fermi"}, [fermi], None),
-            (two | {"gpu_arch": "fermi"}, [kepler], "architecture kepler"),
-            (two | {"gpu_arch": "s!= kepler"}, [nameless], "architecture unknown"),
-            ({"gpus": "4", "gpu_arch": "fermi"}, [fermi, kepler], "architecture kepler"),
-            (two | {f"trait:{FERMI}": "required"}, [fermi], None),
-            (two | {f"trait:{FERMI}": "required"}, [kepler], FERMI),
-            (two | {f"trait:{KEPLER}": "forbidden"}, [kepler], f"!{KEPLER}"),
-            (two | {"trait:CUSTOM_GPU_OF_AN_OPERATOR": "required"}, [fermi], None),
-            (two | {"trait:HW_GPU_API_VULKAN": "required"}, [fermi], None),
-            (two | {"hypervisor": "s== LXC"}, [fermi], None),
-            (two | {"hypervisor": "s== KVM"}, [fermi], "hypervisor is LXC"),
-        ):
-            self.check(specs, held, part)
-        self.check(two | {"hypervisor": "s!= KVM"}, [fermi], "hypervisor is None", host=None)
-
-    def test_each_request_group_finds_its_own(self) -> None:
-        specs = {
-            "resources1:PGPU": "1",
-            f"trait1:{FERMI}": "required",
-            "resources2:PGPU": "1",
-            f"trait2:{KEPLER}": "required",
-        }
-        fermi = Held(1, "fermi", frozenset({FERMI}))
-        kepler = Held(1, "kepler", frozenset({KEPLER}))
-        self.check(specs, [fermi, kepler], None)
-        self.check(specs, [fermi, fermi], KEPLER)

@@ -3,54 +3,114 @@ from __future__ import annotations
 
 import json
 import unittest
+from typing import Any
 
 from nova_gpu.core import exception, stats
+from nova_gpu.core.topology import Islands
 
-GROUP = {
-    "provider": "host1_gpu_10de_1091_lxc",
+GROUP: dict[str, Any] = {
     "product": "10de:1091",
     "architecture": "fermi",
     "mode": "lxc",
     "total": 8,
+    "model": "Tesla M2090",
+    "memory_mib": 5301,
+    "islands": {"numa": 4, "nvlink": 1},
 }
+FERMI = stats.GroupStats(
+    "10de:1091", "fermi", "lxc", 8, model="Tesla M2090", memory_mib=5301, islands=Islands(numa=4)
+)
+FIRST = {"v": 1, "hypervisor": "LXC"}
+SECOND = FIRST | {"v": 2}
 
 
 class StatsTest(unittest.TestCase):
     def test_what_is_written_is_what_is_read(self) -> None:
         for groups in (
             (),
-            (stats.GroupStats("p", "10de:1091", None, "lxc", 0),),
-            (stats.GroupStats(**GROUP), stats.GroupStats("q", "1002:66a0", "gcn5", "pci", 4)),
+            (stats.GroupStats("10de:1091", None, "lxc", 0),),
+            (FERMI, stats.GroupStats("1002:66a0", "gcn5", "pci", 4)),
         ):
-            host = stats.HostStats("LXC", groups)
-            with self.subTest(groups=groups):
-                self.assertEqual(host, stats.loads(stats.dumps(host)))
+            for free, reserved in (
+                (None, stats.NOTHING),
+                (tuple(((0, 0, -1, -1, 2),) for _ in groups), stats.Reserved(2, 4096)),
+            ):
+                report = stats.Report(stats.HostStats("LXC", groups), free, reserved)
+                with self.subTest(report=report):
+                    self.assertEqual(report, stats.loads(stats.dumps(report)))
 
     def test_the_form_on_the_wire(self) -> None:
-        host = stats.HostStats("LXC", (stats.GroupStats(**GROUP),))
-        self.assertEqual(
-            {"v": 1, "hypervisor": "LXC", "groups": [GROUP]}, json.loads(stats.dumps(host))
-        )
+        host = stats.HostStats("LXC", (FERMI,))
+        self.assertEqual(SECOND | {"groups": [GROUP]}, json.loads(stats.dumps(stats.Report(host))))
+        cells = ((-1, 0, -1, -1, 4), (-1, 1, -1, -1, 3))
+        report = stats.Report(host, (cells,), stats.Reserved(vcpus=2, memory_mib=4096))
+        self.assertEqual((8, 7), (report.total, report.free_gpus))
+        more = {
+            "free": [[list(cell) for cell in cells]],
+            "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
+        }
+        self.assertEqual(SECOND | {"groups": [GROUP]} | more, json.loads(stats.dumps(report)))
+
+    def test_a_host_with_many_cards_says_it_in_few_words(self) -> None:
+        cells = tuple((number // 4, number // 4, number // 2, number, 1) for number in range(8))
+        report = stats.Report(stats.HostStats("LXC", (FERMI,)), (cells,), stats.Reserved(8, 65536))
+        self.assertLess(len(stats.dumps(report)), 500)
+
+    def test_hosts_of_the_first_version_are_read(self) -> None:
+        """A scheduler is upgraded before the compute hosts."""
+        group = {key: GROUP[key] for key in ("product", "architecture", "mode", "total")}
+        old = FIRST | {"groups": [group | {"provider": "host1_gpu_10de_1091_lxc"}]}
+        read = stats.loads(json.dumps(old))
+        self.assertEqual((stats.GroupStats("10de:1091", "fermi", "lxc", 8),), read.host.groups)
+        self.assertEqual((None, 8, 0), (read.free, read.total, read.free_gpus))
+
+    def test_what_a_later_release_adds_is_passed_over(self) -> None:
+        more = SECOND | {"groups": [GROUP | {"more": 1, "islands": {"pod": 8} | GROUP["islands"]}]}
+        self.assertEqual((FERMI,), stats.loads(json.dumps(more | {"more": []})).host.groups)
 
     def test_what_cannot_be_read_is_refused(self) -> None:
         for fields in (
             None,
             [],
             {},
-            {"v": 2, "hypervisor": "LXC", "groups": []},
-            {"v": 1, "hypervisor": None, "groups": []},
-            {"v": 1, "hypervisor": "LXC"},
-            {"v": 1, "hypervisor": "LXC", "groups": None},
-            {"v": 1, "hypervisor": "LXC", "groups": ["x"]},
-            {"v": 1, "hypervisor": "LXC", "groups": [GROUP | {"more": 1}]},
-            {"v": 1, "hypervisor": "LXC", "groups": [GROUP | {"total": "8"}]},
-            {"v": 1, "hypervisor": "LXC", "groups": [GROUP | {"total": -1}]},
-            {"v": 1, "hypervisor": "LXC", "groups": [GROUP | {"total": True}]},
-            {"v": 1, "hypervisor": "LXC", "groups": [GROUP | {"architecture": 4}]},
-            {"v": 1, "hypervisor": "LXC", "groups": [GROUP | {"provider": None}]},
+            {"v": 3, "hypervisor": "LXC", "groups": []},
+            SECOND | {"hypervisor": None, "groups": []},
+            SECOND,
+            SECOND | {"groups": None},
+            SECOND | {"groups": ["x"]},
+            *(
+                SECOND | {"groups": [GROUP | damage]}
+                for damage in (
+                    {"total": "8"},
+                    {"total": -1},
+                    {"total": True},
+                    {"architecture": 4},
+                    {"product": None},
+                    {"model": []},
+                    {"memory_mib": "5301"},
+                    {"memory_mib": -1},
+                    {"islands": None},
+                    {"islands": {"numa": 4}},
+                    {"islands": {"numa": 4, "nvlink": "8"}},
+                )
+            ),
         ):
             with self.subTest(fields=fields), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps(fields))
+        for damage in (
+            {"free": []},
+            {"free": None},
+            {"free": [[4]]},
+            {"free": [[[0, 0, 4]]]},
+            {"free": [[[-2, 0, 0, 0, 4]]]},
+            {"free": [[[0, 0, 0, 0, -4]]]},
+            {"free": [[[0, 0, 0, 0, "4"]]]},
+            {"reserved_per_free_gpu": {"vcpus": 2}},
+            {"reserved_per_free_gpu": {"vcpus": 2, "memory_mib": -1}},
+            {"reserved_per_free_gpu": 2},
+        ):
+            with self.subTest(damage=damage), self.assertRaises(exception.InvalidStats):
+                stats.loads(json.dumps(SECOND | {"groups": [GROUP]} | damage))
         for text in ("", "{", "nonsense"):
             with self.subTest(text=text), self.assertRaises(exception.InvalidStats):
                 stats.loads(text)

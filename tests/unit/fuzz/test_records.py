@@ -28,9 +28,23 @@ def _with(fields: dict[str, Any], odd: st.SearchStrategy[Any]) -> st.SearchStrat
 
 
 _ODD = base.JSON | st.sampled_from([2**64, 1e308, float("inf"), "9" * 5000])
-_GROUP = {"provider": "p", "product": "10de:1091", "architecture": None, "mode": "lxc", "total": 8}
+_GROUP = {
+    "product": "10de:1091",
+    "architecture": None,
+    "mode": "lxc",
+    "total": 8,
+    "model": "Tesla M2090",
+    "memory_mib": 5301,
+    "islands": {"numa": 4, "nvlink": 1},
+}
 _STATS = _with(
-    {"v": 1, "hypervisor": "LXC", "groups": [_GROUP]},
+    {
+        "v": 2,
+        "hypervisor": "LXC",
+        "groups": [_GROUP],
+        "free": [[[0, 0, -1, -1, 4]]],
+        "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
+    },
     st.lists(_with(_GROUP, _ODD), max_size=2) | _ODD,
 )
 _CARD_OF_NVML = {
@@ -84,9 +98,10 @@ class ReportedTest(base.FuzzTestCase):
         except exception.InvalidStats:
             return
         self.assertEqual(read, stats.loads(stats.dumps(read)))
-        for group in read.groups:
+        for group in read.host.groups:
             self.assertGreaterEqual(group.total, 0)
-            self.assertIsInstance(group.provider, str)
+            self.assertIsInstance(group.model, str | None)
+        self.assertGreaterEqual(read.free_gpus, 0)
 
     @base.fuzzed(text=_NVML.map(json.dumps) | _TEXTS)
     def test_an_answer_about_nvml(self, text: str) -> None:

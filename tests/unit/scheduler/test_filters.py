@@ -13,9 +13,9 @@ from nova_gpu.core.stats import GroupStats
 from nova_gpu.scheduler.filters import GPUFilter
 from tests.fixtures.cloud_gpus import request_spec
 
-FERMI = GroupStats("host1_gpu_10de_1091_lxc", "10de:1091", "fermi", "lxc", 4)
-KEPLER = GroupStats("host1_gpu_10de_1023_lxc", "10de:1023", "kepler", "lxc", 8)
-NAMELESS = GroupStats("host1_gpu_10de_ffff_lxc", "10de:ffff", None, "lxc", 8)
+FERMI = GroupStats("10de:1091", "fermi", "lxc", 4)
+KEPLER = GroupStats("10de:1023", "kepler", "lxc", 8)
+NAMELESS = GroupStats("10de:ffff", None, "lxc", 8)
 
 
 def host_state(
@@ -25,7 +25,8 @@ def host_state(
     state.hypervisor_type = hypervisor
     state.stats = {"num_instances": "0"}
     if groups or raw is not None:
-        text = stats.dumps(stats.HostStats(hypervisor, groups)) if raw is None else raw
+        report = stats.Report(stats.HostStats(hypervisor, groups))
+        text = stats.dumps(report) if raw is None else raw
         state.stats["nova_gpu"] = text
     state.allocation_candidates = [candidate(gpus)]
     return state
@@ -89,7 +90,14 @@ class GPUFilterTest(test.NoDBTestCase):
         self.assertFalse(self.passes(host_state(FERMI), specs | {"gpus": "1"}))
 
     def test_stats_that_cannot_be_read_never_match(self) -> None:
-        for raw in ("", "{", "[]", '{"v": 2}', '{"v": 1, "hypervisor": "LXC", "groups": [{}]}'):
+        for raw in (
+            "",
+            "{",
+            "[]",
+            '{"v": 2}',
+            '{"v": 3}',
+            '{"v": 1, "hypervisor": "LXC", "groups": [{}]}',
+        ):
             with self.subTest(raw=raw):
                 self.assertFalse(self.passes(host_state(raw=raw), {"gpus": "1"}))
                 self.assertTrue(self.passes(host_state(raw=raw), {}))

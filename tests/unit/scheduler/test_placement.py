@@ -10,7 +10,7 @@ from nova.scheduler import utils
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
-from nova_gpu.core.request import GroupRequest
+from nova_gpu.core.request_group import GroupRequest
 from nova_gpu.scheduler import placement
 from nova_gpu.scheduler.reasons import Offer
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
@@ -97,7 +97,10 @@ class AnswerTest(test.NoDBTestCase):
                 "CUSTOM_GPU_ARCH_ADA",
                 "CUSTOM_GPU_ARCH_FERMI",
                 "CUSTOM_GPU_HYPERVISOR_LXC",
+                "CUSTOM_GPU_MEMORY_MIB_UNKNOWN",
                 "CUSTOM_GPU_MODEL_TESLA",
+                "CUSTOM_GPU_NUMA_ISLAND_1",
+                "CUSTOM_GPU_NVLINK_ISLAND_1",
             },
             placement.known_traits(self.context),
         )

@@ -7,18 +7,20 @@ from nova import test
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
-from nova_gpu.core import exception, request, stats
+from nova_gpu.core import exception, request, stats, topology
 from nova_gpu.core.stats import GroupStats
 from nova_gpu.scheduler import filters, reported
 from tests.fixtures.cloud_gpus import request_spec
 
 
-def host_state(name: str, total: int = 8) -> host_manager.HostState:
-    group = GroupStats(f"{name}_gpu_10de_1091_lxc", "10de:1091", "fermi", "lxc", total)
+def host_state(
+    name: str, total: int = 8, free: tuple[topology.Cells, ...] | None = None
+) -> host_manager.HostState:
+    group = GroupStats("10de:1091", "fermi", "lxc", total)
     state = host_manager.HostState(name, name, None)
     state.uuid = uuidutils.generate_uuid()
     state.hypervisor_type = "LXC"
-    state.stats = {"nova_gpu": stats.dumps(stats.HostStats("LXC", (group,)))}
+    state.stats = {"nova_gpu": stats.dumps(stats.Report(stats.HostStats("LXC", (group,)), free))}
     return state
 
 
@@ -42,6 +44,11 @@ class ReportedTest(test.NoDBTestCase):
         one, other, third = host_state("host1"), host_state("host2"), host_state("host3", 7)
         self.assertIs(reported.of(one), reported.of(other))
         self.assertIsNot(reported.of(one), reported.of(third))
+
+    def test_hosts_that_have_the_same_share_that_whatever_is_free(self) -> None:
+        one, other = host_state("host1"), host_state("host2", free=(((0, 0, 0, 0, 4),),))
+        self.assertIsNot(reported.report(one), reported.report(other))
+        self.assertIs(reported.of(one), reported.of(other))
 
     def test_nothing_and_what_cannot_be_read(self) -> None:
         state = host_state("host1")

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import unittest
 from collections.abc import Iterable
 
+from nova_gpu.core import stats
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Product
 from nova_gpu.virt import offer
 from tests.fixtures import cards
@@ -122,3 +124,35 @@ class IncludingTest(unittest.TestCase):
         group = offer.including({}, KEPLERS, address)[KEPLERS]
         self.assertEqual({address: offer.NOT_FOUND}, group.ill)
         self.assertIsNone(group.product.architecture)
+
+
+class MemoryTest(unittest.TestCase):
+    def test_a_group_is_what_each_of_its_cards_is_at_least(self) -> None:
+        for sizes, expected in (
+            ((81920, 81920), 81920),
+            ((81920, 40960), 40960),
+            ((40960, 81920), 40960),
+            ((81920, None), None),
+            ((None, 81920), None),
+            ((None, None), None),
+        ):
+            found = [
+                cards.placed(address, product=dataclasses.replace(FERMI, memory_mib=size))
+                for address, size in zip((A, B), sizes, strict=True)
+            ]
+            with self.subTest(sizes=sizes):
+                self.assertEqual(expected, look(found, {})[FERMIS].product.memory_mib)
+
+
+class ReportTest(unittest.TestCase):
+    def test_what_there_is_and_what_is_free(self) -> None:
+        found = look(
+            [cards.placed(A, 0, product=FERMI), cards.placed(B, 0, product=FERMI)],
+            {},
+        )
+        for free, cells in (((A, B), ((-1, 0, -1, -1, 2),)), ((B,), ((-1,) * 4 + (1,),)), ((), ())):
+            report = stats.loads(offer.report(found, "LXC", cards.addresses(*free)))
+            (group,) = report.host.groups
+            with self.subTest(free=free):
+                self.assertEqual((2, 2), (group.total, group.islands.numa))
+                self.assertEqual((cells,), report.free)

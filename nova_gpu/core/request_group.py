@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The request groups of a flavor that ask for GPUs: ``resources:PGPU`` and its ``trait:``."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+
+from nova_gpu.core import exception, names
+
+MAX_GPUS = 1024
+
+# Classes that the compute node's own provider has.
+_HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT"})
+
+# The keys of nova.scheduler.utils.ResourceRequest.
+_KEY = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """One request group of the Placement query that asks for GPUs.
+
+    ``suffix`` is empty for the unsuffixed group. Of that only traits of GPUs count here, because
+    its other traits speak of the host.
+    """
+
+    suffix: str
+    count: int
+    required_traits: frozenset[str] = frozenset()
+    forbidden_traits: frozenset[str] = frozenset()
+
+
+def parse(extra_specs: Mapping[str, str]) -> dict[str, GroupRequest]:
+    """The request groups that name the resource class, by suffix.
+
+    :raises InvalidExtraSpec: for what is not a number of GPUs
+    """
+    groups = {}
+    for key, text in extra_specs.items():
+        match = _KEY.fullmatch(key)
+        if match is None or match[1] != "resources" or match[3] != names.RESOURCE_CLASS:
+            continue
+        if not re.fullmatch("[0-9]{1,9}", text.strip()) or int(text) > MAX_GPUS:
+            raise exception.InvalidExtraSpec(
+                key, text, "it is not a number of GPUs", f"N, from 0 to {MAX_GPUS}"
+            )
+        suffix = match[2] or ""
+        groups[suffix] = GroupRequest(suffix, int(text), *traits(extra_specs, suffix))
+    return groups
+
+
+def ask_for_gpus(extra_specs: Mapping[str, str]) -> bool:
+    """Whether one of them names the resource class, whatever the amount."""
+    return any(
+        (match := _KEY.fullmatch(key)) and match.group(1, 3) == ("resources", names.RESOURCE_CLASS)
+        for key in extra_specs
+    )
+
+
+def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
+    """The resource classes of devices that they ask for, each with the suffix of its group."""
+    return {
+        (match[2] or "", match[3])
+        for key, amount in extra_specs.items()
+        if (match := _KEY.fullmatch(key))
+        and match[1] == "resources"
+        and match[3] not in _HOST_CLASSES
+        and amount.strip() != "0"
+    }
+
+
+def is_gpu_trait(trait: str) -> bool:
+    """Whether *trait* speaks of GPUs and not of the host they are in."""
+    return trait == names.TRAIT_GPU or trait.startswith((f"{names.TRAIT_GPU}_", "HW_GPU_"))
+
+
+def traits(extra_specs: Mapping[str, str], suffix: str) -> tuple[frozenset[str], frozenset[str]]:
+    """(required, forbidden) of one request group. Nova ignores any other verdict; so do we."""
+    named: dict[str, set[str]] = defaultdict(set)
+    for key, verdict in extra_specs.items():
+        match = _KEY.fullmatch(key)
+        if match is None or match[1] != "trait" or (match[2] or "") != suffix:
+            continue
+        if suffix or is_gpu_trait(match[3]):
+            named[verdict].add(match[3])
+    return frozenset(named["required"]), frozenset(named["forbidden"])
