@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from nova_gpu.conf import cleaning, health
+from nova_gpu.conf import cleaning, health, scheduling
 from nova_gpu.core import mmio
 
 GROUP = cfg.OptGroup(
@@ -163,6 +163,7 @@ driver that does not let go of its card by then is reported with the card and th
 instance is scheduled to another host; nova-compute goes on.
 """,
     ),
+    *scheduling.OPTS,
     *cleaning.OPTS,
     cfg.StrOpt(
         "sysfs_root",

@@ -24,7 +24,7 @@ from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core.condition import Condition
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.stats import HostStats
-from nova_gpu.scheduler import images, reported
+from nova_gpu.scheduler import cpu_only, images, reported
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 
 LOG = logging.getLogger(__name__)
@@ -73,7 +73,14 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             text = str(e)
             return lambda host_state: _refused(host_state, text)
         if asked is None:
-            return _Hosts(None, wanted, None).pass_
+            passes = _Hosts(None, wanted, None).pass_
+            return lambda host_state: (
+                passes(host_state)
+                and (
+                    (reason := cpu_only.refusal(host_state, spec)) is None
+                    or _refused(host_state, reason)
+                )
+            )
         passes = _Hosts(asked, wanted, images.unfit_machine_type(spec)).pass_
         if asked.counted:  # so Placement was asked for them, and every candidate has them
             return passes

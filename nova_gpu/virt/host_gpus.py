@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -32,6 +33,7 @@ from nova_gpu.virt import (
     reconcile,
     releases,
     stock,
+    stranding,
     survey,
     xids,
 )
@@ -164,7 +166,22 @@ class HostGPUs:
         """What the scheduler reads of this host, ``None`` without GPUs."""
         if not self.offer:
             return None
-        return offers.report(self.offer, self.hypervisor_type, self._stock.free())
+        return offers.report(
+            self.offer, self.hypervisor_type, self._stock.free(), stranding.reserved()
+        )
+
+    def free(self) -> frozenset[PciAddress]:
+        """The cards that an instance could be given now"""
+        return self._stock.free()
+
+    @property
+    def placement(self) -> Any:
+        """Nova's client of it"""
+        return self._virtapi.reportclient
+
+    @property
+    def nodename(self) -> str:
+        return str(self._host.get_hostname())
 
     # Guests
 

@@ -20,7 +20,14 @@ from nova_gpu.core.held import Held
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import flavors, guest_pci, libvirt_errors, provider_tree, whole_cards
+from nova_gpu.virt import (
+    flavors,
+    guest_pci,
+    libvirt_errors,
+    provider_tree,
+    stranding,
+    whole_cards,
+)
 from nova_gpu.virt import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
 
@@ -47,6 +54,8 @@ def starting(
             addresses = frozenset(gpu.address for gpu in cards)
             before = stack.enter_context(gpus.held(instance.uuid, addresses))
             _compare(gpus, instance, held, spawning=spawning, arriving=arriving)
+            if spawning and not cards:
+                stranding.refuse(gpus, instance)
             _make_ready(gpus, instance, cards)
             gpus.go_to_guest(addresses)
         if spawning or arriving:

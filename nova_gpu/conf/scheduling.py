@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The [gpu] options about which host an instance comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+from nova_gpu.core.arrangement import Distribution
+
+LAST, NEVER = "last", "never"
+
+OPTS: Sequence[cfg.Opt] = (
+    cfg.StrOpt(
+        "distribution",
+        default=Distribution.PACK,
+        choices=[
+            (Distribution.PACK, "the host that has the fewest GPUs left then: large sets stay"),
+            (Distribution.SPREAD, "the host that has the most GPUs left then: few share a host"),
+        ],
+        help="""
+Which of several hosts that are equally near in topology an instance with GPUs comes to. A flavor
+says otherwise with ``gpu:distribution``. Read by nova-scheduler, where ``GPUWeigher`` is enabled.
+
+Related options:
+
+* ``[gpu]gpu_weight_multiplier``
+* ``[filter_scheduler]weight_classes``
+""",
+    ),
+    cfg.FloatOpt(
+        "gpu_weight_multiplier",
+        default=1000.0,
+        help="""
+How much the order of hosts by their GPUs counts beside Nova's other weighers, for instances with
+GPUs. With the default it comes before all of those that have their own default, which would spread
+instances by memory and CPU. 0 turns it off. An aggregate's metadata of the same name overrules it
+for its hosts. Read by nova-scheduler.
+
+Related options:
+
+* ``[filter_scheduler]ram_weight_multiplier`` and its like
+""",
+    ),
+    cfg.StrOpt(
+        "cpu_only_instances",
+        default=LAST,
+        choices=[
+            (LAST, "where no other host will do, by gpu_host_weight_multiplier"),
+            (NEVER, "GPUFilter refuses such hosts"),
+        ],
+        help="""
+When an instance without GPUs comes to a host that has some. Those that are there stay. Read by
+nova-scheduler.
+
+Related options:
+
+* ``[gpu]gpu_host_weight_multiplier``
+* ``[gpu]reserved_vcpus_per_free_gpu`` and ``[gpu]reserved_memory_mib_per_free_gpu``
+""",
+    ),
+    cfg.FloatOpt(
+        "gpu_host_weight_multiplier",
+        default=1000.0,
+        help="""
+How much instances without GPUs keep away from hosts with GPUs, beside Nova's other weighers. 0:
+they do not. An aggregate's metadata of the same name overrules it for its hosts. Read by
+nova-scheduler, where ``GPUWeigher`` is enabled.
+
+Related options:
+
+* ``[gpu]cpu_only_instances``
+""",
+    ),
+    cfg.IntOpt(
+        "reserved_vcpus_per_free_gpu",
+        default=0,
+        min=0,
+        max=4096,
+        help="""
+vCPUs of this host that instances without any device leave for each GPU that is free, so that no GPU
+stays unused for want of them. The allocation ratio counts, and what the host keeps for itself is
+not among them. Read by nova-compute, which tells the scheduler: ``GPUFilter`` refuses the host to
+such instances, and the host itself looks once more before their guests start.
+
+Related options:
+
+* ``[gpu]reserved_memory_mib_per_free_gpu``
+* ``[gpu]cpu_only_instances`` keeps them away altogether.
+* ``[DEFAULT]cpu_allocation_ratio`` and ``[DEFAULT]reserved_host_cpus``
+""",
+    ),
+    cfg.IntOpt(
+        "reserved_memory_mib_per_free_gpu",
+        default=0,
+        min=0,
+        max=1 << 24,
+        help="""
+MiB of this host's memory that instances without any device leave for each GPU that is free, as
+``[gpu]reserved_vcpus_per_free_gpu`` has it for vCPUs.
+
+Related options:
+
+* ``[gpu]reserved_vcpus_per_free_gpu``
+* ``[DEFAULT]ram_allocation_ratio`` and ``[DEFAULT]reserved_host_memory_mb``
+""",
+    ),
+)

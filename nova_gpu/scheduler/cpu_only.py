@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances without GPUs on hosts that have some."""
+
+from __future__ import annotations
+
+from nova import objects
+from nova.scheduler.host_manager import HostState
+
+from nova_gpu.conf import CONF
+from nova_gpu.conf.scheduling import NEVER
+from nova_gpu.core import exception, request, stranding
+from nova_gpu.core.stats import Report
+from nova_gpu.scheduler import reported
+
+
+def refusal(host_state: HostState, spec: objects.RequestSpec) -> str | None:
+    """Why the host is not for an instance that asks for no device, ``None`` where it is."""
+    try:
+        report = reported.report(host_state)
+    except exception.InvalidStats as e:
+        return str(e) if CONF.gpu.cpu_only_instances == NEVER else None
+    if report is None or not report.total:
+        return None
+    insists = CONF.gpu.cpu_only_instances == NEVER
+    if not insists and not report.reserved_per_free_gpu:
+        return None
+    if not request.is_cpu_only(spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}):
+        return None
+    if insists:
+        return "it has GPUs, and [gpu]cpu_only_instances is never"
+    return _stranded(host_state, spec, report)
+
+
+def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) -> str | None:
+    # Nova counts what the host keeps for itself among what is used.
+    vcpus = host_state.vcpus_total * host_state.cpu_allocation_ratio - host_state.vcpus_used
+    total_mib = host_state.total_usable_ram_mb
+    used_mib = total_mib - host_state.free_ram_mb
+    memory_mib = total_mib * host_state.ram_allocation_ratio - used_mib
+    return stranding.stranded(
+        vcpus - spec.vcpus,
+        memory_mib - spec.memory_mb,
+        report.free_gpus,
+        report.reserved_per_free_gpu,
+    )

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler weigher: the best host first.
+
+::
+
+    [filter_scheduler]
+    weight_classes = nova.scheduler.weights.all_weighers
+    weight_classes = nova_gpu.scheduler.weights.GPUWeigher
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from nova import objects
+from nova.scheduler import utils, weights
+from nova.scheduler.host_manager import HostState
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception, rank
+from nova_gpu.core.arrangement import Distribution
+from nova_gpu.core.rank import Rank
+from nova_gpu.core.request import GPURequest
+from nova_gpu.core.stats import Report
+from nova_gpu.scheduler import reported
+
+# Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.
+_NO_FREE_GPU = 0.5
+
+
+class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
+    """To instances with GPUs a host is the better the nearer the GPUs are that it would give and
+    the larger the sets that stay whole; to those without the worse the more GPUs it has free.
+
+    Hosts that are the same to a request have the same weight, and Nova's other weighers decide.
+    """
+
+    # With these Nova takes weights as they are. They have their multiplier in them already, of
+    # which there are two.
+    minval = 0.0
+    maxval = 1.0
+
+    def weigh_objects(
+        self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec
+    ) -> list[float]:
+        hosts = [each.obj for each in weighed_obj_list]
+        try:
+            asked = reported.asked(weight_properties)
+        except exception.InvalidExtraSpec:  # which no filter has let pass
+            return [0.0] * len(hosts)
+        if asked:
+            return _multiplied(hosts, with_gpus(hosts, asked), "gpu_weight_multiplier")
+        return _multiplied(hosts, without_gpus(hosts), "gpu_host_weight_multiplier")
+
+    def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
+        raise NotImplementedError("one host has no place among several")
+
+
+def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
+    """From 1, the best, in equal steps to 0, the worst. One that says nothing has 0 as well."""
+    distribution = asked.arrangement.distribution or Distribution(CONF.gpu.distribution)
+    ranks: list[Rank | None] = []
+    known: dict[Hashable, Rank] = {}
+    for host in hosts:
+        report = _report(host)
+        if report is None:
+            ranks.append(None)
+            continue
+        found = known.get(id(report))
+        if found is None:
+            found = known[id(report)] = rank.rank(asked, report, distribution)
+        if distribution is Distribution.SPREAD:
+            # What is free is told once a period. Meanwhile this tells equal hosts apart.
+            found = (*found, host.num_instances)
+        ranks.append(found)
+    order = sorted({each for each in ranks if each is not None})
+    steps = len(order) - 1 if None not in ranks else len(order)
+    weight_by_rank = {each: 1 - n / steps if steps else 1.0 for n, each in enumerate(order)}
+    return [0.0 if each is None else weight_by_rank[each] for each in ranks]
+
+
+def without_gpus(hosts: Sequence[HostState]) -> list[float]:
+    """1 of a host without GPUs, 1/2 of one that has none free, and 0 of the one with most."""
+    reports = [_report(host) for host in hosts]
+    most = max((report.free_gpus for report in reports if report), default=0)
+    return [
+        _NO_FREE_GPU * (1 - report.free_gpus / most if most else 1)
+        if report and report.total
+        else 1.0
+        for report in reports
+    ]
+
+
+def _report(host: HostState) -> Report | None:
+    try:
+        return reported.report(host)
+    except exception.InvalidStats:
+        return None
+
+
+def _multiplied(hosts: Sequence[HostState], raw_weights: Sequence[float], name: str) -> list[float]:
+    default = getattr(CONF.gpu, name)
+    return [
+        weight and weight * utils.get_weight_multiplier(host, name, default)
+        for host, weight in zip(hosts, raw_weights, strict=True)
+    ]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which host instances come to, with the real scheduler, Placement and compute hosts."""
+
+from __future__ import annotations
+
+from nova_gpu.conf import CONF
+from tests.functional import base
+from tests.functional.readings import Server
+
+
+class SchedulingTestBase(base.GPUServersTestBase):
+    def _setup_scheduler_service(self) -> object:
+        classes = [
+            *CONF.filter_scheduler.weight_classes,
+            "nova_gpu.scheduler.weights.GPUWeigher",
+        ]
+        self.flags(weight_classes=classes, group="filter_scheduler")
+        return super()._setup_scheduler_service()
+
+    def host_of(self, server: Server) -> str:
+        host: str = self._show_server(server)["OS-EXT-SRV-ATTR:host"]
+        return host
+
+    def hosts_of(self, count: int, flavor: str) -> list[str]:
+        """Where so many instances come up, one after another, each seen by a period"""
+        found = []
+        for _ in range(count):
+            found.append(self.host_of(self.boot(flavor)))
+            self.period(found[-1])
+        return found
+
+
+class WeigherTest(SchedulingTestBase):
+    def test_pack_spread_and_last(self) -> None:
+        self.start_host("gpu1")
+        self.start_host("gpu2")
+        self.start_host("plain", machine="cpu-only")
+        one = self.gpu_flavor(1)
+        (first,) = self.hosts_of(1, one)
+        (other,) = {"gpu1", "gpu2"} - {first}
+        # Four are a whole socket on either, and the host that is in use already has one.
+        self.assertEqual([first, first], self.hosts_of(2, one))
+        self.assertEqual([first, other], self.hosts_of(2, self.gpu_flavor(4)))
+        spread = self.flavor(**{"gpus": "1", "gpu:distribution": "spread"})
+        # One of eight is left on the first, four on the other.
+        self.assertEqual([other], self.hosts_of(1, spread))
+        self.assertEqual(["plain"], self.hosts_of(1, self.flavor()))
+        self.flags(cpu_only_instances="never", group="gpu")
+        self.assertEqual(["plain"], self.hosts_of(1, self.flavor()))
+        self.boot_refused(self.flavor(), az=f"nova:{first}")
+        self.flags(cpu_only_instances="last", group="gpu")
+        server = self.boot(self.flavor(), az=f"nova:{first}")
+        self.assertEqual(first, self.host_of(server))
+
+
+class StrandingTest(SchedulingTestBase):
+    """A host of 15 GiB: eight free GPUs that keep 1800 MiB each leave little for others."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(reserved_memory_mib_per_free_gpu=1800, group="gpu")
+        self.start_host("gpu")
+
+    def large(self) -> str:
+        size = {"memory_mb": 4096, "vcpu": 1, "disk": 1, "ephemeral": 0}
+        return str(self._create_flavor(**size))
+
+    def test_the_filter_refuses_what_would_strand_gpus(self) -> None:
+        large = self.large()
+        self.boot_refused(large)
+        # The GPUs' own instances may have it, and what fits beside them comes up.
+        self.boot(self.flavor())
+        self.boot(self.gpu_flavor(8))
+        self.period("gpu")
+        self.assertEqual("gpu", self.host_of(self.boot(large)))
+
+    def test_the_host_looks_once_more(self) -> None:
+        server = self.boot(self.gpu_flavor(8))
+        self.period("gpu")
+        self._delete_server(server)
+        # What the host reported is a period old: no GPU was free.
+        fault = self.boot_refused(self.large())
+        self.assertIn("Exceeded maximum number of retries", fault)
+        self.start_host("plain", machine="cpu-only")
+        self.assertEqual("plain", self.host_of(self.boot(self.large())))

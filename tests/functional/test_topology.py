@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs that are near each other, from sysfs and NVML to the flavor that insists on it."""
+
+from __future__ import annotations
+
+import fixtures
+
+from nova_gpu.core.model import Link, LinkType, PciAddress
+from nova_gpu.host import nvml
+from tests.functional import base
+from tests.functional.test_scheduling import SchedulingTestBase
+
+FIRST, SECOND = base.FIRST_SOCKET, base.SECOND_SOCKET
+BOARD = ("0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0", "0000:5d:00.0")
+
+
+class TopologyTest(SchedulingTestBase):
+    def near(self, gpus: int, topology: str, policy: str = "required") -> str:
+        words = {"gpu:topology": topology, "gpu:topology_policy": policy}
+        return self.flavor(gpus=f"= {gpus}", **words)
+
+    def test_numa_nodes_and_switches(self) -> None:
+        self.start_host(machine="switched-8")
+        (uuid,) = self.groups().values()
+        traits = self._get_provider_traits(uuid)
+        self.assertIn("CUSTOM_GPU_NUMA_ISLAND_4", traits)
+        self.assertIn("CUSTOM_GPU_NVLINK_ISLAND_1", traits)
+        for gpus, topology, part in (
+            (5, "numa", "gpu:topology numa, islands of >= 5; there are: 4"),
+            (2, "nvlink", "gpu:topology nvlink, islands of >= 2; there are: 1"),
+        ):
+            with self.subTest(topology=topology):
+                self.assertIn(part, self.boot_refused(self.near(gpus, topology)))
+        one = self.boot(self.near(1, "nvlink"))
+        self.assertGPUs(one, FIRST[:1])
+        # Two behind one switch, and not what is left of the pair.
+        self.assertGPUs(self.boot(self.near(2, "numa")), FIRST[2:])
+        self.assertGPUs(self.boot(self.near(4, "numa")), SECOND)
+
+    def test_a_race_that_left_a_worse_set(self) -> None:
+        """One GPU is free less on either socket: Placement has six, the host no four together."""
+        # The worst host first, as if the scheduler had not yet heard of it.
+        self.flags(gpu_weight_multiplier=-1000.0, group="gpu")
+        self.start_host()
+        whole, on_second = self.boot(self.gpu_flavor(4)), self.boot(self.gpu_flavor(1))
+        self.assertGPUs(on_second, SECOND[:1])
+        self._delete_server(whole)
+        rest = self.boot(self.gpu_flavor(3))
+        self.assertGPUs(rest, SECOND[1:])
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), FIRST[:1])
+        self._delete_server(rest)
+        self.period()
+        fault = self.boot_refused(self.near(4, "numa"))
+        self.assertIn("Exceeded maximum number of retries", fault)
+        self.start_host("host2")
+        server = self.boot(self.near(4, "numa"))
+        self.assertGPUs(server, FIRST, host="host2")
+        actions = self.api.get_instance_actions(server["id"])
+        url = f"/servers/{server['id']}/os-instance-actions/{actions[0]['request_id']}"
+        events = self.api.api_get(url).body["instanceAction"]["events"]
+        runs = [each["host"] for each in events if each["event"].endswith("build_and_run_instance")]
+        self.assertEqual({"host1", "host2"}, set(runs))
+        # Who only prefers it takes what there is.
+        preferring = self.boot(self.near(4, "numa", "preferred"))
+        self.assertGPUs(preferring, [*FIRST[1:], SECOND[1]])
+
+    def test_nvlinks(self) -> None:
+        addresses = [PciAddress.parse(each) for each in BOARD]
+        pairs = dict(zip(addresses, [addresses[n ^ 1] for n in range(4)], strict=True))
+        facts = {
+            address: nvml.NvmlFacts(links=(Link(peer, LinkType.NVLINK, 4),))
+            for address, peer in pairs.items()
+        }
+        # No library without a card: tests/unit/host/test_nvml.py has the real child process.
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvml.query", lambda timeout_s: facts))
+        self.flags(nvml=True, group="gpu")
+        self.start_host(machine="h200-8")
+        self.assertGPUs(self.boot(self.near(2, "nvlink")), BOARD[:2])
+        fault = self.boot_refused(self.near(4, "nvlink"))
+        self.assertIn("gpu:topology nvlink, islands of >= 4; there are: 2", fault)
+        # One without links goes before half of a pair.
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), ["0000:9b:00.0"])
+        self.assertGPUs(self.boot(self.near(2, "nvlink")), BOARD[2:])

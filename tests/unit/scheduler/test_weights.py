@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import itertools
+import pathlib
+import random
+from collections.abc import Mapping, Sequence
+
+from nova import objects, test
+from nova.scheduler import host_manager
+from nova.scheduler import weights as nova_weights
+from oslo_utils import uuidutils
+
+from nova_gpu.core import choose, rank, request, stats, topology
+from nova_gpu.core.arrangement import Distribution
+from nova_gpu.core.model import GPU
+from nova_gpu.core.stats import GroupStats
+from nova_gpu.core.topology import Islands
+from nova_gpu.scheduler import reported
+from nova_gpu.scheduler.weights import GPUWeigher
+from tests.fixtures import cards
+from tests.fixtures.cloud_gpus import request_spec
+
+DOC = pathlib.Path(__file__).parents[3] / "doc/source/admin/scheduling.rst"
+GROUP = GroupStats("10de:1091", "fermi", "lxc", 8, islands=Islands(numa=4, nvlink=2))
+
+
+def free_gpus(first: int, second: int, *, linked: bool = False) -> list[GPU]:
+    """So many on NUMA nodes 0 and 1; *linked*: all to all"""
+    buses = [*range(first), *range(8, 8 + second)]
+    names = {bus: f"0000:{bus:02x}:00.0" for bus in buses}
+    return [
+        cards.placed(name, bus // 8, [names[each] for each in buses if linked and each != bus])
+        for bus, name in names.items()
+    ]
+
+
+def host(
+    name: str, gpus: Sequence[GPU] | None, aggregate: Mapping[str, str] | None = None
+) -> host_manager.HostState:
+    state = host_manager.HostState(name, name, None)
+    state.uuid = uuidutils.generate_uuid()
+    state.stats = {}
+    if gpus is not None:
+        report = stats.Report(stats.HostStats("LXC", (GROUP,)), (topology.cells(gpus),))
+        state.stats["nova_gpu"] = stats.dumps(report)
+    if aggregate:
+        state.aggregates = [objects.Aggregate(name="a", metadata=dict(aggregate))]
+    return state
+
+
+HOSTS = {"A": (4, 4), "B": (3, 4), "C": (0, 2), "D": (1, 4), "E": (2, 2), "F": (1, 1), "G": (2, 0)}
+NUMA = {"gpu:topology": "numa", "gpu:topology_policy": "preferred"}
+
+# What the documentation shows: extra specs, and the hosts that there are.
+EXAMPLES = (
+    ({"gpus": "1"}, "ABCD"),
+    ({"gpus": "4"}, "ABCDE"),
+    ({"gpus": "1", "gpu:distribution": "spread"}, "ABCD"),
+    ({"gpus": "2"}, "FG"),
+    ({"gpus": "2"} | NUMA, "FG"),
+    ({}, "XZCA"),
+)
+
+
+class GPUWeigherTest(test.NoDBTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        reported.forget()
+
+    def weighed(
+        self, hosts: Sequence[host_manager.HostState], specs: Mapping[str, str]
+    ) -> list[tuple[str, float]]:
+        """As Nova weighs them, the best first"""
+        found = nova_weights.HostWeightHandler().get_weighed_objects(
+            [GPUWeigher()], hosts, request_spec(specs)
+        )
+        return [(each.obj.host, each.weight) for each in found]
+
+    def order(self, hosts: Sequence[host_manager.HostState], **specs: str) -> list[str]:
+        return [name for name, _ in self.weighed(hosts, specs)]
+
+    def named(self, name: str) -> host_manager.HostState:
+        if name in "XZ":
+            return host(name, None if name == "X" else [])
+        return host(name, free_gpus(*HOSTS[name], linked=name == "F"))
+
+    def test_the_examples_of_the_documentation(self) -> None:
+        text = DOC.read_text()
+        for specs, names in EXAMPLES:
+            lines = ["    host  free  weight"]
+            for name, weight in self.weighed([self.named(each) for each in names], specs):
+                free = {"X": "-", "Z": "0+0"}.get(name) or "+".join(map(str, HOSTS[name]))
+                lines.append(f"    {name}     {free:<5}{weight:7.0f}")
+            with self.subTest(specs=specs):
+                self.assertIn("\n".join(lines) + "\n\n", text)
+
+    def test_a_host_that_says_nothing_comes_last(self) -> None:
+        old = host("old", None)
+        old.stats["nova_gpu"] = stats.dumps(stats.Report(stats.HostStats("LXC", (GROUP,))))
+        broken, without = host("broken", None), host("without", None)
+        broken.stats["nova_gpu"] = "{"
+        full = host("full", [])
+        found = dict(self.weighed([broken, without, old, full, self.named("A")], {"gpus": "1"}))
+        self.assertEqual(
+            {"A": 1000.0, "old": 500.0, "full": 500.0, "broken": 0.0, "without": 0.0}, found
+        )
+
+    def test_multipliers(self) -> None:
+        self.flags(gpu_weight_multiplier=5.0, gpu_host_weight_multiplier=2.0, group="gpu")
+        metadata = {"gpu_weight_multiplier": "7", "gpu_host_weight_multiplier": "-3"}
+        for specs, expected in (({"gpus": "8"}, (5.0, 7.0)), ({}, (2.0, -3.0))):
+            gpus = free_gpus(4, 4) if specs else None
+            hosts = [host("plain", gpus), host("odd", gpus, metadata)]
+            with self.subTest(specs=specs):
+                found = dict(self.weighed([*hosts, self.named("Z")], specs))
+                self.assertEqual(expected, (found["plain"], found["odd"]))
+
+    def test_by_the_option_or_the_flavor(self) -> None:
+        hosts = [self.named(each) for each in "ABCD"]
+        self.flags(distribution="spread", group="gpu")
+        self.assertEqual(["A", "B", "D", "C"], self.order(hosts, gpus="1"))
+        packed = {"gpus": "1", "gpu:distribution": "pack"}
+        self.assertEqual(["D", "C", "B", "A"], self.order(hosts, **packed))
+
+    def test_spreading_within_a_period(self) -> None:
+        hosts = [self.named("A"), self.named("B"), self.named("A")]
+        hosts[0].num_instances, hosts[2].host = 1, "A2"
+        spread = {"gpus": "1", "gpu:distribution": "spread"}
+        self.assertEqual(["A2", "A", "B"], self.order(hosts, **spread))
+
+    def test_equal_hosts_are_left_to_nova(self) -> None:
+        for specs in ({"gpus": "1"}, {}):
+            found = self.weighed([self.named("A"), self.named("A")], specs)
+            self.assertEqual(found[0][1], found[1][1])
+
+    def test_a_flavor_that_nobody_can_read(self) -> None:
+        found = self.weighed([self.named("A"), self.named("B")], {"gpus": "many"})
+        self.assertEqual([0.0, 0.0], [weight for _, weight in found])
+
+    def test_against_brute_force(self) -> None:
+        """On random hosts the best is the one whose best set, of all that there are, is best."""
+        draw = random.Random(20261121)
+        for _ in range(25):
+            free = {
+                str(number): free_gpus(
+                    draw.randint(0, 3), draw.randint(0, 3), linked=draw.random() < 0.3
+                )
+                for number in range(6)
+            }
+            hosts = [host(name, gpus) for name, gpus in free.items()]
+            for count, distribution in itertools.product((1, 2, 3, 5), Distribution):
+                specs = {"gpus": str(count), "gpu:distribution": distribution.value}
+                expected = {n: _brute_force(gpus, count, distribution) for n, gpus in free.items()}
+                order = self.order(hosts, **specs)
+                with self.subTest(free=free, specs=specs):
+                    found = [expected[name] for name in order]
+                    self.assertEqual(sorted(found), found)
+
+
+def _brute_force(gpus: Sequence[GPU], count: int, distribution: Distribution) -> tuple[object, ...]:
+    if len(gpus) < count:
+        return (1,)
+    places = topology.places(gpus)
+    costs = []
+    for subset in itertools.combinations(places, count):
+        cost = []
+        for level in topology.LEVELS:
+            key = {a: a if p[level] == topology.ALONE else p[level] for a, p in places.items()}
+            islands = [{a for a in places if key[a] == each} for each in {key[a] for a in subset}]
+            broken = sum(len(each) for each in islands if each - set(subset))
+            cost.append((len(islands), broken))
+        costs.append(cost)
+    best = min(costs)
+    left = len(gpus) - count
+    if distribution is Distribution.PACK:
+        return (0, best, left)
+    return (0, [n for n, _ in best], -left, [broken for _, broken in best])
+
+
+class RankTest(test.NoDBTestCase):
+    def test_two_groups_of_a_flavor_add_up(self) -> None:
+        specs = {"resources1:PGPU": "2", "resources2:PGPU": "4"}
+        asked = request.parse(specs)
+        assert asked
+        cells = topology.cells(free_gpus(4, 4))
+        report = stats.Report(stats.HostStats("LXC", (GROUP,)), (cells,))
+        costs = choose.costs(cells)
+        both = tuple(map(sum, zip(costs[2], costs[4], strict=True)))
+        self.assertEqual((0, 0, *both, 2), rank.rank(asked, report, Distribution.PACK))
