@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from nova import weights
 from nova.scheduler import filters, host_manager
 from nova.scheduler.filters import (
     aggregate_instance_extra_specs,
@@ -20,6 +21,7 @@ from nova.scheduler.filters import (
 from benchmarks import host_states, report
 from nova_gpu.scheduler import reported
 from nova_gpu.scheduler.filters import GPUFilter
+from nova_gpu.scheduler.weights import GPUWeigher
 
 Hosts = Sequence[host_manager.HostState]
 
@@ -44,6 +46,12 @@ def rows(number: int, runs: int) -> Iterator[report.Row]:
 
         return call
 
+    weighed = [weights.WeighedObject(host, 0.0) for host in hosts]
+
+    def both() -> None:
+        ours()
+        GPUWeigher().weigh_objects(weighed, spec)
+
     ours = filtering(GPUFilter())
     forget()
     first_us = _took_us(ours, number)
@@ -57,11 +65,14 @@ def rows(number: int, runs: int) -> Iterator[report.Row]:
         "PciPassthroughFilter": filtering(pci_passthrough_filter.PciPassthroughFilter(), alias),
         "a filter that does nothing": filtering(Nothing()),
     }
-    took = _medians_us([ours, *others.values()], hosts, runs)
-    for name, other in zip(others, took[1:], strict=True):
+    took = _medians_us([ours, both, *others.values()], hosts, runs)
+    for name, other in zip(others, took[2:], strict=True):
         yield report.Row(f"{number:,} hosts: GPUFilter, {name}", took[0], other, "us/host")
+    stock = took[2]
+    name = f"{number:,} hosts: GPUFilter and GPUWeigher, {next(iter(others))}"
+    yield report.Row(name, took[1], stock, "us/host")
     yield report.Row(f"{number:,} hosts: GPUFilter, first time", first_us, None, "us/host")
-    yield report.Row(f"{number:,} hosts: what is kept", _kept_kb(ours, hosts), None, "KB/host")
+    yield report.Row(f"{number:,} hosts: what is kept", _kept_kb(both, hosts), None, "KB/host")
 
 
 def forget() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 from collections.abc import Mapping, Sequence
 
 from nova import objects
@@ -102,6 +103,13 @@ def _state(name: str, aggregate: objects.Aggregate) -> host_manager.HostState:
     return state
 
 
+def _free(name: str) -> frozenset[model.PciAddress]:
+    """Any of a host's cards, the same in every run"""
+    (group,) = _offer().values()
+    draw = random.Random(name)
+    return frozenset(draw.sample(sorted(group.gpus), draw.randint(0, len(group.gpus))))
+
+
 def _compute_node(name: str) -> objects.ComputeNode:
     stats = {"num_instances": "0", "io_workload": "0", "failed_builds": "0"}
     return objects.ComputeNode(
@@ -123,7 +131,7 @@ def _compute_node(name: str) -> objects.ComputeNode:
         cpu_info="",
         numa_topology=None,
         supported_hv_specs=[objects.HVSpec(arch="x86_64", hv_type="qemu", vm_mode="hvm")],
-        stats={**stats, names.STATS: offer.report(_offer(), name, "QEMU")},
+        stats={**stats, names.STATS: offer.report(_offer(), "QEMU", _free(name))},
         metrics="[]",
         cpu_allocation_ratio=1.0,
         ram_allocation_ratio=1.0,
@@ -144,6 +152,9 @@ def _compute_node(name: str) -> objects.ComputeNode:
 
 def _offer() -> offer.Offer:
     addresses = [model.PciAddress.parse(f"0000:{0x10 + index:02x}:00.0") for index in range(GPUS)]
-    gpus = {address: model.GPU(address, PRODUCT, class_code=0x030200) for address in addresses}
+    gpus = {
+        address: model.GPU(address, PRODUCT, class_code=0x030200, numa_node=index // 4)
+        for index, address in enumerate(addresses)
+    }
     key = model.GroupKey(PRODUCT.vendor_id, PRODUCT.product_id, model.DeliveryMode.PCI)
     return {key: model.GPUGroup(key, PRODUCT, gpus, {})}

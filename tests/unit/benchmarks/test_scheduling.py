@@ -22,8 +22,9 @@ class SchedulingTest(unittest.TestCase):
         done = subprocess.run([*command, "--hosts", "1000"], capture_output=True, text=True)
         self.assertEqual(0, done.returncode, done.stderr)
         rows = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
-        stock = rows["1,000 hosts: GPUFilter, ComputeCapabilitiesFilter"]
-        self.assertGreater(stock["ratio"], 1, stock)
+        for ours in ("GPUFilter", "GPUFilter and GPUWeigher"):
+            stock = rows[f"1,000 hosts: {ours}, ComputeCapabilitiesFilter"]
+            self.assertGreater(stock["ratio"], 1, stock)
         kept = rows["1,000 hosts: what is kept"]
         self.assertEqual("KB/host", kept["unit"])
         self.assertLess(kept["ours"], 2)
