@@ -33,7 +33,8 @@ def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
     parts = [_of_part(asked, part, report) for part in asked.groups]
     full, apart = (sum(numbers) for numbers in list(zip(*parts, strict=True))[:2])
     cost = tuple(map(sum, zip(*(cost for _, _, cost in parts), strict=True)))
-    left = report.free_gpus - asked.count
+    # Of hosts that are full none is better than another.
+    left = 0 if full else report.free_gpus - asked.count
     if distribution is Distribution.PACK:
         return (full, apart, *cost, left)
     return (full, apart, *cost[0::2], -left, *cost[1::2])

@@ -47,19 +47,23 @@ class WeigherTest(SchedulingTestBase):
         self.assertEqual(["plain"], self.hosts_of(1, self.flavor()))
         self.flags(cpu_only_instances="never", group="gpu")
         self.assertEqual(["plain"], self.hosts_of(1, self.flavor()))
-        self.boot_refused(self.flavor(), az=f"nova:{first}")
+        self.boot_refused(self.flavor(), host=first)
         self.flags(cpu_only_instances="last", group="gpu")
-        server = self.boot(self.flavor(), az=f"nova:{first}")
+        server = self.boot(self.flavor(), host=first)
         self.assertEqual(first, self.host_of(server))
 
 
 class StrandingTest(SchedulingTestBase):
-    """A host of 15 GiB: eight free GPUs that keep 1800 MiB each leave little for others."""
+    """A host whose eight free GPUs keep all but 3200 MiB of its memory."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.flags(reserved_memory_mib_per_free_gpu=1800, group="gpu")
         self.start_host("gpu")
+        memory = self._get_provider_inventory(self.compute_rp_uuids["gpu"])["MEMORY_MB"]
+        capacity = (memory["total"] - memory["reserved"]) * memory["allocation_ratio"]
+        kept = int(capacity - 3200) // 8
+        self.flags(reserved_memory_mib_per_free_gpu=kept, group="gpu")
+        self.period("gpu")
 
     def large(self) -> str:
         size = {"memory_mb": 4096, "vcpu": 1, "disk": 1, "ephemeral": 0}

@@ -4,11 +4,11 @@ from __future__ import annotations
 import itertools
 import random
 import unittest
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from nova_gpu.core import choose, topology
 from nova_gpu.core.model import GPU, PciAddress
-from tests.fixtures import cards
+from tests.fixtures import brute_force, cards
 
 
 def bus(number: int) -> str:
@@ -87,11 +87,10 @@ class BruteForceTest(unittest.TestCase):
             self.assertEqual(4, len(set(topology.nesting(list(places.values())))))
             alike = choose.costs(topology.cells(free))
             for count in range(len(free) + 1):
-                subsets = itertools.combinations(sorted(places), count)
-                best = min((_cost(subset, places), subset) for subset in subsets)
+                best = brute_force.best(count, places)
                 chosen = choose.choose(places.keys(), count, places)
                 with self.subTest(host=number, places=places, count=count):
-                    self.assertEqual(best, (_cost(chosen, places), chosen))
+                    self.assertEqual(best, (brute_force.cost(chosen, places), chosen))
                     self.assertEqual(best[0], alike[count])
 
     def test_circles_that_cross_numa_nodes(self) -> None:
@@ -104,9 +103,8 @@ class BruteForceTest(unittest.TestCase):
             for count in range(len(free) + 1):
                 chosen = choose.choose(places.keys(), count, places)
                 self.assertEqual(count, len(set(chosen)))
-                subsets = itertools.combinations(places, count)
-                fewest = min(_cost(subset, places)[0] for subset in subsets)
-                self.assertEqual(fewest, _cost(chosen, places)[0])
+                fewest = brute_force.best(count, places)[0][0]
+                self.assertEqual(fewest, brute_force.cost(chosen, places)[0])
 
 
 def _some(draw: random.Random, gpus: list[GPU]) -> list[GPU]:
@@ -138,18 +136,3 @@ def _random_host(draw: random.Random, layout: str) -> list[GPU]:
             )
         )
     return gpus
-
-
-def _cost(
-    addresses: Collection[PciAddress], places: Mapping[PciAddress, topology.Place]
-) -> tuple[int, ...]:
-    """As the module's docstring has it, counted one by one"""
-    numbers: list[int] = []
-    for level in topology.LEVELS:
-        islands: dict[object, set[PciAddress]] = {}
-        for address, place in places.items():
-            key = address if place[level] == topology.ALONE else place[level]
-            islands.setdefault(key, set()).add(address)
-        touched = [each for each in islands.values() if each & set(addresses)]
-        numbers += [len(touched), sum(len(each) for each in touched if each - set(addresses))]
-    return tuple(numbers)

@@ -21,13 +21,20 @@ _TRAITS = st.sampled_from(
         "CUSTOM_GPU_ARCH_FERMI",
         "CUSTOM_GPU_ARCH_UNKNOWN",
         "CUSTOM_GPU_HYPERVISOR_LXC",
+        "CUSTOM_GPU_MODEL_FERMI",
+        "CUSTOM_GPU_MEMORY_MIB_5301",
+        "CUSTOM_GPU_MEMORY_MIB_UNKNOWN",
+        "CUSTOM_GPU_NUMA_ISLAND_2",
         "HW_GPU_API_VULKAN",
         "HW_CPU_X86_AVX",
     ]
 )
 _KEYS = (
     st.sampled_from(
-        [names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE, names.OPTION_ROM]
+        [
+            *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
+            *(names.OPTION_ROM, names.MODEL, names.MEMORY_MIB, names.TOPOLOGY),
+        ]
     )
     | _SUFFIX.map(lambda suffix: f"resources{suffix}:PGPU")
     | st.sampled_from(["resources:VCPU", "resources:VGPU", "group_policy", "hw:mem_page_size"])
@@ -45,6 +52,10 @@ _ASKING = st.fixed_dictionaries(
         names.GPUS: st.integers(1, 4).map(str),
         names.GPU_ARCH: st.sampled_from(_NAMES) | _VALUES,
         names.HYPERVISOR: st.sampled_from(_NAMES) | _VALUES,
+        names.MODEL: st.sampled_from(_NAMES) | _VALUES,
+        names.MEMORY_MIB: st.sampled_from([">= 1", "== 5301", "<= 9", "7"]) | _VALUES,
+        names.TOPOLOGY: st.sampled_from(["any", "numa", "nvlink"]),
+        names.TOPOLOGY_POLICY: st.sampled_from(["required", "preferred"]),
         "resources:PGPU": st.integers(0, 4).map(str),
         "resources1:PGPU": st.integers(0, 4).map(str),
         "resources:VGPU": st.sampled_from(["0", "1"]),
@@ -99,9 +110,9 @@ class FlavorTest(base.FuzzTestCase):
             elif validator.name == names.OPTION_ROM:
                 guest_options.option_rom({names.OPTION_ROM: value})
             elif validator.name != names.HYPERVISOR_TYPE:
-                read = request.parse({names.GPUS: "1", validator.name: value})
-                assert read is not None
-                self.assertTrue(read.architecture or read.hypervisor)
+                plain = {names.GPUS: "1", names.TOPOLOGY: "any"}
+                read = request.parse(plain | {validator.name: value})
+                self.assertIsNotNone(read)
 
     @base.fuzzed(value=_VALUES, name=st.none() | st.sampled_from(_NAMES) | base.TEXT)
     def test_what_is_not_known_satisfies_nothing(self, value: str, name: str | None) -> None:

@@ -18,7 +18,7 @@ from nova_gpu.core.stats import GroupStats
 from nova_gpu.core.topology import Islands
 from nova_gpu.scheduler import reported
 from nova_gpu.scheduler.weights import GPUWeigher
-from tests.fixtures import cards
+from tests.fixtures import brute_force, cards
 from tests.fixtures.cloud_gpus import request_spec
 
 DOC = pathlib.Path(__file__).parents[3] / "doc/source/admin/scheduling.rst"
@@ -151,31 +151,13 @@ class GPUWeigherTest(test.NoDBTestCase):
             hosts = [host(name, gpus) for name, gpus in free.items()]
             for count, distribution in itertools.product((1, 2, 3, 5), Distribution):
                 specs = {"gpus": str(count), "gpu:distribution": distribution.value}
-                expected = {n: _brute_force(gpus, count, distribution) for n, gpus in free.items()}
+                expected = {
+                    name: brute_force.rank(gpus, count, distribution) for name, gpus in free.items()
+                }
                 order = self.order(hosts, **specs)
                 with self.subTest(free=free, specs=specs):
                     found = [expected[name] for name in order]
                     self.assertEqual(sorted(found), found)
-
-
-def _brute_force(gpus: Sequence[GPU], count: int, distribution: Distribution) -> tuple[object, ...]:
-    if len(gpus) < count:
-        return (1,)
-    places = topology.places(gpus)
-    costs = []
-    for subset in itertools.combinations(places, count):
-        cost = []
-        for level in topology.LEVELS:
-            key = {a: a if p[level] == topology.ALONE else p[level] for a, p in places.items()}
-            islands = [{a for a in places if key[a] == each} for each in {key[a] for a in subset}]
-            broken = sum(len(each) for each in islands if each - set(subset))
-            cost.append((len(islands), broken))
-        costs.append(cost)
-    best = min(costs)
-    left = len(gpus) - count
-    if distribution is Distribution.PACK:
-        return (0, best, left)
-    return (0, [n for n, _ in best], -left, [broken for _, broken in best])
 
 
 class RankTest(test.NoDBTestCase):
