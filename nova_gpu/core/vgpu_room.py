@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many vGPUs of a type a card has room for, beside those that are there or promised.
+
+Types that share a card take from one another: what one has, the other has reserved. How much, the
+driver says for what is there. Of what is promised and not made yet nobody but us knows, so that
+until it is made its card is for that type alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+
+from nova_gpu.core.vgpu import DividedCard, Slot, VGPUType
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """For vGPUs of one type on one card, as Placement counts.
+
+    ``total`` is what there is of it at most, ``taken`` what instances have or are promised, and
+    ``free`` what one could have now. The rest is reserved: another type has the card, or somebody
+    beside Nova.
+    """
+
+    total: int
+    taken: int
+    free: int
+
+    @property
+    def reserved(self) -> int:
+        return self.total - self.taken - self.free
+
+
+def room(
+    card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
+) -> Room:
+    """The room of *card* for the type.
+
+    :param taken: the slots of the card, of all types, that instances have or are promised
+    :param pending: those of them at which no vGPU is yet
+    """
+    own = sum(slot.type_id == type_id for slot in taken)
+    promised = [slot.type_id for slot in pending]
+    free = 0
+    if all(each == type_id for each in promised):
+        free = max(_available(card, type_id) - len(promised), 0)
+    return Room(max(_most(card, type_id) or 0, own + free), own, free)
+
+
+def free_slots(
+    card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
+) -> tuple[Slot, ...]:
+    """As many slots as :func:`room` has free, in their order, none of them *taken*."""
+    count = room(card, type_id, taken, pending).free
+    return tuple(itertools.islice(_open(card, type_id, taken, pending), count))
+
+
+def _open(
+    card: DividedCard, type_id: str, taken: Collection[Slot], pending: Collection[Slot]
+) -> Iterator[Slot]:
+    for address in sorted(card.parents):
+        promised = sum(slot.parent == address for slot in pending)
+        numbers = (n for n in itertools.count() if Slot(address, type_id, n) not in taken)
+        for _ in range(card.parents[address].available.get(type_id, 0) - promised):
+            yield Slot(address, type_id, next(numbers))
+
+
+def _available(card: DividedCard, type_id: str) -> int:
+    """How many more of the type can be made, of what is there.
+
+    Each function of a card says what it could make if the others made nothing meanwhile. One vGPU
+    more there can be wherever one says so; for others than that the card itself must have room.
+    """
+    offered = [
+        count for parent in card.parents.values() if (count := parent.available.get(type_id, 0))
+    ]
+    if len(offered) < 2:
+        return sum(offered)
+    facts = card.types.get(type_id)
+    left = None if facts is None else _left(card, facts)
+    return min(sum(offered), max(left or 0, 1))
+
+
+def _left(card: DividedCard, facts: VGPUType) -> int | None:
+    """How many more the card has room for by what is known of the types, ``None`` if too little"""
+    made = [
+        card.types.get(type_id, VGPUType(type_id))
+        for parent in card.parents.values()
+        for type_id, count in parent.made.items()
+        for _ in range(count)
+    ]
+    most = _most(card, facts.id)
+    if most is None:
+        return None
+    # What each vGPU there is takes of the card: a whole one of these at least.
+    return most - sum(_weight(card, each, facts) for each in made)
+
+
+def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
+    """How many of *facts* have no room because of one *other*: rounded up, all if unknown"""
+    if other.id == facts.id:
+        return 1
+    most = _most(card, facts.id) or 0
+    others = _most(card, other.id)
+    return -(-most // others) if others else most
+
+
+def _most(card: DividedCard, type_id: str) -> int | None:
+    """How many of the type an otherwise empty card carries, ``None`` where nobody tells.
+
+    NVIDIA's driver tells it of mediated devices. Of profiles it lists those that are possible; the
+    largest has all of the card.
+    """
+    facts = card.types.get(type_id)
+    if facts is None:
+        return None
+    limits = [facts.per_card] if facts.per_card else list(_shares(card.types.values(), facts))
+    if limits and len(card.parents) > 1:
+        limits.append(len(card.parents))  # one at each function
+    return min(limits, default=None)
+
+
+def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
+    listed = list(types)
+    if facts.memory_mib:
+        yield max(each.memory_mib or 0 for each in listed) // facts.memory_mib
+    if facts.slices:
+        yield max(each.slices or 0 for each in listed) // facts.slices
