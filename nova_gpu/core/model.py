@@ -57,10 +57,11 @@ class Link:
 
 
 class DeliveryMode(enum.StrEnum):
-    """How a guest gets its GPUs: a whole PCI device, or the host's device nodes."""
+    """How a guest gets its GPUs: whole PCI devices, the host's device nodes, or parts of cards."""
 
     PCI = "pci"
     LXC = "lxc"
+    VGPU = "vgpu"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -105,11 +106,15 @@ class GPU:
 
 
 class GroupKey(NamedTuple):
-    """What makes cards one group on a host, and with it one resource provider."""
+    """What makes cards one group on a host, and with it one resource provider.
+
+    ``vgpu_type`` is the type's id where the mode is ``VGPU``, and only there.
+    """
 
     vendor_id: str
     product_id: str
     mode: DeliveryMode
+    vgpu_type: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -58,6 +58,11 @@ _OWN_PREFIXES = (
 _PROVIDER_NAME_LENGTH = 200
 _TRAIT_LENGTH = 255
 
+_WHOLE = "|".join(mode for mode in model.DeliveryMode if mode is not model.DeliveryMode.VGPU)
+_GROUP = re.compile(
+    rf"_gpu_([0-9a-f]{{4}})_([0-9a-f]{{4}})_(?:({_WHOLE})|{model.DeliveryMode.VGPU}_(.+))"
+)
+
 
 def is_own_trait(trait: str) -> bool:
     """Whether the driver sets and removes *trait* on groups, so that it can say who has it."""
@@ -99,7 +104,8 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
     Where it would be longer than Placement takes, the node's name is cut and a hash of the whole
     stands for the rest, so that two long names stay two.
     """
-    suffix = f"_gpu_{key.vendor_id}_{key.product_id}_{key.mode}"
+    mode = key.mode if key.vgpu_type is None else f"{key.mode}_{key.vgpu_type}"
+    suffix = f"_gpu_{key.vendor_id}_{key.product_id}_{mode}"
     if len(nodename) + len(suffix) <= _PROVIDER_NAME_LENGTH:
         return nodename + suffix
     digest = hashlib.sha256(nodename.encode()).hexdigest()[:16]
@@ -109,12 +115,15 @@ def provider_name(nodename: str, key: model.GroupKey) -> str:
 
 def parse_provider_name(nodename: str, name: str) -> model.GroupKey | None:
     """The group of *nodename* that *name* stands for, or ``None`` for any other provider."""
-    modes = "|".join(model.DeliveryMode)
-    match = re.search(rf"_gpu_([0-9a-f]{{4}})_([0-9a-f]{{4}})_({modes})$", name)
-    if match is None:
-        return None
-    key = model.GroupKey(match[1], match[2], model.DeliveryMode(match[3]))
-    return key if name == provider_name(nodename, key) else None
+    # A node or a type may be called like the end of a provider's name, too.
+    for begin in re.finditer("(?=_gpu_)", name):
+        match = _GROUP.fullmatch(name, begin.start())
+        if match is not None:
+            mode = model.DeliveryMode(match[3] or model.DeliveryMode.VGPU)
+            key = model.GroupKey(match[1], match[2], mode, match[4])
+            if name == provider_name(nodename, key):
+                return key
+    return None
 
 
 def known_values(prefix: str, traits: Iterable[str]) -> frozenset[str]:

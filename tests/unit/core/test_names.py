@@ -10,6 +10,7 @@ from nova_gpu.core.model import DeliveryMode, GroupKey
 
 LXC = GroupKey("10de", "1091", DeliveryMode.LXC)
 PCI = GroupKey("10de", "1091", DeliveryMode.PCI)
+VGPU = GroupKey("10de", "1bb3", DeliveryMode.VGPU, "nvidia-64")
 
 
 class ResourceClassTest(unittest.TestCase):
@@ -21,11 +22,16 @@ class ProviderNameTest(unittest.TestCase):
     def test_is_for_ever(self) -> None:
         self.assertEqual("compute1_gpu_10de_1091_lxc", names.provider_name("compute1", LXC))
         self.assertEqual("compute1_gpu_10de_1091_pci", names.provider_name("compute1", PCI))
+        self.assertEqual(
+            "compute1_gpu_10de_1bb3_vgpu_nvidia-64", names.provider_name("compute1", VGPU)
+        )
 
     def test_fits_placement_and_stays_unique(self) -> None:
         nodes = ["n" * 200 + end for end in ("a", "b")]
-        found = [names.provider_name(node, key) for node in nodes for key in (LXC, PCI)]
-        self.assertEqual(4, len(set(found)))
+        longest = VGPU._replace(vgpu_type="n" * 100)
+        keys = (LXC, PCI, longest)
+        found = [names.provider_name(node, key) for node in nodes for key in keys]
+        self.assertEqual(6, len(set(found)))
         for name in found:
             self.assertLessEqual(len(name), 200)
 
@@ -39,8 +45,10 @@ class ProviderNameTest(unittest.TestCase):
         self.assertEqual(node + "_gpu_10de_1091_lxc", names.provider_name(node, LXC))
 
     def test_is_read_back(self) -> None:
-        for node in ("compute1", "node_gpu_10de_1091_lxc", "n" * 250):
-            for key in (LXC, PCI):
+        odd = VGPU._replace(vgpu_type="i915-GVTg_V5_4_gpu_10de_1091_lxc")
+        nodes = ("compute1", "node_gpu_10de_1091_lxc", "node_gpu_10de_1bb3_vgpu_a", "n" * 250)
+        for node in nodes:
+            for key in (LXC, PCI, VGPU, odd):
                 name = names.provider_name(node, key)
                 with self.subTest(name=name):
                     self.assertEqual(key, names.parse_provider_name(node, name))
@@ -52,6 +60,9 @@ class ProviderNameTest(unittest.TestCase):
             "compute1_gpu_10de_1091_lxc_more",
             "compute1_gpu_10DE_1091_lxc",
             "compute1_gpu_10de_1091_pgpu",
+            "compute1_gpu_10de_1091_vgpu",
+            "compute1_gpu_10de_1091_vgpu_",
+            "compute2_gpu_10de_1091_vgpu_nvidia-64",
             "compute1_0000:88:00.0",
         ):
             with self.subTest(name=name):
