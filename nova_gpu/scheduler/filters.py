@@ -65,7 +65,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
         if utils.request_is_rebuild(spec):
             asks = request.asks_for_gpus(specs)
-            return _Hosts(None, None, images.unfit_machine_type(spec) if asks else None).pass_
+            return _Hosts(None, None, images.unfit_machine_type(spec) if asks else None).passes
         try:
             asked = reported.asked(spec)
             wanted = asked.hypervisor if asked else request.parse_hypervisor(specs)
@@ -73,7 +73,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             text = str(e)
             return lambda host_state: _refused(host_state, text)
         if asked is None:
-            passes = _Hosts(None, wanted, None).pass_
+            passes = _Hosts(None, wanted, None).passes
             return lambda host_state: (
                 passes(host_state)
                 and (
@@ -81,7 +81,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
                     or _refused(host_state, reason)
                 )
             )
-        passes = _Hosts(asked, wanted, images.unfit_machine_type(spec)).pass_
+        passes = _Hosts(asked, wanted, images.unfit_machine_type(spec)).passes
         if asked.counted:  # so Placement was asked for them, and every candidate has them
             return passes
         count = asked.count
@@ -104,7 +104,7 @@ class _Hosts:
         # By hypervisor and by what is reported, which stays in the value: a key is its id().
         self._known: dict[tuple[str | None, int], tuple[HostStats | None, str | None]] = {}
 
-    def pass_(self, host_state: HostState) -> bool:
+    def passes(self, host_state: HostState) -> bool:
         try:
             host = reported.of(host_state) if self._asked else None
         except exception.InvalidStats as e:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nova import objects
@@ -61,15 +61,16 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
     """From 1, the best, in equal steps to 0, the worst. One that says nothing has 0 as well."""
     distribution = asked.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
-    known: dict[Hashable, Rank] = {}
+    # By what is reported, which stays in the value: a key is its id().
+    known: dict[int, tuple[Report, Rank]] = {}
     for host in hosts:
         report = _report(host)
         if report is None:
             ranks.append(None)
             continue
-        found = known.get(id(report))
-        if found is None:
-            found = known[id(report)] = rank.rank(asked, report, distribution)
+        if id(report) not in known:
+            known[id(report)] = (report, rank.rank(asked, report, distribution))
+        _, found = known[id(report)]
         if distribution is Distribution.SPREAD:
             # What is free is told once a period. Meanwhile this tells equal hosts apart.
             found = (*found, host.num_instances)
