@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quota of GPUs by unified limits: Nova's own enforcement, with stand-ins for Keystone's limits."""
+
+from __future__ import annotations
+
+from nova.tests.functional.api import client
+from oslo_limit import fixture as limit_fixture
+
+from nova_gpu.osc import flavor
+from tests.functional import base, sdk
+
+
+class QuotaTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
+        of_project = {self.api.project_id: {"class:PGPU": 3}}
+        unlimited = dict.fromkeys(("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB"), -1)
+        self.useFixture(limit_fixture.LimitFixture(unlimited | {"class:PGPU": 0}, of_project))
+
+    def create(self, name: str, *arguments: str) -> str:
+        """The id of a flavor that our command makes"""
+        words = ["--vcpus", "1", "--ram", "128", "--disk", "1", name, *arguments]
+        (columns, values), _ = sdk.run(self, flavor.CreateFlavor, *words)
+        return str(dict(zip(columns, values, strict=True))["id"])
+
+    def over_quota(self, flavor: str) -> str:
+        """The text of the 403"""
+        try:
+            self.boot(flavor)
+        except client.OpenStackApiException as e:
+            self.assertEqual(403, e.response.status_code)
+            return str(e)
+        raise AssertionError("it was not over quota")
+
+    def test_counted_are_those_whose_flavor_says_so(self) -> None:
+        self.start_host()
+        two = self.create("two", "--gpus", "2", "--arch", "fermi", "--hypervisor", "LXC")
+        one = self.create("one", "--gpus", "1", "--private", "--property", "hw:cpu_policy=shared")
+        self.assertEqual(
+            base.BLUEPRINT | {"resources:PGPU": "2"}, self.admin_api.get_extra_specs(two)
+        )
+        found = {each["id"]: each for each in self.admin_api.get_flavors()}
+        self.assertTrue(found[two]["os-flavor-access:is_public"])
+
+        server = self.boot(two)
+        self.assertGPUs(server, base.FIRST_SOCKET[:2])
+        self.assertIn("class:PGPU", self.over_quota(two))
+        self._add_flavor_access(one)
+        self.boot(one)
+        self.assertIn("class:PGPU", self.over_quota(one))
+        # Without resources:PGPU the API has nothing to count, before; afterwards Placement has.
+        uncounted = self.flavor(gpus="= 1")
+        self.boot(uncounted)
+        self.assertInventory(used=4)
+        self._delete_server(server)
+        self.assertIn("class:PGPU", self.over_quota(two))
+
+        self.flags(require_counted_flavors=True, group="gpu")
+        self.assertIn("resources:PGPU=1", self.boot_refused(uncounted))
+
+    def test_a_flavor_is_whole_or_not_there(self) -> None:
+        """The API refuses the properties: then the flavor they were for is gone as well."""
+        before = {each["name"] for each in self.admin_api.get_flavors()}
+        with self.assertRaisesRegex(Exception, "gpu:option_rom"):
+            self.create("bad", "--gpus", "1", "--property", "gpu:option_rom=perhaps")
+        self.assertEqual(before, {each["name"] for each in self.admin_api.get_flavors()})
+
+    def _add_flavor_access(self, flavor: str) -> None:
+        action = {"addTenantAccess": {"tenant": self.api.project_id}}
+        self.admin_api.api_post(f"/flavors/{flavor}/action", action)
