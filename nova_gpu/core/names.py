@@ -9,8 +9,10 @@ from collections.abc import Iterable
 
 from nova_gpu.core import model
 
-# os_resource_classes.PGPU; a test compares the two. This package imports the standard library only.
+# os_resource_classes.PGPU; a test compares them. This package imports the standard library only.
 RESOURCE_CLASS = "PGPU"
+# The same for parts of cards.
+VGPU_RESOURCE_CLASS = "VGPU"
 
 TRAIT_GPU = "CUSTOM_GPU"
 TRAIT_ARCHITECTURE = "CUSTOM_GPU_ARCH_"
@@ -20,6 +22,8 @@ TRAIT_MEMORY = "CUSTOM_GPU_MEMORY_MIB_"
 # How many of a group's cards are on one NUMA node at most, and how many NVLinks join.
 TRAIT_NUMA_ISLAND = "CUSTOM_GPU_NUMA_ISLAND_"
 TRAIT_NVLINK_ISLAND = "CUSTOM_GPU_NVLINK_ISLAND_"
+# A vGPU type's id, and its name beside it.
+TRAIT_VGPU_TYPE = "CUSTOM_GPU_VGPU_TYPE_"
 TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
 # The value of a prefix above for what is not known: it can be forbidden, never asked for.
 UNKNOWN = "UNKNOWN"
@@ -38,6 +42,8 @@ TOPOLOGY = "gpu:topology"
 TOPOLOGY_POLICY = "gpu:topology_policy"
 DISTRIBUTION = "gpu:distribution"
 OPTION_ROM = "gpu:option_rom"
+VGPUS = "vgpus"
+VGPU_TYPE = "vgpu_type"
 
 # The key of ComputeNode.stats under which a host reports its GPUs as one JSON string. It must not
 # be one of the words above: ComputeCapabilitiesFilter judges every un-namespaced extra spec that
@@ -52,6 +58,7 @@ CLEAN_PRODUCT = "NOVA_GPU_PRODUCT"
 _OWN_PREFIXES = (
     *(TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_MEMORY),
     *(TRAIT_NUMA_ISLAND, TRAIT_NVLINK_ISLAND, TRAIT_CUDA, f"CUSTOM_{TRAIT_CUDA}"),
+    TRAIT_VGPU_TYPE,
 )
 
 # Placement: resource providers' names have 200 characters, traits 255.
@@ -96,6 +103,10 @@ def model_trait(name: str | None) -> str:
 
 def memory_trait(memory_mib: int | None) -> str:
     return _trait(TRAIT_MEMORY, None if memory_mib is None else str(memory_mib))
+
+
+def vgpu_type_trait(name: str) -> str:
+    return _trait(TRAIT_VGPU_TYPE, name)
 
 
 def provider_name(nodename: str, key: model.GroupKey) -> str:

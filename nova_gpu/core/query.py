@@ -3,17 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
 
 from nova_gpu.core import exception, names, request_group
-from nova_gpu.core.request import GPURequest, Stated
+from nova_gpu.core.request import Stated
 from nova_gpu.core.request_group import GroupRequest
 
-# Where the flavor asks for a second kind of device in the unsuffixed group, the GPUs go here.
+# Where the flavor asks for a second kind of device in the unsuffixed group, these go here.
 SUFFIX = "_nova_gpu"
+_SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgpu"}
 
 
-def needs_known(request: GPURequest) -> bool:
+class Request(Protocol):
+    """What is asked for of one resource class: GPUs, or vGPUs."""
+
+    @property
+    def resource_class(self) -> str: ...
+
+    @property
+    def groups(self) -> tuple[GroupRequest, ...]: ...
+
+    def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]: ...
+
+
+def needs_known(request: Request) -> bool:
     """Whether some condition can only be put to Placement by naming what there is."""
     return any(
         condition.equal_to is None
@@ -23,7 +37,7 @@ def needs_known(request: GPURequest) -> bool:
 
 
 def extra_specs(
-    flavor: Mapping[str, str], request: GPURequest, known: Collection[str]
+    flavor: Mapping[str, str], request: Request, known: Collection[str]
 ) -> dict[str, str] | None:
     """The extra specs *flavor* with the words of *request* spelled out for Placement.
 
@@ -39,13 +53,13 @@ def extra_specs(
         if verdicts is None:
             return None
         suffix = group.suffix
-        if not suffix and _second_device(flavor):
-            suffix = SUFFIX
-            specs.pop(f"resources:{names.RESOURCE_CLASS}", None)
+        if not suffix and _second_device(flavor, request.resource_class):
+            suffix = _SUFFIXES[request.resource_class]
+            specs.pop(f"resources:{request.resource_class}", None)
             specs.setdefault("group_policy", "none")
             for trait in group.required_traits | group.forbidden_traits:
                 specs[f"trait{suffix}:{trait}"] = specs.pop(f"trait:{trait}")
-        specs[f"resources{suffix}:{names.RESOURCE_CLASS}"] = str(group.count)
+        specs[f"resources{suffix}:{request.resource_class}"] = str(group.count)
         for trait, verdict in verdicts.items():
             key = f"trait{suffix}:{trait}"
             if specs.setdefault(key, verdict) != verdict:
@@ -59,7 +73,7 @@ def extra_specs(
 
 
 def _verdicts(
-    request: GPURequest, group: GroupRequest, known: Collection[str]
+    request: Request, group: GroupRequest, known: Collection[str]
 ) -> dict[str, str] | None:
     """The traits of one group with ``required`` or ``forbidden``, as :func:`extra_specs`."""
     verdicts = {names.TRAIT_GPU: "required"}
@@ -71,11 +85,11 @@ def _verdicts(
     return verdicts
 
 
-def _second_device(flavor: Mapping[str, str]) -> bool:
+def _second_device(flavor: Mapping[str, str], resource_class: str) -> bool:
     """Traits of the unsuffixed group are collective: any provider that gives something may have
     them. That of a second device could be the wrong one."""
     devices = {key for suffix, key in request_group.devices(flavor) if not suffix}
-    return bool(devices - {names.RESOURCE_CLASS})
+    return bool(devices - {resource_class})
 
 
 def _traits(condition: Stated, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from nova_gpu.core import arrangement, condition, exception, names, quantity, request_group
 from nova_gpu.core.arrangement import Arrangement, Topology
@@ -65,6 +65,8 @@ class GPURequest:
     model: Condition | None = None
     memory_mib: Quantity | None = None
     arrangement: Arrangement = arrangement.ANY
+
+    resource_class: ClassVar[str] = names.RESOURCE_CLASS
 
     def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]:
         """What a provider of *group* must be: the flavor's word, what it says, and the prefix of
@@ -135,11 +137,11 @@ def is_cpu_only(extra_specs: Mapping[str, str]) -> bool:
     )
 
 
-def parse_count(text: str) -> int:
-    """:raises InvalidExtraSpec: where the value of ``gpus`` is not one of ALLOWED_COUNTS"""
+def parse_count(text: str, key: str = names.GPUS) -> int:
+    """:raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_COUNTS"""
 
     def refused(reason: str) -> exception.InvalidExtraSpec:
-        return exception.InvalidExtraSpec(names.GPUS, text, reason, ALLOWED_COUNTS)
+        return exception.InvalidExtraSpec(key, text, reason, ALLOWED_COUNTS)
 
     words = text.split()
     if len(words) == 2 and words[0] in _COUNT_OPERATORS:

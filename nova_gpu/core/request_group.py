@@ -33,7 +33,9 @@ class GroupRequest:
     forbidden_traits: frozenset[str] = frozenset()
 
 
-def parse(extra_specs: Mapping[str, str]) -> dict[str, GroupRequest]:
+def parse(
+    extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
+) -> dict[str, GroupRequest]:
     """The request groups that name the resource class, by suffix.
 
     :raises InvalidExtraSpec: for what is not a number of GPUs
@@ -41,7 +43,7 @@ def parse(extra_specs: Mapping[str, str]) -> dict[str, GroupRequest]:
     groups = {}
     for key, text in extra_specs.items():
         match = _KEY.fullmatch(key)
-        if match is None or match[1] != "resources" or match[3] != names.RESOURCE_CLASS:
+        if match is None or match[1] != "resources" or match[3] != resource_class:
             continue
         if not re.fullmatch("[0-9]{1,9}", text.strip()) or int(text) > MAX_GPUS:
             raise exception.InvalidExtraSpec(
@@ -52,10 +54,12 @@ def parse(extra_specs: Mapping[str, str]) -> dict[str, GroupRequest]:
     return groups
 
 
-def ask_for_gpus(extra_specs: Mapping[str, str]) -> bool:
+def ask_for_gpus(
+    extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
+) -> bool:
     """Whether one of them names the resource class, whatever the amount."""
     return any(
-        (match := _KEY.fullmatch(key)) and match.group(1, 3) == ("resources", names.RESOURCE_CLASS)
+        (match := _KEY.fullmatch(key)) and match.group(1, 3) == ("resources", resource_class)
         for key in extra_specs
     )
 

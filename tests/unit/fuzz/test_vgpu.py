@@ -7,7 +7,7 @@ import pathlib
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import exception, vgpu
+from nova_gpu.core import exception, names, query, vgpu, vgpu_request
 from nova_gpu.host import division, mdev, mig, sriov
 from tests.fixtures import hosts
 from tests.fixtures import vgpu as divided
@@ -19,6 +19,12 @@ _ADDRESS = st.from_regex(r"[0-9A-Fa-f]{4,5}:[0-9a-f]{2}:[0-3][0-9a-f]\.[0-9]", f
 _PARTS = (
     *("num_heads=", "framebuffer=", "max_resolution=", "low_gm_size: ", "high_gm_size: "),
     *("virtual display, ", " MB video memory", " framebuffer", "MB", "M", "x", ", ", "\n"),
+)
+_FLAVORS = st.dictionaries(
+    st.sampled_from([names.VGPUS, names.VGPU_TYPE, names.GPUS, "trait:CUSTOM_GPU"])
+    | st.sampled_from(["resources:VGPU", "resources1:VGPU", "resources:PGPU"]),
+    st.sampled_from(["1", "= 2", "s== nvidia-35", "GRID M60-2Q", "s!= a", "required", "0"])
+    | base.TEXT,
 )
 _WORDS = st.lists(st.sampled_from(_PARTS) | st.integers().map(str) | base.TEXT).map("".join)
 
@@ -95,11 +101,28 @@ class TextsTest(base.FuzzTestCase):
         # Whatever stands for a slot does so in one way only.
         self.assertEqual(text, str(slot))
 
-    @base.fuzzed(names=st.lists(st.from_regex(r"g?i?[0-9]{0,5}x?", fullmatch=True), max_size=4))
-    def test_capabilities(self, names: list[str]) -> None:
+    @base.fuzzed(flavor=_FLAVORS)
+    def test_flavors(self, flavor: dict[str, str]) -> None:
+        try:
+            asked = vgpu_request.parse(flavor)
+            specs = asked and query.extra_specs(flavor, asked, ())
+        except exception.InvalidExtraSpec as error:
+            self.assertTrue(error.key in flavor or error.key.startswith("trait"))
+            return
+        if asked is None or specs is None:
+            self.assertNotIn(names.VGPUS, flavor)
+            return
+        self.assertEqual(asked.count, sum(group.count for group in asked.groups))
+        again = vgpu_request.parse(specs)
+        assert again is not None
+        self.assertEqual((asked.count, asked.type), (again.count, again.type))
+        self.assertEqual(specs, query.extra_specs(specs, again, ()))
+
+    @base.fuzzed(digits=st.lists(st.from_regex(r"g?i?[0-9]{0,5}x?", fullmatch=True), max_size=4))
+    def test_capabilities(self, digits: list[str]) -> None:
         host = hosts.Host(self.root / "mig")
         folder = host.roots.proc / "driver/nvidia/capabilities/gpu0/mig"
-        for name in filter(None, names):
+        for name in filter(None, digits):
             (folder / name / "ci0").mkdir(parents=True, exist_ok=True)
             for path in (folder / name, folder / name / "ci0"):
                 (path / "access").write_text("DeviceFileMinor: 3\n")
