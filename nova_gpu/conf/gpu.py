@@ -68,6 +68,20 @@ an integer) and ``name`` (the rest of the line, hence the last), for example
 ``10de:2335 architecture=hopper memory_mib=143771 name=H200 SXM``.
 """,
     ),
+    cfg.MultiStrOpt(
+        "linked",
+        default=[],
+        help="""
+Cards that direct links (NVLink, XGMI) join with each other, by PCI address:
+``0000:04:00.0 0000:05:00.0``. May be given several times, once for each set. Only for cards of
+which neither NVML nor the AMD driver says it: those of KVM hosts, which are with no driver that
+would know.
+
+Related options:
+
+* ``[gpu]nvml``
+""",
+    ),
     cfg.BoolOpt(
         "nvml",
         default=True,

@@ -17,6 +17,7 @@ from nova_gpu.host import (
     binding,
     consoles,
     discovery,
+    linked,
     nodes,
     nvml,
     passthrough,
@@ -49,6 +50,7 @@ class Survey:
                 CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
             )
             self._overrides = products.parse_overrides(CONF.gpu.product)
+            self._linked = linked.parse(CONF.gpu.linked)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self._holders: Mapping[str, str] = {}
@@ -73,9 +75,10 @@ class Survey:
         return found
 
     def _discover(self) -> tuple[GPU, ...]:
-        return discovery.discover(
+        found = discovery.discover(
             self.roots, self._selection, self._overrides, lambda: self._nvml_facts
         )
+        return linked.with_links(found, self._linked)
 
     def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
         """Those of *found* that a guest of this host cannot be given: why, and what to do.

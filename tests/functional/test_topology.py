@@ -7,7 +7,7 @@ import fixtures
 
 from nova_gpu.core.model import Link, LinkType, PciAddress
 from nova_gpu.host import nvml
-from tests.functional import base
+from tests.functional import base, kvm
 from tests.functional.test_scheduling import SchedulingTestBase
 
 FIRST, SECOND = base.FIRST_SOCKET, base.SECOND_SOCKET
@@ -81,3 +81,13 @@ class TopologyTest(SchedulingTestBase):
         # One without links goes before half of a pair.
         self.assertGPUs(self.boot(self.gpu_flavor(1)), ["0000:9b:00.0"])
         self.assertGPUs(self.boot(self.near(2, "nvlink")), BOARD[2:])
+
+
+class KVMTopologyTest(kvm.KVMServersTestBase):
+    def test_the_operator_says_what_is_linked(self) -> None:
+        """Over both sockets, as no NUMA node would have it"""
+        self.flags(linked=["0000:3b:00.0 0000:af:00.0", "0000:5e:00.0 0000:d8:00.0"], group="gpu")
+        self.start_host()
+        flavor = self.flavor(**{"gpus": "= 2", "gpu:topology": "nvlink"})
+        for expected in (("0000:3b:00.0", "0000:af:00.0"), ("0000:5e:00.0", "0000:d8:00.0")):
+            self.assertGPUs(self.boot(flavor), expected)
