@@ -9,6 +9,9 @@ from typing import Any
 from tools.novalab import rest, settings
 
 IMAGE = "busybox"
+# What an instance takes beside GPUs, as Nova's limits call it. Without limits of their own these
+# would be named by a refusal for GPUs, too.
+_UNLIMITED = ("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB")
 _SERVICES = {
     "nova-api": ("nova", "compute", "/v2.1"),
     "placement": ("placement", "placement", ""),
@@ -22,6 +25,8 @@ def fill(lab: settings.Lab, client: rest.Client) -> None:
     for service, (name, kind, path) in _SERVICES.items():
         body = {"service": {"name": name, "type": kind}}
         identifier = client.post("keystone", "/v3/services", body)["service"]["id"]
+        if kind == "compute":
+            _limit_nothing(client, identifier)
         for interface in ("public", "internal"):
             endpoint = {
                 "interface": interface,
@@ -38,6 +43,19 @@ def fill(lab: settings.Lab, client: rest.Client) -> None:
     user = {"name": settings.MEMBER, "password": lab.password}
     client.post("keystone", "/v3/users", {"user": user})
     _grant(client, settings.MEMBER, "member")
+
+
+def _limit_nothing(client: rest.Client, service: str) -> None:
+    limits = [
+        {
+            "service_id": service,
+            "region_id": settings.REGION,
+            "resource_name": name,
+            "default_limit": -1,
+        }
+        for name in _UNLIMITED
+    ]
+    client.post("keystone", "/v3/registered_limits", {"registered_limits": limits})
 
 
 def _grant(client: rest.Client, user: str, role: str) -> None:

@@ -14,6 +14,7 @@ from tools.novalab import (
     cloud,
     demo,
     endurance,
+    limits,
     notifications,
     ports,
     process,
@@ -121,6 +122,11 @@ def _burst(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _quota(arguments: argparse.Namespace) -> int:
+    limits.show(_running(arguments))
+    return 0
+
+
 def _events(arguments: argparse.Namespace) -> int:
     notifications.watch(_running(arguments))
     return 0
@@ -178,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     opens.add_argument("user", nargs="?", choices=users, default=settings.ADMIN)
     soaks = verb("soak", _soak, "create and delete instances one after another, count leftovers")
     soaks.add_argument("--count", type=int, default=50, help="instances (default: %(default)s)")
+    verb("quota", _quota, "limit GPUs in Keystone, show what counts and what there is room for")
     verb("events", _events, "print the notifications about GPUs as they come")
     bursts = verb("burst", _burst, "ask for 20 instances at once where there are 8 GPUs")
     bursts.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +20,7 @@ from tools.novalab import (
     servers,
     services,
     settings,
+    shown,
     steps,
 )
 
@@ -50,7 +48,7 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
     steps.say("\nThe flavor of the blueprint, and an instance on it\n")
     words = ["--property", f"gpus== {wanted}", "--property", f"gpu_arch=s== {architecture}"]
     words += ["--property", "hypervisor=s== LXC", "-c", "name", "-c", "properties"]
-    _openstack(lab, admin, "flavor", "create", _FLAVOR, *_SIZE, *words)
+    shown.openstack(lab, admin, "flavor", "create", _FLAVOR, *_SIZE, *words)
     _create(lab, _FIRST, _FLAVOR)
     domain = servers.domain(_named(client, _FIRST))
 
@@ -66,17 +64,18 @@ def _run(lab: settings.Lab, ear: notifications.Ear) -> None:
     _usage(lab, client, provider, wanted)
 
     steps.say("\nA second instance, for which there are not enough, by Nova's own client\n")
-    _openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, "-c", "name")
-    _client(lab, admin, "nova", "flavor-key", _LARGE, "set", f"gpus== {total}")
+    shown.openstack(lab, admin, "flavor", "create", _LARGE, *_SIZE, "-c", "name")
+    shown.run(lab, admin, "nova", "flavor-key", _LARGE, "set", f"gpus== {total}")
     words = ["--flavor", _LARGE, "--image", catalog.IMAGE, "--nic", "none", "--poll", _SECOND]
-    _client(lab, member, "nova", "boot", *words, succeeds=False, last=3)
-    _openstack(lab, member, "server", "show", _SECOND, "-f", "yaml", "-c", "status", "-c", "fault")
+    shown.run(lab, member, "nova", "boot", *words, succeeds=False, last=3)
+    words = ["-f", "yaml", "-c", "status", "-c", "fault"]
+    shown.openstack(lab, member, "server", "show", _SECOND, *words)
     fault = servers.error_of(_named(client, _SECOND))
     said = re.search(rf"\b{total - wanted}\b", fault)
     _expect(bool(said), f"the fault does not say that {total - wanted} are free: {fault}")
 
     steps.say("\nBoth deleted\n")
-    _openstack(lab, member, "server", "delete", "--wait", _FIRST, _SECOND)
+    shown.openstack(lab, member, "server", "delete", "--wait", _FIRST, _SECOND)
     _usage(lab, client, provider, 0)
     _expect(not lv.domains(), "libvirt still has domains")
 
@@ -93,54 +92,11 @@ def _forget(client: rest.Client) -> None:
             client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
 
 
-def _openstack(lab: settings.Lab, user: str, *words: str, succeeds: bool = True) -> None:
-    _client(lab, user, "openstack", *words, succeeds=succeeds)
-
-
-def _client(
-    lab: settings.Lab,
-    user: str,
-    program: str,
-    *words: str,
-    succeeds: bool = True,
-    last: int | None = None,
-) -> None:
-    """Runs a client as the cloud's *user*; shows command and answer, or its *last* lines."""
-    command = f"{program} {' '.join(_quoted(word) for word in words)}"
-    steps.say(f"{user}$ {command}")
-    environment = {**os.environ, **lab.environment(), **lab.credentials(user)}
-    result = subprocess.run(
-        [lab.program(program), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    lines = (result.stdout + result.stderr).splitlines()
-    if last is not None and len(lines) > last:
-        lines = ["...", *lines[-last:]]
-    for line in lines:
-        steps.say(f"  {line}")
-    if succeeds and result.returncode:
-        raise steps.Failed(f"`{command}` ended with {result.returncode}")
-    if not succeeds and not result.returncode:
-        raise steps.Failed(f"`{command}` should have been refused")
-
-
-def _quoted(word: str) -> str:
-    """As the blueprint writes it: gpus='= 2'."""
-    name, equals, value = word.partition("=")
-    if equals and name.isidentifier():
-        return f"{name}={shlex.quote(value)}"
-    return shlex.quote(word)
-
-
 def _create(lab: settings.Lab, name: str, flavor: str) -> None:
     words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
     words = ["server", "create", *words, "-c", "name", "-c", "status", name]
     try:
-        _openstack(lab, settings.MEMBER, *words)
+        shown.openstack(lab, settings.MEMBER, *words)
     except steps.Failed as error:
         fault = servers.error_of(_named(rest.Client(lab), name))
         log = process.log_file(lab, "nova-compute")
@@ -185,7 +141,7 @@ def _escapes(lv: libvirtd.PrivateLibvirtd, domain: str, own: Sequence[str], real
 
 
 def _usage(lab: settings.Lab, client: rest.Client, provider: str, expected: int) -> None:
-    _openstack(lab, settings.ADMIN, "resource", "provider", "usage", "show", provider)
+    shown.openstack(lab, settings.ADMIN, "resource", "provider", "usage", "show", provider)
     used = servers.usage(client)
     _expect(used == expected, f"Placement counts {used} GPUs as used, not {expected}")
 

@@ -57,7 +57,7 @@ class RenderTest(testtools.TestCase):
 
     def test_credentials_of_every_section_that_has_them(self) -> None:
         nova = self._parsed("nova.conf")
-        for section in ("keystone_authtoken", "placement", "glance", "neutron"):
+        for section in ("keystone_authtoken", "placement", "glance", "neutron", "oslo_limit"):
             self.assertEqual("secret", nova[section]["password"])
             self.assertEqual("http://127.0.0.1:5000", nova[section]["auth_url"])
 
