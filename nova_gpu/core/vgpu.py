@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import uuid
 from collections.abc import Mapping
 
 from nova_gpu.core import exception
@@ -84,3 +85,16 @@ class Slot:
 
     def __str__(self) -> str:
         return f"{self.parent}/{self.type_id}/{self.number}"
+
+
+def device_uuid(instance_uuid: str, slot: Slot) -> str:
+    """The uuid of the mediated device that an instance has at *slot*: the same whenever it is made,
+    and no other instance's.
+
+    :raises InvalidValue: where *instance_uuid* is none
+    """
+    try:
+        namespace = uuid.UUID(instance_uuid)
+    except ValueError:
+        raise exception.InvalidValue(f"{instance_uuid!r} is not the uuid of an instance") from None
+    return str(uuid.uuid5(namespace, str(slot)))

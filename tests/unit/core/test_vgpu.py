@@ -40,6 +40,26 @@ class SlotTest(unittest.TestCase):
                 vgpu.Slot.parse(text)
 
 
+class DeviceUuidTest(unittest.TestCase):
+    def test_is_for_ever(self) -> None:
+        # After the host has booted the device is made with it again, and libvirt's domain names it.
+        instance = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+        slot = vgpu.Slot(CARD, "nvidia-35", 0)
+        self.assertEqual("8bd15cae-e882-51a9-b82a-5f9d66ee46d3", vgpu.device_uuid(instance, slot))
+        self.assertEqual(vgpu.device_uuid(instance.upper(), slot), vgpu.device_uuid(instance, slot))
+
+    def test_no_two_are_alike(self) -> None:
+        instances = ("7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d", "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4e")
+        slots = [vgpu.Slot(CARD, type_id, n) for type_id in ("nvidia-35", "a") for n in (0, 1)]
+        found = {vgpu.device_uuid(each, slot) for each in instances for slot in slots}
+        self.assertEqual(8, len(found))
+
+    def test_of_an_instance_only(self) -> None:
+        for text in ("", "../x", "7d8f6a52"):
+            with self.subTest(text), self.assertRaises(exception.InvalidValue):
+                vgpu.device_uuid(text, vgpu.Slot(CARD, "nvidia-35", 0))
+
+
 class TypeIdTest(unittest.TestCase):
     def test_what_can_be_one(self) -> None:
         for text in ("nvidia-35", "i915-GVTg_V5_4", "n" * 100):

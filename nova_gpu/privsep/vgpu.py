@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of cards come and go."""
+
+from __future__ import annotations
+
+import nova.privsep
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import vgpu
+from nova_gpu.host import slots
+from nova_gpu.host.roots import Roots
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def make(slot: str, instance_uuid: str) -> None:
+    """Makes the vGPU that the instance has at *slot*; it may be there already.
+
+    :raises InvalidValue: where one of the two is none
+    :raises DeviceUnavailable: where it cannot be made now
+    """
+    place = vgpu.Slot.parse(slot)
+    uuid = vgpu.device_uuid(instance_uuid, place)
+    slots.make(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def remove(slot: str, instance_uuid: str) -> None:
+    """Removes the vGPU that the instance had at *slot*, and no other; it may be gone already.
+
+    :raises InvalidValue: where one of the two is none
+    :raises NotClean: where it is still there, or nobody knows
+    """
+    place = vgpu.Slot.parse(slot)
+    uuid = vgpu.device_uuid(instance_uuid, place)
+    slots.remove(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)

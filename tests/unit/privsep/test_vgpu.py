@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fixtures
+import nova.privsep
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+import nova_gpu.privsep.vgpu
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core import vgpu as values
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host import mdev
+from tests.fixtures import dividing_kernel, hosts, vgpu
+
+CARD, OTHER = "0000:3b:00.0", "0000:82:00.0"
+INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+ANOTHER = "0b9c8d7e-1111-4222-8333-444455556666"
+SLOT = f"{CARD}/nvidia-64/0"
+
+
+class VGPUTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        self.host = hosts.Host(root)
+        self.host.add_gpu(CARD, "10de", "1bb3")
+        self.host.add_gpu(OTHER, "10de", "26b9", totalvfs=1)
+        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
+        (self.function,) = vgpu.add_functions(self.host, OTHER, 1)
+        vgpu.set_profiles(self.host, self.function, vgpu.L40S)
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        for name in ("sysfs", "dev", "proc"):
+            root_of = str(getattr(self.host.roots, name))
+            self.config.config(group="gpu", **{f"{name}_root": root_of})
+
+
+class TestMediated(VGPUTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.kernel = self.useFixture(dividing_kernel.DividingKernel(self.host))
+        self.uuid = values.device_uuid(INSTANCE, values.Slot.parse(SLOT))
+
+    def waited_for(self) -> dict[str, mdev.MediatedDevice]:
+        """What there is once the pretended kernel has done what was written"""
+        self.assertTrue(self.kernel.changed.wait(10))
+        self.kernel.changed.clear()
+        return dict(mdev.devices(self.host.roots))
+
+    def test_there_and_gone(self) -> None:
+        nova_gpu.privsep.vgpu.make(SLOT, INSTANCE)
+        made = mdev.MediatedDevice(PciAddress.parse(CARD), "nvidia-64")
+        self.assertEqual({self.uuid: made}, self.waited_for())
+        nova_gpu.privsep.vgpu.make(SLOT, INSTANCE)  # as after a restart of the service
+        nova_gpu.privsep.vgpu.remove(SLOT, ANOTHER)  # whose it is not
+        nova_gpu.privsep.vgpu.remove(f"{CARD}/nvidia-64/1", INSTANCE)
+        self.assertEqual([f"+{self.uuid}"], self.kernel.done)
+        nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
+        self.assertEqual({}, self.waited_for())
+        nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
+        self.assertEqual([f"+{self.uuid}", f"-{self.uuid}"], self.kernel.done)
+
+    def test_of_another_type(self) -> None:
+        vgpu.make(self.host, CARD, "nvidia-63", self.uuid)
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, SLOT, INSTANCE
+        )
+        self.assertIn(f"{self.uuid} of {CARD} (nvidia-63)", str(error))
+        nova_gpu.privsep.vgpu.remove(SLOT, INSTANCE)
+        self.assertEqual("", (self.host.path(CARD) / self.uuid / "remove").read_text())
+
+    def test_what_the_kernel_refuses(self) -> None:
+        create = self.host.path(CARD) / "mdev_supported_types/nvidia-64/create"
+        create.unlink()
+        create.symlink_to("/dev/full")
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, SLOT, INSTANCE
+        )
+        self.assertEqual(CARD, error.address)
+        self.assertIn("No space left on device", error.reason)
+
+    def test_a_driver_that_does_not_return(self) -> None:
+        self.config.config(group="gpu", bind_timeout=1)
+        vgpu.make(self.host, CARD, "nvidia-64", self.uuid)
+        remove = self.host.path(CARD) / self.uuid / "remove"
+        remove.unlink()
+        os.mkfifo(remove)
+        error = self.assertRaises(exception.NotClean, nova_gpu.privsep.vgpu.remove, SLOT, INSTANCE)
+        self.assertIn("did not answer within 1 s", error.reason)
+
+    def test_a_type_that_is_not_there(self) -> None:
+        for slot in (f"{CARD}/nvidia-99/0", "0000:99:00.0/nvidia-64/0"):
+            self.assertRaises(
+                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+            )
+            nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
+        self.assertEqual([], self.kernel.done)
+
+    def test_a_slot_and_an_instance(self) -> None:
+        for slot, instance in (
+            ("../x", INSTANCE),
+            (f"{CARD}/../0", INSTANCE),
+            (SLOT, "../x"),
+            (SLOT, ""),
+        ):
+            for verb in (nova_gpu.privsep.vgpu.make, nova_gpu.privsep.vgpu.remove):
+                self.assertRaises(exception.InvalidValue, verb, slot, instance)
+
+
+class TestProfiles(VGPUTestCase):
+    def current(self) -> str:
+        path = self.host.path(self.function) / "nvidia/current_vgpu_type"
+        return path.read_text().strip()
+
+    def test_there_and_gone(self) -> None:
+        slot = f"{self.function}/nvidia-1147/0"
+        for _ in range(2):
+            nova_gpu.privsep.vgpu.make(slot, INSTANCE)
+            self.assertEqual("1147", self.current())
+        for _ in range(2):
+            nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
+            self.assertEqual("0", self.current())
+
+    def test_of_another_type(self) -> None:
+        vgpu.set_profiles(self.host, self.function, {}, current=1156)
+        slot = f"{self.function}/nvidia-1147/0"
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+        )
+        self.assertIn("nvidia-1156", error.reason)
+        nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
+        self.assertEqual("1156", self.current())
+
+    def test_of_another_driver(self) -> None:
+        self.assertRaises(
+            exception.DeviceUnavailable,
+            nova_gpu.privsep.vgpu.make,
+            f"{self.function}/mtty-1147/0",
+            INSTANCE,
+        )
+        self.assertEqual("0", self.current())
