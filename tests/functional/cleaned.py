@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import fixtures
@@ -17,7 +19,12 @@ from tests.functional import base
 _SCRIPT = """
 echo "$$NOVA_GPU_PRODUCT $$NOVA_GPU_MODE"
 if test -e "$$0/slow"; then
-    { date +%s.%N; sleep 2; date +%s.%N; } >"$$0/$$NOVA_GPU_ADDRESS.times"
+    {
+        date +%s.%N
+        sleep 2
+        while test -e "$$0/stopped"; do sleep 0.1; done
+        date +%s.%N
+    } >"$$0/$$NOVA_GPU_ADDRESS.times"
 fi
 test ! -e "$$0/$$NOVA_GPU_ADDRESS"
 """
@@ -51,9 +58,24 @@ class Cleaned(fixtures.Fixture):
     def wipe(self, address: str) -> None:
         (self._stained / address).unlink()
 
-    def slow_down(self) -> None:
-        """From now on the command takes its time, and says when."""
+    @contextlib.contextmanager
+    def slow(self) -> Iterator[None]:
+        """What is begun meanwhile takes its time, and says when."""
         (self._stained / "slow").touch()
+        try:
+            yield
+        finally:
+            (self._stained / "slow").unlink()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is begun meanwhile does not end before."""
+        (self._stained / "stopped").touch()
+        try:
+            with self.slow():
+                yield
+        finally:
+            (self._stained / "stopped").unlink()
 
     def times(self) -> list[tuple[float, ...]]:
         """When the slow command began and ended, for each card that was cleaned"""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import driver as libvirt_driver
@@ -12,7 +14,6 @@ from nova_gpu.host import quarantine
 from tests.fixtures import daemons
 from tests.functional import base, cleaned
 
-IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 MINE, NEXT = base.FIRST_SOCKET[:2]
 
 
@@ -161,20 +162,7 @@ class SameHostTest(base.GPUServersTestBase):
 
 
 class NoReleaseTest(CleaningTestBase):
-    def test_hard_reboot(self) -> None:
-        self._reboot_server(self.server, hard=True)
-        self.assertCleaned()
-
-    def test_stop_and_start(self) -> None:
-        self._stop_server(self.server)
-        self.restart_host("host1")
-        self.period("host1")
-        self._start_server(self.server)
-        self.assertCleaned()
-
-    def test_rebuild(self) -> None:
-        self._rebuild_server(self.server, IMAGE)
-        self.assertCleaned()
+    """The others are in test_cleaning_moments."""
 
     def test_claim_that_never_came_to_a_guest(self) -> None:
         """Its GPUs are as they were: nobody is to wait for their cleaning."""
@@ -183,31 +171,45 @@ class NoReleaseTest(CleaningTestBase):
         self.period("host1")
         self.assertCleaned()
 
-    def test_instance_without_gpus(self) -> None:
-        self._delete_server(self.boot(self.flavor(), host="host1"))
-        self.assertCleaned()
 
+class SlowCommandTest(base.GPUServersTestBase):
+    """Each card takes two seconds or more."""
 
-class SideBySideTest(base.GPUServersTestBase):
-    def test_one_of_four_does_not_keep_the_others_from_theirs(self) -> None:
-        """Each takes two seconds, and one fails."""
+    def setUp(self) -> None:
+        super().setUp()
         self.useFixture(daemons.Daemons())
         self.flags(thread_pool_size=8, group="nova_sys_admin")
-        commands = self.useFixture(cleaned.Cleaned(self))
+        self.commands = self.useFixture(cleaned.Cleaned(self))
         self.start_host()
-        server = self.boot(self.gpu_flavor(4))
-        commands.slow_down()
-        commands.stain(MINE)
-        self._delete_server(server)
-        self.assertEqual(4, len(commands.cards))
-        times = commands.times()
+        self.server = self.boot(self.gpu_flavor(4))
+
+    def test_meanwhile(self) -> None:
+        """Nobody gets a card that is being cleaned, and nobody else waits for it."""
+        plain = self.boot(self.flavor())
+        deletion = threading.Thread(target=self._delete_server, args=(self.server,))
+        with self.commands.stopped():
+            deletion.start()
+            self._wait_for_assert(lambda: self.assertEqual(4, len(self.commands.times())))
+            self._reboot_server(plain, hard=True)
+            self.boot_refused(self.gpu_flavor(5))
+            self.assertTrue(deletion.is_alive(), "else this shows nothing")
+        deletion.join()
+        self.assertGPUs(plain, [])
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_one_of_four_does_not_keep_the_others_from_theirs(self) -> None:
+        self.leaves = dict.fromkeys(("quarantine", "reserved"), "one card is not clean")
+        self.commands.stain(MINE)
+        with self.commands.slow():
+            self._delete_server(self.server)
+        self.assertEqual(4, len(self.commands.cards))
+        times = self.commands.times()
         took = max(end for _, end in times) - min(begin for begin, _ in times)
         self.assertLess(2 * took, sum(end - begin for begin, end in times))
         self.assertEqual([MINE], list(map(str, quarantine.load(self.state() / "gpu-quarantine"))))
         self.period()
         self.assertInventory(reserved=1)
         self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
-        self.leaves = "the card that is not clean"
 
 
 def _refuse(*args: object) -> None:
