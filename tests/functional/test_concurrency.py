@@ -11,6 +11,7 @@ import concurrent.futures
 import importlib.metadata
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,12 +38,15 @@ class Concurrency(base.GPUServersTestBase):
 
     def create_and_delete(self) -> None:
         chance = random.Random(0)
+        started = time.monotonic()
         done, active = 0, 0
-        while done < int(os.environ.get(OPERATIONS, "24")):
+        wanted = int(os.environ.get(OPERATIONS, "24"))
+        while done < wanted:
             self._round(chance)
             done += _ROUND
             active += sum(each["status"] == "ACTIVE" for each in self.api.get_servers())
             self.assertEqual([], truths.differences(self.truths()), f"after {done} operations")
+            _report(done, wanted, active, time.monotonic() - started)
         self.assertGreater(active, 0, "else this shows nothing")
         self._delete_all()
         self.assertEqual([], truths.differences(self.truths()))
@@ -86,9 +90,13 @@ class Concurrency(base.GPUServersTestBase):
     def _settle(self) -> None:
         """Until no instance is being built or deleted."""
         deadline = time.monotonic() + _SETTLED_S
+        asked = time.monotonic()
         while busy := [each for each in self.api.get_servers() if _is_busy(each)]:
-            self.assertLess(time.monotonic(), deadline, [_words(each) for each in busy])
-            time.sleep(0.5)  # an answer with all of them costs the processor much
+            now = time.monotonic()
+            self.assertLess(now, deadline, [_words(each) for each in busy])
+            # An answer with all of them takes the processor from what is waited for.
+            time.sleep(max(0.5, 2 * (now - asked)))
+            asked = time.monotonic()
 
     # The truths
 
@@ -141,6 +149,19 @@ if OPERATIONS in os.environ or int(importlib.metadata.version("nova").partition(
 
         def test_create_and_delete(self) -> None:
             self.create_and_delete()
+
+
+def _report(done: int, wanted: int, active: int, seconds: float) -> None:
+    """Of the long run, whose log somebody reads"""
+    if OPERATIONS in os.environ:
+        left_s = seconds / done * max(0, wanted - done)
+        print(
+            f"{done} of {wanted} operations, {done // _ROUND} times the truths agreed; {active} "
+            f"instances became ACTIVE; {done / seconds:.2f} operations a second, about "
+            f"{left_s / 60:.0f} min to go",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _is_busy(server: base.Server) -> bool:
