@@ -17,7 +17,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 import nova_gpu.scheduler.filters  # noqa: F401
 from nova_gpu.conf import CONF
 from tests.fixtures import cells, hosts, libvirt, nodes
-from tests.functional import readings
+from tests.functional import leftovers, readings
 from tests.functional.readings import Server
 
 FIRST_SOCKET = ("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
@@ -27,7 +27,7 @@ ALL = FIRST_SOCKET + SECOND_SOCKET
 BLUEPRINT = {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}
 
 
-class GPUServersTestBase(readings.ReadingTestBase):
+class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
     """Compute hosts are started with :meth:`start_host`, each over a generated tree of its own.
 
     ``hosts[name]`` is the :class:`tests.fixtures.hosts.Host` behind a compute host: what a test
@@ -41,6 +41,7 @@ class GPUServersTestBase(readings.ReadingTestBase):
 
     def setUp(self) -> None:
         self.hosts: dict[str, hosts.Host] = {}
+        self.down: set[str] = set()
         self.useFixture(cells.CellByContext())
         # A service reports for the first time 5 s after its start, on a context that its clean-up
         # uses too: in the midst of it the test fails with a transaction that is not its own.
@@ -127,12 +128,14 @@ class GPUServersTestBase(readings.ReadingTestBase):
         self.computes[name].stop()
         service = self.computes[name].service_ref.uuid
         self.admin_api.put_service_force_down(service, True)
+        self.down.add(name)
 
     def bring_back(self, name: str) -> None:
         """The host comes back after :meth:`force_down`, its domains as they were."""
         service = self.computes[name].service_ref.uuid
         self.restart_host(name)
         self.admin_api.put_service_force_down(service, False)
+        self.down.discard(name)
 
     @contextlib.contextmanager
     def on(self, name: str) -> Iterator[None]:

@@ -63,6 +63,7 @@ class LateBindingTest(kvm.KVMServersTestBase):
 
     def test_card_that_cannot_be_had(self) -> None:
         """Of two cards the second refuses: the first goes back too."""
+        self.leaves = {"reserved": "for some minutes it is not tried again"}
         self.stand_in.refused.add(f"{OTHER} vfio-pci")
         self.boot_refused(self.gpu_flavor(2))
         self.period()
@@ -71,6 +72,7 @@ class LateBindingTest(kvm.KVMServersTestBase):
         self.assertInventory(total=2, reserved=1, used=0)
 
     def test_card_that_cannot_be_had_is_not_drawn_again(self) -> None:
+        self.leaves = {"reserved": "for some minutes it is not tried again"}
         self.stand_in.refused.add(f"{CARD} vfio-pci")
         self.boot_refused(self.gpu_flavor(1))
         self.assertGPUs(self.boot(self.gpu_flavor(1)), [OTHER])

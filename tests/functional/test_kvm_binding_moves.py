@@ -155,6 +155,7 @@ class MovesTest(MovesTestBase):
 
     def test_build_goes_on_at_another_host(self) -> None:
         self.boot(self.flavor(), host="host2")  # so that host1 has more room, and comes first
+        self.leaves = {"reserved": "for some minutes it is not tried again"}
         self.kernels["host1"].refused.add(f"{OTHER} vfio-pci")
         server = self.boot(self.gpu_flavor(1))
         self.assertIn(f"GPU {OTHER} was not bound", self.stdlog.logger.output)

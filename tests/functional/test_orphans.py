@@ -8,12 +8,12 @@ from typing import Any
 import fixtures
 from nova.scheduler.client import report
 
-from tests.functional import base, leftovers
+from tests.functional import base
 
 _CLIENT = "nova.scheduler.client.report.SchedulerReportClient"
 
 
-class OrphanTest(leftovers.LeavesNothing, base.GPUServersTestBase):
+class OrphanTest(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.flags(allow_resize_to_same_host=True)
@@ -62,7 +62,7 @@ class OrphanTest(leftovers.LeavesNothing, base.GPUServersTestBase):
         self.assertGPUs(self.neighbour, [base.FIRST_SOCKET[0]])
 
 
-class AbandonedMoveTest(leftovers.LeavesNothing, base.GPUServersTestBase):
+class AbandonedMoveTest(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.flags(allow_resize_to_same_host=True)

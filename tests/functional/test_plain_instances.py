@@ -32,6 +32,9 @@ class PlainInstances:
     :attr:`ADDRESSES`: the host's cards; the instance has the first one.
     """
 
+    leaves = dict.fromkeys(
+        ("domain", "quarantine", "hold", "reserved"), "none of the states is mended"
+    )
     ADDRESSES = base.ALL
     STRANGER = _STRANGER.replace("{type}", "lxc").format(
         uuid=uuid.uuid4(),

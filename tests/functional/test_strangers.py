@@ -23,6 +23,8 @@ _DOMAIN = """
 
 
 class ForeignDomainTest(base.GPUServersTestBase):
+    leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
+
     def assertNobodyGetsIt(self) -> None:
         self.assertInventory(reserved=1)
         self.boot_refused(self.gpu_flavor(8))

@@ -124,6 +124,7 @@ class LibvirtTest(base.GPUServersTestBase):
         return folder
 
     def _define(self, folder: str) -> None:
+        self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
         connection = self.computes["host1"].driver._host.get_connection()
         connection.defineXML(_DOMAIN.format(folder=folder)).create()
 
