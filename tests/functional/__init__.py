@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's API, scheduler, conductor and compute and Placement in one process."""
 
+import importlib
 import importlib.metadata
 import os
 
@@ -9,4 +10,7 @@ import os
 if int(importlib.metadata.version("nova").partition(".")[0]) >= 34:
     os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "true")
 
-import nova.tests.functional  # noqa: F401
+importlib.import_module("nova.tests.functional")
+# Before anything of ours, as in a service: where Nova runs on eventlet this patches threading, and
+# a lock that was made before would stop all green threads.
+importlib.import_module("nova.test")
