@@ -74,7 +74,8 @@ class CapacityTest(base.GPUServersTestBase):
             },
             self.capacity(any_gpu),
         )
-        with self.assertRaises(exceptions.CommandError) as caught:
-            sdk.run(self, capacity.ShowCapacity, any_gpu, admin=False)
-        self.assertRegex(str(caught.exception), "for administrators")
-        self.assertNotIn("\n", str(caught.exception))
+        refused = self.assertRaises(
+            exceptions.CommandError, sdk.run, self, capacity.ShowCapacity, any_gpu, admin=False
+        )
+        self.assertRegex(str(refused), "for administrators")
+        self.assertNotIn("\n", str(refused))
