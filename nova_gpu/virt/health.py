@@ -69,8 +69,11 @@ class Watch:
             self._told = {**known, **answer}
 
     def _count(self, found: Collection[GPU]) -> None:
-        for address in self._first.keys() - {gpu.address for gpu in found}:
-            self.mended(address)  # what comes back was found anew, and counts from zero
+        here = {gpu.address for gpu in found}
+        # A copy: a release in another thread may have one of them mended.
+        for address in tuple(self._first):
+            if address not in here:
+                self.mended(address)  # what comes back was found anew, and counts from zero
         for gpu in found:
             now = host_health.bus_errors(gpu, self._roots)
             if now is not None:
