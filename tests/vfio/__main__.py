@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.vfio", description=__doc__)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
     parser.add_argument("--rounds", type=int, default=2, help="instances made and deleted in a row")
-    parser.add_argument("--limit-s", type=float, default=1500)
+    parser.add_argument("--limit-s", type=float, default=2100)
     parser.add_argument("--out", type=pathlib.Path, help="keep the logs there")
     arguments = parser.parse_args()
     venv = pathlib.Path(sys.prefix)

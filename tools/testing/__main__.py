@@ -29,7 +29,10 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     stop = threading.Event()
     results = lanes.run(
-        selected, lambda suite: session.run(suite, env, options.pattern, stop), stop
+        selected,
+        lambda suite: session.run(suite, env, options.pattern, stop),
+        stop,
+        at_once=os.cpu_count() or 1,
     )
     refused = allowed.refused(allowances, results) if options.no_skip else ()
     report.summary(setup_s, results, refused)

@@ -16,9 +16,12 @@ from tools.testing.suites import Suite
 
 
 def run(
-    selected: Sequence[Suite], work: Callable[[Suite], Result], stop: threading.Event
+    selected: Sequence[Suite],
+    work: Callable[[Suite], Result],
+    stop: threading.Event,
+    at_once: int,
 ) -> tuple[Result, ...]:
-    """What *work* returns for each of *selected*, in their order.
+    """What *work* returns for each of *selected*, in their order; of *at_once* lanes at a time.
 
     Where one lane or this thread fails, or a signal ends it, *stop* is set for the others, and this
     returns only when they have ended.
@@ -31,11 +34,11 @@ def run(
         for suite in lane:
             if stop.is_set():
                 break
-            with report.marked(suite.name if len(lanes) > 1 else ""):
+            with report.marked(suite.name if min(len(lanes), at_once) > 1 else ""):
                 found.append(work(suite))
         return found
 
-    with futures.ThreadPoolExecutor(max(len(lanes), 1)) as pool:
+    with futures.ThreadPoolExecutor(at_once) as pool:
         running = [pool.submit(one, lane) for lane in lanes]
         try:
             found = [result for done in futures.as_completed(running) for result in done.result()]

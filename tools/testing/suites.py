@@ -26,7 +26,8 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A named part of the tests. ``echo``: every finished test is shown, not only failures.
+    """A named part of the tests. ``limit_s`` ends what stands still, and leaves room where others
+    run beside it. ``echo``: every finished test is shown, not only failures.
     ``lane``: suites of one lane share something of the machine; see :mod:`tools.testing.lanes`."""
 
     name: str
@@ -38,13 +39,13 @@ class Suite:
 
 
 SUITES = (
-    Suite("style", "ruff, Nova's hacking checks, release notes, documentation", 240),
-    Suite("types", "mypy --strict", 300),
-    Suite("unit", "tests/unit", 480),
+    Suite("style", "ruff, Nova's hacking checks, release notes, documentation", 600),
+    Suite("types", "mypy --strict", 600),
+    Suite("unit", "tests/unit", 1500),
     Suite(
         "functional",
         "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
-        1800,
+        3000,
         echo=True,
         every_release=True,
     ),
@@ -52,21 +53,21 @@ SUITES = (
     Suite(
         "lxc",
         "tests/lxc: the same against a real libvirtd and its LXC driver",
-        1200,
+        2400,
         echo=True,
         lane="libvirtd",
     ),
     Suite(
         "crash",
         "tests/crash: nova-compute is killed again and again",
-        1200,
+        2400,
         echo=True,
         lane="libvirtd",
     ),
     Suite(
         "vfio",
         "tests/vfio: nova-compute in a VM with an IOMMU, KVM and cards, on QEMU",
-        1800,
+        2400,
         echo=True,
         lane="vm",
     ),

@@ -38,7 +38,7 @@ class TestRun(unittest.TestCase):
             return Result(suite, Outcome(passed=1), 0.0)
 
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            results = lanes.run((UNIT, FUNCTIONAL, LXC), work, self.stop)
+            results = lanes.run((UNIT, FUNCTIONAL, LXC), work, self.stop, at_once=2)
 
         self.assertEqual([UNIT, FUNCTIONAL, LXC], [result.suite for result in results])
         self.assertEqual(
@@ -52,8 +52,21 @@ class TestRun(unittest.TestCase):
             return Result(suite, Outcome(passed=1), 0.0)
 
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            lanes.run((UNIT, FUNCTIONAL), work, self.stop)
+            lanes.run((UNIT, FUNCTIONAL), work, self.stop, at_once=2)
         self.assertEqual("   done\n   done\n", printed.getvalue())
+
+    def test_no_more_at_once_than_told(self):
+        running: list[str] = []
+
+        def work(suite: Suite) -> Result:
+            running.append(suite.name)
+            self.assertEqual([suite.name], running)
+            running.remove(suite.name)
+            return Result(suite, Outcome(passed=1), 0.0)
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            results = lanes.run((UNIT, LXC), work, self.stop, at_once=1)
+        self.assertEqual([UNIT, LXC], [result.suite for result in results])
 
     def test_one_that_breaks_ends_the_others(self):
         started = time.monotonic()
@@ -78,6 +91,6 @@ class TestRun(unittest.TestCase):
             raise AssertionError("it slept to its end")
 
         with self.assertRaisesRegex(ValueError, "broken"):
-            lanes.run((UNIT, FUNCTIONAL, LXC), work, self.stop)
+            lanes.run((UNIT, FUNCTIONAL, LXC), work, self.stop, at_once=2)
         self.assertTrue(ended.is_set())
         self.assertLess(time.monotonic() - started, 20)
