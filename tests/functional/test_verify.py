@@ -164,6 +164,7 @@ class GuestsTest(VerifyTestBase):
         self.assertFound((Kind.FOREIGN_DOMAIN, other))
 
     def test_a_domain_without_its_card(self) -> None:
+        self.leaves = {"hold": "nobody can clean the card that it names instead"}
         domain = self.connection().lookupByUUIDString(self.uuid)
         xml = domain.XMLDesc(0).replace(self.card, "0000:ff:00.0")
         domain._xml = xml

@@ -27,7 +27,7 @@ def run(
     :returns: all it has written
     :raises steps.Failed: where it does not end as it should
     """
-    command = f"{program} {' '.join(_quoted(word) for word in words)}"
+    command = f"{program} {' '.join(quoted(word) for word in words)}"
     steps.say(f"{user}$ {command}")
     environment = {**os.environ, **lab.environment(), **lab.credentials(user)}
     result = subprocess.run(
@@ -50,7 +50,7 @@ def run(
     return result.stdout + result.stderr
 
 
-def _quoted(word: str) -> str:
+def quoted(word: str) -> str:
     """As the blueprint writes it: gpus='= 2'."""
     name, equals, value = word.partition("=")
     if equals and name.isidentifier():

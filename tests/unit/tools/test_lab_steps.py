@@ -7,7 +7,7 @@ import pathlib
 import fixtures
 import testtools
 
-from tools.novalab import demo, steps
+from tools.novalab import shown, steps
 
 
 class StepsTest(testtools.TestCase):
@@ -58,7 +58,7 @@ class StepsTest(testtools.TestCase):
 
 class QuotedTest(testtools.TestCase):
     def test_as_the_blueprint_writes_it(self) -> None:
-        self.assertEqual("gpus='= 2'", demo._quoted("gpus== 2"))
-        self.assertEqual("gpu_arch='s== fermi'", demo._quoted("gpu_arch=s== fermi"))
-        self.assertEqual("--wait", demo._quoted("--wait"))
-        self.assertEqual("'a b'", demo._quoted("a b"))
+        self.assertEqual("gpus='= 2'", shown.quoted("gpus== 2"))
+        self.assertEqual("gpu_arch='s== fermi'", shown.quoted("gpu_arch=s== fermi"))
+        self.assertEqual("--wait", shown.quoted("--wait"))
+        self.assertEqual("'a b'", shown.quoted("a b"))
