@@ -41,6 +41,8 @@ from nova_gpu.virt import offer as offers
 
 LOG = logging.getLogger(__name__)
 
+_UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
+
 
 class HostGPUs:
     """What the driver knows and does.
@@ -97,8 +99,6 @@ class HostGPUs:
 
     def begin(self) -> None:
         """At service start, before guests are resumed: look, and have the device nodes made."""
-        with _contained("What is to be cleaned of earlier guests is not known"):
-            self.releases.resume()
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
             with _contained("Device nodes and libraries of guests were not looked at"):
@@ -108,12 +108,18 @@ class HostGPUs:
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
 
+        Where it fails of anything else nobody new gets a card before a look that does not.
         :param starting: look even where there is no card: an instance may have one that is gone
         """
-        with _contained("This host's GPUs were not looked at to the end"):
-            self._look(starting)
+        with _contained("This host's GPUs were not looked at to the end, nobody new gets one"):
+            try:
+                self._look(starting)
+            except Exception:
+                self._stock.keep_back({card.address: _UNSEEN for card in self._stock.cards()})
+                raise
 
     def _look(self, starting: bool) -> None:
+        self.releases.resume()
         say = self._find()
         if starting or self.offer or self._stock.provider_uuids:
             self._census.look_again()
@@ -157,7 +163,7 @@ class HostGPUs:
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
-        with _contained("Placement is not told of this host's GPUs"):
+        with _contained("Placement may not be told of all of this host's GPUs"):
             self._stock.publish(tree, nodename, self.hypervisor_type)
             self.bulletin.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
             self._reconciliation.is_due = True
@@ -237,9 +243,8 @@ class HostGPUs:
 
 @contextlib.contextmanager
 def _contained(what: str) -> Iterator[None]:
-    """Around what is done for instances without GPUs as well: they must not fail of it, whatever
-    goes wrong."""
+    """Around what is done for instances without GPUs as well: they must not fail of it."""
     try:
         yield
     except Exception:
-        LOG.exception("%s, and what was known before is kept. Please report this", what)
+        LOG.exception("%s. Please report this", what)

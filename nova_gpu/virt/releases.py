@@ -47,6 +47,7 @@ class Releases:
         self._census = asked
         self._bulletin = said
         self._mended = mended
+        self._is_resumed = False
         self._cleaning = cleaning.Cleaning(looked.mode, looked.roots, bindings.give_to_guests)
 
     @contextlib.contextmanager
@@ -81,7 +82,9 @@ class Releases:
 
     def resume(self) -> None:
         """What an earlier service was about to clean when it ended is still to be cleaned, and what
-        was in quarantine until the host has booted is not any more."""
+        was in quarantine until the host has booted is not any more. Done once."""
+        if self._is_resumed:
+            return
         with contextlib.suppress(OSError):  # then they stay
             boot_id = self._roots.boot_id()
             for over in quarantine.end_those_of_former_boots(self._folder, boot_id):
@@ -93,6 +96,7 @@ class Releases:
         with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
             entries = quarantine.load(self._folder).values()
             self._occupancy.was_used(entry.address for entry in entries if entry.cleaning)
+        self._is_resumed = True
 
     def settle(self) -> None:
         """Cleans what guests had and nobody has any more, without its release having been seen:
