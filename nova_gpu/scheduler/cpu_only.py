@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nova import objects
 from nova.scheduler.host_manager import HostState
 
@@ -13,22 +15,25 @@ from nova_gpu.core.stats import Report
 from nova_gpu.scheduler import reported
 
 
-def refusal(host_state: HostState, spec: objects.RequestSpec) -> str | None:
-    """Why the host is not for an instance that asks for no device, ``None`` where it is."""
-    try:
-        report = reported.report(host_state)
-    except exception.InvalidStats as e:
-        return str(e) if CONF.gpu.cpu_only_instances == NEVER else None
-    if report is None or not report.total:
-        return None
+def judge(spec: objects.RequestSpec) -> Callable[[HostState], str | None]:
+    """For each host why it is not for the instance, if that asks for no device; ``None`` where it
+    is."""
+    if not request.is_cpu_only(reported.extra_specs(spec)):
+        return lambda host_state: None
     insists = CONF.gpu.cpu_only_instances == NEVER
-    if not insists and not report.reserved_per_free_gpu:
-        return None
-    if not request.is_cpu_only(spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}):
-        return None
-    if insists:
-        return "it has GPUs, and [gpu]cpu_only_instances is never"
-    return _stranded(host_state, spec, report)
+
+    def refusal(host_state: HostState) -> str | None:
+        try:
+            report = reported.report(host_state)
+        except exception.InvalidStats as e:
+            return str(e) if insists else None
+        if report is None or not report.total:
+            return None
+        if insists:
+            return "it has GPUs, and [gpu]cpu_only_instances is never"
+        return _stranded(host_state, spec, report) if report.reserved_per_free_gpu else None
+
+    return refusal
 
 
 def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) -> str | None:

@@ -62,7 +62,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
 
     def _judge(self, spec: objects.RequestSpec) -> Callable[[HostState], bool]:
         """Whether a host passes, for this request."""
-        specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+        specs = reported.extra_specs(spec)
         if utils.request_is_rebuild(spec):
             asks = request.asks_for_gpus(specs)
             return _Hosts(None, None, images.unfit_machine_type(spec) if asks else None).passes
@@ -71,15 +71,11 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             wanted = asked.hypervisor if asked else request.parse_hypervisor(specs)
         except exception.InvalidExtraSpec as e:
             text = str(e)
-            return lambda host_state: _refused(host_state, text)
+            return lambda host_state: _passes(host_state, text)
         if asked is None:
-            passes = _Hosts(None, wanted, None).passes
+            passes, refusal = _Hosts(None, wanted, None).passes, cpu_only.judge(spec)
             return lambda host_state: (
-                passes(host_state)
-                and (
-                    (reason := cpu_only.refusal(host_state, spec)) is None
-                    or _refused(host_state, reason)
-                )
+                passes(host_state) and _passes(host_state, refusal(host_state))
             )
         passes = _Hosts(asked, wanted, images.unfit_machine_type(spec)).passes
         if asked.counted:  # so Placement was asked for them, and every candidate has them
@@ -108,12 +104,12 @@ class _Hosts:
         try:
             host = reported.of(host_state) if self._asked else None
         except exception.InvalidStats as e:
-            return _refused(host_state, str(e))
+            return _passes(host_state, str(e))
         key = (host_state.hypervisor_type, id(host))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = (host, self._why_not(host_state.hypervisor_type, host))
-        return known[1] is None or _refused(host_state, known[1])
+        return _passes(host_state, known[1])
 
     def _why_not(self, hypervisor_type: str | None, host: HostStats | None) -> str | None:
         if self._hypervisor and not self._hypervisor.matches(hypervisor_type):
@@ -151,6 +147,9 @@ def gpus(candidate: Mapping[str, Any]) -> int:
     )
 
 
-def _refused(host_state: HostState, reason: str) -> bool:
+def _passes(host_state: HostState, reason: str | None) -> bool:
+    """:param reason: why it does not"""
+    if reason is None:
+        return True
     LOG.debug("%s does not pass: %s", host_state, reason)
     return False

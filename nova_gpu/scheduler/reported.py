@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 from nova import objects
 from nova.scheduler.host_manager import HostState
@@ -19,13 +20,18 @@ _by_node: dict[str, tuple[str, Report]] = {}
 _MOST_NODES = 100_000
 
 
+def extra_specs(spec: objects.RequestSpec) -> Mapping[str, str]:
+    """Of its flavor; none where it came without."""
+    found: Mapping[str, str] = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+    return found
+
+
 def asked(spec: objects.RequestSpec) -> GPURequest | None:
     """The GPUs that the flavor of *spec* asks for, or ``None`` where it asks for none.
 
     :raises InvalidExtraSpec: as :func:`nova_gpu.core.request.parse`
     """
-    specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-    return _asked(frozenset(specs.items()))
+    return _asked(frozenset(extra_specs(spec).items()))
 
 
 @functools.lru_cache(maxsize=256)

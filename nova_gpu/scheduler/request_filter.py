@@ -19,7 +19,7 @@ from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events, exception, names, query, request
 from nova_gpu.core.request import GPURequest
-from nova_gpu.scheduler import images, placement, reasons
+from nova_gpu.scheduler import images, placement, reasons, reported
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def gpu_request_filter(
     :raises RequestFilterFailed: where it cannot be understood, or no host could give its image such
         a GPU; with the reason, which becomes the instance's fault
     """
-    specs = _extra_specs(request_spec)
+    specs = reported.extra_specs(request_spec)
     try:
         asked = request.parse(specs)
         if asked is None:
@@ -77,23 +77,17 @@ def gpu_candidates_filter(
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
-    asked = request.parse(_extra_specs(request_spec))
+    asked = reported.asked(request_spec)
     if asked is None:
         return False
     try:
-        reason = _why_not(ctxt, request_spec)
+        reason = _why_not(ctxt, request_spec, asked)
     except exception.PlacementFailed as e:
         LOG.warning("Not known whether any host has the GPUs asked for, going on: %s", e)
         return True
     if reason:
         raise _refusal(ctxt, request_spec, reason, asked)
     return True
-
-
-def _extra_specs(request_spec: objects.RequestSpec) -> Mapping[str, str]:
-    flavor = request_spec.flavor
-    found: Mapping[str, str] = flavor.extra_specs if "extra_specs" in flavor else {}
-    return found
 
 
 def _require_counted(asked: GPURequest, specs: Mapping[str, str]) -> None:
@@ -107,7 +101,9 @@ def _require_counted(asked: GPURequest, specs: Mapping[str, str]) -> None:
     )
 
 
-def _why_not(ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec) -> str | None:
+def _why_not(
+    ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, asked: GPURequest
+) -> str | None:
     """The reason for which Placement has no candidate, or ``None`` where it has one.
 
     :raises PlacementFailed: where it does not answer
@@ -123,8 +119,6 @@ def _why_not(ctxt: nova_context.RequestContext, request_spec: objects.RequestSpe
         if placement.has_candidate(ctxt, unpinned.to_querystring()):
             return None
 
-    asked = request.parse(request_spec.flavor.extra_specs)
-    assert asked is not None
     reason = reasons.unknown_name(asked, placement.known_traits(ctxt))
     for group in asked.groups:
         if reason:
