@@ -12,7 +12,8 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from nova_gpu.core import names
+from nova_gpu.core import inventory, names
+from nova_gpu.core.inventory import Offer
 from nova_gpu.core.request_group import GroupRequest
 
 # Past so many ways to serve one instance of several groups, the first way that is found counts.
@@ -20,17 +21,10 @@ _MOST_WAYS = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Group:
+class Group(Offer):
     """A provider of GPUs."""
 
     traits: frozenset[str]
-    total: int
-    reserved: int
-    used: int
-
-    @property
-    def free(self) -> int:
-        return max(self.total - self.reserved - self.used, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,12 +45,13 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """``reason`` says what keeps the host from one instance more."""
+    """``reason`` says what keeps the host from one instance more. ``in_service`` are its GPUs but
+    for those that are reserved, which alone all ways to ask Placement tell."""
 
     host: str
     instances: int
     free: int
-    total: int
+    in_service: int
     reason: str
 
 
@@ -85,7 +80,7 @@ def _answer(
         host=host.name,
         instances=instances,
         free=sum(group.free for group in host.groups),
-        total=sum(group.total for group in host.groups),
+        in_service=sum(group.total - group.reserved for group in host.groups),
         reason=reason,
     )
 
@@ -138,15 +133,14 @@ def _lacking(part: GroupRequest, groups: Sequence[Group]) -> str | None:
     if max(group.total for group in fitting) < part.count:
         return f"{part.count} GPUs asked for, it has {max(group.total for group in fitting)}"
     text = f"{part.count} GPUs asked for, {largest.free} of {largest.total} free"
-    # What is reserved may be in use as well: a card that went bad while an instance has it.
-    if out_of_service := max(largest.total - largest.free - largest.used, 0):
-        text += f" ({out_of_service} out of service)"
+    if out := inventory.out_of_service(largest.total, largest.free, largest.used):
+        text += f" ({out} out of service)"
     return text
 
 
 def _unlike(part: GroupRequest, group: Group) -> str:
     """What the GPUs of *group* are and should not be, or should be and are not."""
-    for prefix in (names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR):
+    for prefix in (names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR, names.TRAIT_MODEL):
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
             noun = prefix.removeprefix(names.TRAIT_GPU).strip("_").lower()

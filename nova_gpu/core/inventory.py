@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import names, topology
@@ -10,13 +11,34 @@ from nova_gpu.core.model import Product
 from nova_gpu.core.topology import Islands
 
 
-def inventory(total: int, reserved: int) -> Mapping[str, Mapping[str, int | float]]:
-    """The inventory of a group of *total* GPUs of which *reserved* cannot be had.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """What one group has in Placement."""
+
+    total: int
+    reserved: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        return max(self.total - self.reserved - self.used, 0)
+
+
+def out_of_service(total: int, free: int, used: int) -> int:
+    """Of one group, or of several: what is reserved may be in use as well, as a card that went bad
+    while an instance has it."""
+    return max(total - free - used, 0)
+
+
+def inventory(
+    total: int, reserved: int, resource_class: str = names.RESOURCE_CLASS
+) -> Mapping[str, Mapping[str, int | float]]:
+    """The inventory of a group of *total* GPUs, or vGPUs, of which *reserved* cannot be had.
 
     :returns: the body of one provider's inventories, keyed by resource class
     """
     return {
-        names.RESOURCE_CLASS: {
+        resource_class: {
             "total": total,
             "reserved": min(reserved, total),
             "min_unit": 1,

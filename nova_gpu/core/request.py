@@ -95,15 +95,8 @@ def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
     """
     gpus = extra_specs.get(names.GPUS)
     stated = None if gpus is None else parse_count(gpus)
-    groups = request_group.parse(extra_specs)
+    groups = request_group.agreeing(extra_specs, names.GPUS, stated, names.RESOURCE_CLASS)
     counted = sum(group.count for group in groups.values())
-    if gpus is not None and groups and counted != stated:
-        raise exception.InvalidExtraSpec(
-            names.GPUS,
-            gpus,
-            f"the flavor's resources:{names.RESOURCE_CLASS} says {counted}",
-            "the same number in both, or one of the two",
-        )
     count = stated or counted
     if not count:
         _refuse_stray_words(extra_specs)

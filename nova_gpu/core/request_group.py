@@ -54,6 +54,26 @@ def parse(
     return groups
 
 
+def agreeing(
+    extra_specs: Mapping[str, str], word: str, stated: int | None, resource_class: str
+) -> dict[str, GroupRequest]:
+    """The request groups that name the resource class, as :func:`parse`.
+
+    :param stated: what the flavor's own *word* says of the same
+    :raises InvalidExtraSpec: also where the two do not agree
+    """
+    groups = parse(extra_specs, resource_class)
+    counted = sum(group.count for group in groups.values())
+    if stated is not None and groups and counted != stated:
+        raise exception.InvalidExtraSpec(
+            word,
+            extra_specs[word],
+            f"the flavor's resources:{resource_class} says {counted}",
+            "the same number in both, or one of the two",
+        )
+    return groups
+
+
 def ask_for_gpus(
     extra_specs: Mapping[str, str], resource_class: str = names.RESOURCE_CLASS
 ) -> bool:

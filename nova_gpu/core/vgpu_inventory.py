@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from nova_gpu.core import names
+from nova_gpu.core import inventory, names
 from nova_gpu.core.vgpu import VGPUType
 from nova_gpu.core.vgpu_room import Room
 
@@ -14,7 +14,7 @@ _HEADS = re.compile(r"HW_GPU_MAX_DISPLAY_HEADS_([0-9]+)")
 _RESOLUTION = re.compile(r"HW_GPU_RESOLUTION_W([0-9]+)H([0-9]+)")
 
 
-def inventory(rooms: Iterable[Room]) -> Mapping[str, Mapping[str, int | float]]:
+def inventory_of(rooms: Iterable[Room]) -> Mapping[str, Mapping[str, int | float]]:
     """The inventory of a group on cards with these *rooms*.
 
     What another type has of a card is reserved, so that what is left is what can be had.
@@ -26,16 +26,8 @@ def inventory(rooms: Iterable[Room]) -> Mapping[str, Mapping[str, int | float]]:
     total = sum(room.total for room in listed)
     if not total:
         return {}
-    return {
-        names.VGPU_RESOURCE_CLASS: {
-            "total": total,
-            "reserved": sum(room.reserved for room in listed),
-            "min_unit": 1,
-            "max_unit": total,
-            "step_size": 1,
-            "allocation_ratio": 1.0,
-        }
-    }
+    reserved = sum(room.reserved for room in listed)
+    return inventory.inventory(total, reserved, names.VGPU_RESOURCE_CLASS)
 
 
 def traits(facts: VGPUType, standard: Collection[str]) -> frozenset[str]:

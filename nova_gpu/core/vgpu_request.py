@@ -49,15 +49,9 @@ def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
     vgpu_type = parse_type(extra_specs)
     if text is None and vgpu_type is None:
         return None
-    groups = request_group.parse(extra_specs, names.VGPU_RESOURCE_CLASS)
+    resource_class = names.VGPU_RESOURCE_CLASS
+    groups = request_group.agreeing(extra_specs, names.VGPUS, stated, resource_class)
     counted = sum(group.count for group in groups.values())
-    if text is not None and groups and counted != stated:
-        raise exception.InvalidExtraSpec(
-            names.VGPUS,
-            text,
-            f"the flavor's resources:{names.VGPU_RESOURCE_CLASS} says {counted}",
-            "the same number in both, or one of the two",
-        )
     count = stated or counted
     if not count:
         raise exception.InvalidExtraSpec(

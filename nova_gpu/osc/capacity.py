@@ -12,7 +12,7 @@ from osc_lib.command import command
 from nova_gpu.core import capacity
 from nova_gpu.osc import hosts, query, rest
 
-_COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs", "Reason")
+_COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
 
 
 class ShowCapacity(command.Lister):
@@ -58,5 +58,5 @@ class ShowCapacity(command.Lister):
             file=self.app.stderr,
         )
         return _COLUMNS, (
-            (each.host, each.instances, each.free, each.total, each.reason) for each in answers
+            (each.host, each.instances, each.free, each.in_service, each.reason) for each in answers
         )

@@ -77,7 +77,7 @@ def _group(connection: Any, uuid: str, summaries: _Summaries, smallest: int) -> 
     counted = summary["resources"].get(names.RESOURCE_CLASS)
     if counted and counted["capacity"] - counted["used"] >= smallest:
         traits = frozenset(summary["traits"])
-        return Group(traits, counted["capacity"], reserved=0, used=counted["used"])
+        return Group(counted["capacity"], reserved=0, used=counted["used"], traits=traits)
     url = f"/resource_providers/{uuid}"
     inventories = rest.placement(connection, f"{url}/inventories")["inventories"]
     inventory = inventories.get(names.RESOURCE_CLASS)

@@ -7,30 +7,17 @@ and of names an operator chose to publish as traits; never of hosts or of other 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from nova_gpu.core import inventory, names
 from nova_gpu.core import machine_type as machine_types
-from nova_gpu.core import names
+from nova_gpu.core.inventory import Offer
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.request_group import GroupRequest
 
 _NAMES_SHOWN = 8
 # What the user has asked for in the flavor's words, where that is not the word itself.
 _NOUNS = {names.GPU_ARCH: "architecture", names.HYPERVISOR: "hypervisor"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Offer:
-    """What one group of GPUs has in Placement."""
-
-    total: int
-    reserved: int
-    used: int
-
-    @property
-    def free(self) -> int:
-        return max(self.total - self.reserved - self.used, 0)
 
 
 def unknown_name(request: GPURequest, traits: Collection[str]) -> str | None:
@@ -92,9 +79,8 @@ def shortage(
     if free:
         text += f", at most {most} in one host"
     text += f" ({used} in use"
-    # What is reserved may be in use as well: a card that went bad while an instance has it.
-    if out_of_service := max(total - free - used, 0):
-        text += f", {out_of_service} out of service"
+    if out := inventory.out_of_service(total, free, used):
+        text += f", {out} out of service"
     return f"{text})"
 
 

@@ -21,7 +21,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host import passthrough
-from nova_gpu.virt import domains, offer, orphans, records, survey
+from nova_gpu.virt import domains, offer, orphans, placement, records, survey
 from nova_gpu.virt.truths import Guest, Holder, Instance, Provider, Truths
 
 _T = TypeVar("_T")
@@ -215,11 +215,8 @@ def _providers(
 
 
 def _inventory(client: Any, provider_uuid: str) -> Mapping[str, int]:
-    url = f"/resource_providers/{provider_uuid}/inventories"
-    response = client.get(url)
-    if not response:
-        raise exception.PlacementFailed(url, response.text)
-    inventory: Mapping[str, int] = response.json()["inventories"].get(names.RESOURCE_CLASS, {})
+    answer = placement.get(client, f"/resource_providers/{provider_uuid}/inventories")
+    inventory: Mapping[str, int] = answer["inventories"].get(names.RESOURCE_CLASS, {})
     return inventory
 
 

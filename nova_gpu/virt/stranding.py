@@ -18,7 +18,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, request, stats
 from nova_gpu.core import stranding as rule
-from nova_gpu.virt import flavors
+from nova_gpu.virt import flavors, placement
 
 if TYPE_CHECKING:
     from nova_gpu.virt.host_gpus import HostGPUs
@@ -61,23 +61,16 @@ def refuse(gpus: HostGPUs, instance: objects.Instance) -> None:
         )
 
 
-def _left(placement: Any, nodename: str) -> tuple[float, float]:
+def _left(client: Any, nodename: str) -> tuple[float, float]:
     """How many vCPUs, and MiB of memory, no instance has"""
     context = nova_context.get_admin_context()
-    uuid = placement.get_provider_by_name(context, nodename)["uuid"]
+    uuid = client.get_provider_by_name(context, nodename)["uuid"]
     url = f"/resource_providers/{uuid}"
-    inventories = _get(placement, f"{url}/inventories")["inventories"]
-    usages = _get(placement, f"{url}/usages")["usages"]
+    inventories = placement.get(client, f"{url}/inventories")["inventories"]
+    usages = placement.get(client, f"{url}/usages")["usages"]
     left = {
         resource_class: (each["total"] - each["reserved"]) * each["allocation_ratio"]
         - usages.get(resource_class, 0)
         for resource_class, each in inventories.items()
     }
     return left.get("VCPU", 0) + left.get("PCPU", 0), left.get("MEMORY_MB", 0)
-
-
-def _get(placement: Any, url: str) -> Any:
-    answer = placement.get(url)
-    if answer.status_code != 200:
-        raise exception.PlacementFailed(url, f"{answer.status_code} {answer.text}")
-    return answer.json()

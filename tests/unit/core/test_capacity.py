@@ -17,7 +17,7 @@ SMALL = {"VCPU": 2, "MEMORY_MB": 512}
 
 
 def group(free: int, traits: frozenset[str] = FERMI, *, total: int = 8, reserved: int = 0) -> Group:
-    return Group(traits, total, reserved, total - reserved - free)
+    return Group(total, reserved, total - reserved - free, traits)
 
 
 def host(*groups: Group, vcpus: int = 64, unusable: str | None = None, sees: bool = True) -> Host:
@@ -47,6 +47,12 @@ class AnswerTest(unittest.TestCase):
             ),
             ([asked(1, KEPLER)], host(group(8)), 0, "arch fermi, not kepler"),
             (
+                [asked(1, ANY | {"CUSTOM_GPU_MODEL_TESLA_K80"})],
+                host(group(8, FERMI | {"CUSTOM_GPU_MODEL_TESLA_M2050"})),
+                0,
+                "model tesla_m2050, not tesla_k80",
+            ),
+            (
                 [asked(1, ANY, ["CUSTOM_GPU_ARCH_FERMI"])],
                 host(group(8)),
                 0,
@@ -63,6 +69,11 @@ class AnswerTest(unittest.TestCase):
         (answer,) = capacity.answers([asked(1)], SMALL, [host(group(8), sees=False)])
         self.assertEqual(0, answer.instances)
         self.assertIn("Placement has no candidate", answer.reason)
+
+    def test_in_service_is_what_is_not_reserved(self) -> None:
+        groups = (group(3, reserved=2), group(2, KEPLER))
+        (answer,) = capacity.answers([asked(1)], SMALL, [host(*groups)])
+        self.assertEqual((14, 5), (answer.in_service, answer.free))
 
     def test_what_the_node_has_not_itself_is_not_counted(self) -> None:
         (answer,) = capacity.answers([asked(2)], {"DISK_GB": 1000}, [host(group(8))])

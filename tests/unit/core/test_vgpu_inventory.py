@@ -16,13 +16,13 @@ class InventoryTest(unittest.TestCase):
     def test_what_is_left_is_what_can_be_had(self) -> None:
         # A card that is part full, one that another type has, one that is empty
         rooms = [Room(4, 1, 3), Room(4, 0, 0), Room(4, 0, 4)]
-        found = vgpu_inventory.inventory(rooms)[names.VGPU_RESOURCE_CLASS]
+        found = vgpu_inventory.inventory_of(rooms)[names.VGPU_RESOURCE_CLASS]
         self.assertEqual((12, 4, 12), (found["total"], found["reserved"], found["max_unit"]))
         self.assertEqual(sum(room.free for room in rooms), 12 - 4 - 1)
 
     def test_of_nothing_there_is_none(self) -> None:
-        self.assertEqual({}, vgpu_inventory.inventory([]))
-        self.assertEqual({}, vgpu_inventory.inventory([Room(0, 0, 0)]))
+        self.assertEqual({}, vgpu_inventory.inventory_of([]))
+        self.assertEqual({}, vgpu_inventory.inventory_of([Room(0, 0, 0)]))
 
 
 class TraitsTest(unittest.TestCase):

@@ -6,9 +6,9 @@ import unittest
 from nova import exception as nova_exception
 
 from nova_gpu.core import request
+from nova_gpu.core.inventory import Offer
 from nova_gpu.core.request import GPURequest
 from nova_gpu.scheduler import reasons
-from nova_gpu.scheduler.reasons import Offer
 
 
 def asked_for(**words: str) -> GPURequest:
