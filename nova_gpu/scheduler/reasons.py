@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from nova_gpu.core import inventory, names
+from nova_gpu.core import inventory, names, wanted
 from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core.inventory import Offer
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.request_group import GroupRequest
 
 _NAMES_SHOWN = 8
-# What the user has asked for in the flavor's words, where that is not the word itself.
-_NOUNS = {names.GPU_ARCH: "architecture", names.HYPERVISOR: "hypervisor"}
 
 
 def unknown_name(request: GPURequest, traits: Collection[str]) -> str | None:
@@ -60,22 +58,22 @@ def shortage(
     :param offers: of the providers that have the group's traits
     :param bound: whether they are those of the one host the request is bound to
     """
-    wanted = _wanted(request, group)
+    asked = wanted.gpus(request, group)
     if not offers and bound:
-        return f"the requested host has no {wanted}"
+        return f"the requested host has no {asked}"
     if not offers:
-        return f"no host has {wanted}: each exists, but not in one GPU"
+        return f"no host has {asked}: each exists, but not in one GPU"
     total = sum(offer.total for offer in offers)
     free = sum(offer.free for offer in offers)
     largest = max(offer.total for offer in offers)
     if largest < group.count:
         host = "the requested host has not" if bound else "no host has"
-        return f"{host} {group.count} {wanted}: the most in one host is {largest}"
+        return f"{host} {group.count} {asked}: the most in one host is {largest}"
     most = max(offer.free for offer in offers)
     if most >= group.count:
         return None
     used = sum(offer.used for offer in offers)
-    text = f"{group.count} {wanted} asked for, {free} of {total} free"
+    text = f"{group.count} {asked} asked for, {free} of {total} free"
     if free:
         text += f", at most {most} in one host"
     text += f" ({used} in use"
@@ -85,8 +83,8 @@ def shortage(
 
 
 def too_many_to_count(request: GPURequest, group: GroupRequest, providers: int) -> str:
-    wanted = _wanted(request, group)
-    return f"none of the {providers} groups of {wanted} has {group.count} free"
+    asked = wanted.gpus(request, group)
+    return f"none of the {providers} groups of {asked} has {group.count} free"
 
 
 def elsewhere(request: GPURequest, resources: Mapping[str, int]) -> str:
@@ -103,21 +101,6 @@ def elsewhere(request: GPURequest, resources: Mapping[str, int]) -> str:
         f"{request.count} fitting GPUs are free, but not together with {', '.join(rest)} and all "
         "else that flavor, image and zone ask for"
     )
-
-
-def _wanted(request: GPURequest, group: GroupRequest) -> str:
-    parts = []
-    # What the request filter has made traits of is told in the flavor's words.
-    implied = set()
-    for key, condition, prefix in request.conditions(group):
-        parts.append(f"{_NOUNS.get(key, key)} {condition}")
-        implied.add(prefix)
-    parts += sorted(
-        trait
-        for trait in group.required_traits
-        if trait != names.TRAIT_GPU and not trait.startswith(tuple(implied))
-    )
-    return f"GPUs ({', '.join(parts)})" if parts else "GPUs"
 
 
 def _listed(values: Iterable[str]) -> str:
