@@ -50,6 +50,10 @@ VGPU_TYPE = "vgpu_type"
 # has a key of the same name in stats.
 STATS = "nova_gpu"
 
+# What a running guest's diagnostics have of each of its GPUs: a number from 0, and one of address,
+# product, name, numa_node and trouble.
+DIAGNOSTIC = "gpu{}_{}"
+
 # The environment of [gpu]clean_command.
 CLEAN_ADDRESS = "NOVA_GPU_ADDRESS"
 CLEAN_MODE = "NOVA_GPU_MODE"

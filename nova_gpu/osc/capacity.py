@@ -9,7 +9,6 @@ from typing import Any
 
 from osc_lib.command import command
 
-from nova_gpu.core import capacity
 from nova_gpu.osc import hosts, query, rest
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
@@ -35,21 +34,7 @@ class ShowCapacity(command.Lister):
             flavor = connection.compute.find_flavor(
                 parsed_args.flavor, ignore_missing=False, get_extra_specs=True
             )
-        size = query.Size(
-            vcpus=flavor.vcpus,
-            ram=flavor.ram,
-            disk=flavor.disk,
-            ephemeral=flavor.ephemeral or 0,
-            swap=int(flavor.swap or 0),
-        )
-        wanted = query.of(size, flavor.extra_specs or {}, lambda: hosts.known_traits(connection))
-        smallest = max(group.count for group in wanted.groups)
-        answers = capacity.answers(
-            wanted.groups,
-            wanted.amounts,
-            hosts.read(connection, wanted.text, smallest),
-            isolate=wanted.isolate,
-        )
+        answers = hosts.answers(connection, query.Size.of(flavor), flavor.extra_specs or {})
         total = sum(each.instances for each in answers)
         able = sum(each.instances > 0 for each in answers)
         # Beside the table, whose machine-readable forms have no place for it.

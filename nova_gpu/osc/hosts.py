@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nova_gpu.core import names
+from nova_gpu.core import capacity, names
 from nova_gpu.core.capacity import Group, Host
-from nova_gpu.osc import rest
+from nova_gpu.osc import query, rest
+
+_NO_SUCH_HOST = "Nova has no such host"
 
 _Summaries = Mapping[str, Mapping[str, Any]]
 
@@ -19,6 +21,21 @@ def known_traits(connection: Any) -> Collection[str]:
     url = f"/traits?name=startswith:{names.TRAIT_GPU}&associated=true"
     traits: list[str] = rest.placement(connection, url)["traits"]
     return traits
+
+
+def answers(connection: Any, size: query.Size, specs: Mapping[str, str]) -> list[capacity.Answer]:
+    """How many instances of such a flavor each host could take now.
+
+    :raises CommandError: as :func:`read`, and for a flavor that asks for no GPU
+    """
+    wanted = query.of(size, specs, lambda: known_traits(connection))
+    smallest = max(group.count for group in wanted.groups)
+    return capacity.answers(
+        wanted.groups,
+        wanted.amounts,
+        read(connection, wanted.text, smallest),
+        isolate=wanted.isolate,
+    )
 
 
 def read(connection: Any, querystring: str, smallest: int) -> list[Host]:
@@ -37,21 +54,22 @@ def read(connection: Any, querystring: str, smallest: int) -> list[Host]:
     some_free = f"/allocation_candidates?resources={names.RESOURCE_CLASS}:1"
     summaries = rest.placement(connection, some_free)["provider_summaries"]
     candidates = _roots(wanted)
-    unusable = _compute_nodes(connection)
+    unusable = compute_nodes(connection)
 
     groups: dict[str, list[Group]] = defaultdict(list)
-    for provider in _gpu_providers(connection):
+    for provider in gpu_providers(connection):
         if group := _group(connection, provider["uuid"], summaries, smallest):
             groups[provider["root_provider_uuid"]].append(group)
     hosts = []
     for root, of_root in groups.items():
-        name, reason = unusable.get(root) or (_name(connection, root), "Nova has no such host")
+        name, reason = unusable.get(root) or nameless(connection, root)
         free = _free(summaries.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root)))
     return hosts
 
 
-def _gpu_providers(connection: Any) -> list[Mapping[str, str]]:
+def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
+    """uuid and root_provider_uuid of each group of GPUs"""
     answer = rest.placement(
         connection,
         f"/resource_providers?required={names.TRAIT_GPU}",
@@ -79,7 +97,8 @@ def _group(connection: Any, uuid: str, summaries: _Summaries, smallest: int) -> 
         traits = frozenset(summary["traits"])
         return Group(counted["capacity"], reserved=0, used=counted["used"], traits=traits)
     url = f"/resource_providers/{uuid}"
-    inventories = rest.placement(connection, f"{url}/inventories")["inventories"]
+    nothing: dict[str, Any] = {"inventories": {}}
+    inventories = rest.placement(connection, f"{url}/inventories", missing=nothing)["inventories"]
     inventory = inventories.get(names.RESOURCE_CLASS)
     if inventory is None:
         return None
@@ -98,12 +117,12 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
     }
 
 
-def _name(connection: Any, uuid: str) -> str:
-    name: str = rest.placement(connection, f"/resource_providers/{uuid}")["name"]
-    return name
+def nameless(connection: Any, uuid: str) -> tuple[str, str]:
+    """As :func:`compute_nodes` has one, for a provider that is none of Nova's"""
+    return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 
-def _compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
+def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     """(name, why nothing is started there) by the uuid, which is that of the provider too"""
     found = {}
     with rest.clean_refusals("Nova"):

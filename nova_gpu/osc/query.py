@@ -24,6 +24,17 @@ class Size:
     ephemeral: int
     swap: int
 
+    @classmethod
+    def of(cls, flavor: Any, *, boots_from_volume: bool = False) -> Size:
+        """:param flavor: openstacksdk's, by itself or of a server"""
+        return cls(
+            vcpus=flavor.vcpus,
+            ram=flavor.ram,
+            disk=0 if boots_from_volume else flavor.disk,
+            ephemeral=flavor.ephemeral or 0,
+            swap=int(flavor.swap or 0),
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:

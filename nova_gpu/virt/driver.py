@@ -12,7 +12,7 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
-from nova_gpu.virt import container_root, refusals, signatures, starts
+from nova_gpu.virt import container_root, diagnostics, refusals, signatures, starts
 from nova_gpu.virt import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
 
@@ -51,6 +51,11 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def _create_idmaps(*args: Any, **kwargs: Any) -> list[Any]:
         plain = super(GPULibvirtDriver, GPULibvirtDriver)._create_idmaps(*args, **kwargs)
         return [guests.id_map(each) for each in plain]
+
+    def get_diagnostics(self, instance: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().get_diagnostics(instance, *args, **kwargs)
+        found.update(diagnostics.of(self._gpus, self._host.get_guest(instance)))
+        return found
 
     # Every road to a running guest
 

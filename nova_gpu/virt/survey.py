@@ -156,9 +156,13 @@ class Survey:
         return None
 
     def parts(self, offered: Offer) -> domains.Parts:
-        """The offered card behind each PCI function and each node that is one card's alone."""
-        gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
-        return domains.Parts(
-            {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, self.roots)},
-            {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
-        )
+        return parts(offered, self.roots)
+
+
+def parts(offered: Offer, roots: Roots) -> domains.Parts:
+    """The offered card behind each PCI function and each node that is one card's alone."""
+    gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
+    return domains.Parts(
+        {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)},
+        {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
+    )

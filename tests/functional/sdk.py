@@ -23,6 +23,9 @@ class Auth(plugin.BaseAuthPlugin):  # type: ignore[misc]
     def get_headers(self, session: Any, **kwargs: Any) -> dict[str, str]:
         return self._headers
 
+    def get_project_id(self, session: Any, **kwargs: Any) -> str | None:
+        return self._headers.get("X-Auth-Project-Id")
+
     def get_endpoint(
         self, session: Any, service_type: str | None = None, **kwargs: Any
     ) -> str | None:
@@ -58,13 +61,25 @@ def connect(test: Any, *, admin: bool = True) -> connection.Connection:
 
 def run(test: Any, command: type, *arguments: str, admin: bool = True) -> Any:
     """What the command's take_action returns, and what it prints beside it."""
+    app, made, parsed = _made(test, command, arguments, admin)
+    return made.take_action(parsed), app.stderr.getvalue()
+
+
+def shown(test: Any, command: type, *arguments: str, admin: bool = True) -> tuple[int, str, str]:
+    """The exit status, and all that is printed: to standard output, and beside it."""
+    app, made, parsed = _made(test, command, arguments, admin)
+    status = made.run(parsed)
+    return status, app.stdout.getvalue(), app.stderr.getvalue()
+
+
+def _made(test: Any, command: type, arguments: Sequence[str], admin: bool) -> tuple[Any, Any, Any]:
     app = SimpleNamespace(
         client_manager=SimpleNamespace(sdk_connection=connect(test, admin=admin)),
+        stdout=io.StringIO(),
         stderr=io.StringIO(),
     )
     made = command(app, None)
-    parsed = made.get_parser("openstack").parse_args(list(arguments))
-    return made.take_action(parsed), app.stderr.getvalue()
+    return app, made, made.get_parser("openstack").parse_args(list(arguments))
 
 
 def rows(taken: tuple[Sequence[str], Any]) -> list[dict[str, Any]]:

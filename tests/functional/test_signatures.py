@@ -50,6 +50,7 @@ DRIVER_34 = {
         " power_on=True, share_info=None"
     ),
     "get_available_resource": "self, nodename",
+    "get_diagnostics": "self, instance",
     "init_host": "self, host",
     "migrate_disk_and_power_off": (
         "self, context, instance, dest, flavor, network_info, block_device_info=None, timeout=0,"

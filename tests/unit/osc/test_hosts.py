@@ -116,3 +116,9 @@ class HostsTest(test.NoDBTestCase):
         )
         self.assertIn("for administrators", str(refused))
         self.assertNotIn("\n", str(refused))
+
+    def test_placement_does_not_answer(self) -> None:
+        self.placement.endpoint = "http://127.0.0.1:1/placement"
+        refused = self.assertRaises(exceptions.CommandError, self.answers, gpus="1")
+        self.assertRegex(str(refused), "^Placement: .*127.0.0.1:1")
+        self.assertNotIn("\n", str(refused))

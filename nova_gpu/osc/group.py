@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu group list``"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_gpu.osc import providers
+
+_COLUMNS = (
+    *("Host", "Product", "Model", "Architecture", "Mode"),
+    *("Total", "Used", "Reserved", "Free"),
+)
+
+
+class ListGroups(command.Lister):
+    """List the groups of GPUs: cards of one product in one mode on one host.
+
+    A reserved card is given to nobody: it is ill, in quarantine, or in the hands of a stranger; on
+    the host nova-gpu list says which, and why. For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("--host", metavar="<host>", help="Only those of this compute node")
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        found = providers.read(self.app.client_manager.sdk_connection)
+        return _COLUMNS, (
+            (
+                *(each.host, each.product, each.model, each.architecture, each.mode),
+                *(each.group.total, each.group.used, each.group.reserved, each.group.free),
+            )
+            for each in found
+            if parsed_args.host in (None, each.host)
+        )

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu host list``"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_gpu.core import names
+from nova_gpu.osc import providers
+from nova_gpu.osc.providers import Provider
+
+_COLUMNS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free")
+
+
+class ListHosts(command.Lister):
+    """List the hosts with whole GPUs, how many they have, and whether anything is started there.
+
+    For administrators.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        found = providers.read(self.app.client_manager.sdk_connection)
+        whole = [each for each in found if each.resource_class == names.RESOURCE_CLASS]
+        return _COLUMNS, _rows(whole)
+
+
+def _rows(found: Iterable[Provider]) -> Iterator[tuple[Any, ...]]:
+    """:param found: by host"""
+    for host, of_host in itertools.groupby(found, key=lambda each: each.host):
+        listed = list(of_host)
+        groups = [each.group for each in listed]
+        yield (
+            host,
+            listed[0].unusable or "up",
+            ", ".join(sorted({each.architecture for each in listed})),
+            sum(group.total for group in groups),
+            sum(group.used for group in groups),
+            sum(group.reserved for group in groups),
+            sum(group.free for group in groups),
+        )

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One instance, as Nova shows it to whoever asks."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+
+from nova_gpu.core import exception, mistakes, names, request, wanted
+from nova_gpu.core.request import GPURequest
+from nova_gpu.osc import rest
+
+# The last one whose diagnostics are the driver's own.
+_DIAGNOSTICS = "2.47"
+_FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
+
+NOTHING = "no GPU"
+
+
+def find(connection: Any, name_or_id: str) -> Any:
+    """:raises CommandError: where there is none of that name, or several"""
+    with rest.clean_refusals("Nova"):
+        found = connection.compute.find_server(name_or_id, ignore_missing=False)
+        return connection.compute.get_server(found.id)
+
+
+def extra_specs(server: Any) -> Mapping[str, str]:
+    """Those its flavor had when it was made or resized"""
+    return dict((server.flavor or {}).get("extra_specs") or {})
+
+
+def request_of(server: Any) -> GPURequest | None:
+    """``None`` too where its flavor has mistakes"""
+    try:
+        return request.parse(extra_specs(server))
+    except exception.InvalidExtraSpec:
+        return None
+
+
+def asked_for(server: Any) -> str:
+    """What its flavor asks for, in words, or what is wrong with that"""
+    if asked := request_of(server):
+        return wanted.all_of(asked)
+    return "; ".join(mistakes.mistakes(extra_specs(server))) or NOTHING
+
+
+def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
+    """What the guest's diagnostics say of each of its GPUs, and why they say no more.
+
+    :raises Refused: where they are not for whoever asks
+    """
+    with rest.clean_refusals("Nova"):
+        answer = connection.compute.get(
+            f"/servers/{server.id}/diagnostics", microversion=_DIAGNOSTICS
+        )
+        if answer.status_code in (400, 404, 409, 501):
+            return [], f"Nova tells no more of a server that is {server.status}"
+        sdk_exc.raise_from_response(answer)
+        found: dict[int, dict[str, Any]] = defaultdict(dict)
+        for key, value in answer.json().items():
+            if match := _FACT.fullmatch(key):
+                found[int(match[1])][match[2]] = value
+    listed = [found[number] for number in sorted(found)]
+    return listed, "" if listed else "its host tells none, or runs an older nova-gpu"

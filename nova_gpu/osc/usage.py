@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu usage``"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+from osc_lib.command import command
+
+from nova_gpu.core import names
+from nova_gpu.osc import providers, rest, servers
+
+_ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "Remark")
+_OWN = ("Server", "Name", "Status", "GPUs", "Asked For")
+_MOVE = "kept until its move is confirmed or reverted"
+_UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
+
+
+class ShowUsage(command.Lister):
+    """Show which instance of which project has how many GPUs, and where.
+
+    Who may not see what hosts have is shown the project's own instances.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        connection = self.app.client_manager.sdk_connection
+        try:
+            rows = sorted(_held(connection), key=lambda row: (row[3], row[4], row[1]))
+        except rest.Refused:
+            return _OWN, self._own(connection)
+        held = sum(row[_ALL.index("GPUs")] for row in rows)
+        projects = len({row[_ALL.index("Project")] for row in rows})
+        print(f"GPUs in use: {held}; projects: {projects}.", file=self.app.stderr)
+        return _ALL, rows
+
+    def _own(self, connection: Any) -> list[tuple[Any, ...]]:
+        rows = sorted(_of_project(connection), key=lambda row: row[1])
+        project = connection.session.get_project_id()
+        counted = rest.placement(connection, f"/usages?project_id={project}")["usages"]
+        print(
+            f"Placement counts {counted.get(names.RESOURCE_CLASS, 0)} GPUs for this project; other "
+            "projects, and the hosts, are for administrators.",
+            file=self.app.stderr,
+        )
+        return rows
+
+
+def _held(connection: Any) -> Iterator[tuple[Any, ...]]:
+    """One row for each instance or move and group of GPUs"""
+    known = _Consumers(connection)
+    for provider in providers.read(connection):
+        if not provider.group.used:
+            continue
+        url = f"/resource_providers/{provider.uuid}/allocations"
+        allocations = rest.placement(connection, url, missing={"allocations": {}})["allocations"]
+        for consumer, allocation in allocations.items():
+            if amount := allocation["resources"].get(provider.resource_class):
+                uuid, name, project, remark = known.describe(consumer, provider.host)
+                where = (provider.host, provider.product, provider.architecture)
+                yield uuid, name, project, *where, amount, remark
+
+
+class _Consumers:
+    """Who it is that Placement counts GPUs for, asked for host by host."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._compute = connection.compute
+        self._servers: dict[str, Any] = {}
+        self._hosts: set[str] = set()
+        self._moves: Mapping[str, str] | None = None
+
+    def describe(self, consumer: str, host: str) -> tuple[str, str, str, str]:
+        """uuid, name, project and what is to be said beside that"""
+        with rest.clean_refusals("Nova"):
+            if host not in self._hosts:
+                self._hosts.add(host)
+                here = self._compute.servers(details=True, all_projects=True, node=host)
+                self._servers.update((server.id, server) for server in here)
+            if server := self._server(consumer):
+                return server.id, server.name, server.project_id, ""
+            if (moving := self._of_move(consumer)) and (server := self._server(moving)):
+                return server.id, server.name, server.project_id, _MOVE
+        record = rest.placement(self._connection, f"/allocations/{consumer}")
+        return consumer, "", record.get("project_id", ""), _UNKNOWN
+
+    def _server(self, uuid: str) -> Any:
+        if uuid not in self._servers:
+            try:
+                self._servers[uuid] = self._compute.get_server(uuid)
+            except sdk_exc.NotFoundException:
+                self._servers[uuid] = None
+        return self._servers[uuid]
+
+    def _of_move(self, uuid: str) -> str | None:
+        if self._moves is None:
+            self._moves = {each.uuid: each.server_id for each in self._compute.migrations()}
+        return self._moves.get(uuid)
+
+
+def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
+    with rest.clean_refusals("Nova"):
+        for server in connection.compute.servers(details=True):
+            # What is on no host (shelved, or never started) has none.
+            if server.host_id and (asked := servers.request_of(server)):
+                yield server.id, server.name, server.status, asked.count, servers.asked_for(server)

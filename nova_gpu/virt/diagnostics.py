@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cards a running guest has, for ``GET /servers/{id}/diagnostics`` before microversion 2.48.
+
+From there on Nova's own fields are all there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from oslo_log import log as logging
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.model import PciAddress
+from nova_gpu.virt import domains, survey
+from nova_gpu.virt.host_gpus import HostGPUs
+
+LOG = logging.getLogger(__name__)
+
+
+def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
+    """By address, numbered from 0: :data:`nova_gpu.core.names.DIAGNOSTIC` says the keys.
+
+    :param guest: a nova.virt.libvirt.guest.Guest
+    :returns: nothing where the guest's XML cannot be read: what else Nova has of it is shown
+    """
+    if not gpus.offer:
+        return {}
+    parts = survey.parts(gpus.offer, gpus.roots)
+    try:
+        addresses = sorted(domains.gpus_in(guest.get_xml_desc(), parts))
+    except exception.DomainsUnreadable as error:
+        LOG.warning("The guest's GPUs are not among its diagnostics: %s", error)
+        return {}
+    found = {}
+    for index, address in enumerate(addresses):
+        facts = {"address": str(address), **dict(_facts(gpus, address))}
+        found.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
+    return found
+
+
+def _facts(gpus: HostGPUs, address: PciAddress) -> Iterator[tuple[str, Any]]:
+    """None of a card that is gone"""
+    for group in gpus.offer.values():
+        if gpu := group.gpus.get(address):
+            yield "product", gpu.product.key
+            yield "name", gpu.product.name
+            yield "numa_node", gpu.numa_node
+            yield "trouble", group.withheld.get(address)

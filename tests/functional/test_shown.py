@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``openstack gpu ...`` shows of hosts, groups, instances and flavors, and to whom."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+from osc_lib import exceptions
+
+from nova_gpu.osc import explain, flavor_check, group, host, server, usage
+from tests.fixtures import ailments
+from tests.functional import base, sdk
+
+_KEPLER = ("10de:1023", "tesla_k40m", "kepler", "lxc")
+_FERMI = ("10de:1091", "tesla_m2090", "fermi", "lxc")
+_GUIDE = pathlib.Path(__file__).parents[2] / "doc/source/reference/gpu-commands"
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]{15}")
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_EXAMPLES = (
+    "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",
+    "b2d844e0-ac09-41b1-a66e-5ecb027612b1",
+    "0d1f7a3e-5b62-4c0f-9d0b-3c5a8e2f4471",
+    "8e8a3c3b-0c3b-4f3c-9a53-5ba5e1e7a001",
+)
+
+
+class ShownTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self._uuids: dict[str, str] = {}
+        self.start_host("host1")
+        self.start_host("host2", "two-architectures")
+
+    def values(self, command: type, *arguments: str, admin: bool = True) -> list[tuple[Any, ...]]:
+        (_, rows), _ = sdk.run(self, command, *arguments, admin=admin)
+        return list(rows)
+
+    def fields(self, command: type, *arguments: str, admin: bool = True) -> dict[str, Any]:
+        """As a program reads it"""
+        status, printed, _ = sdk.shown(self, command, *arguments, "-f", "json", admin=admin)
+        self.assertEqual(0, status)
+        return dict(json.loads(printed))
+
+    def documented(
+        self, name: str, command: type, *arguments: str, admin: bool = True, status: int = 0
+    ) -> None:
+        """The guide shows what the command prints, but for what differs from run to run."""
+        returned, printed, beside = sdk.shown(self, command, *arguments, admin=admin)
+        self.assertEqual(status, returned)
+        text = f"{beside}{printed}"
+        for found in dict.fromkeys(_UUID.findall(text)):
+            text = text.replace(found, self._uuids.setdefault(found, _EXAMPLES[len(self._uuids)]))
+        text = _TIME.sub("2026-11-21T22:58:08.392474", text)
+        self.assertEqual((_GUIDE / f"{name}.txt").read_text(), text)
+
+    def refusal(self, command: type, *arguments: str, admin: bool = True) -> str:
+        refused = self.assertRaises(
+            exceptions.CommandError, self.values, command, *arguments, admin=admin
+        )
+        self.assertNotIn("\n", str(refused))
+        return str(refused)
+
+
+class HostsTest(ShownTest):
+    def test_groups_hosts_and_who_has_what(self) -> None:
+        two = self.boot(self.flavor(**base.BLUEPRINT), host="host1", name="pair")
+        one = self.boot(self.flavor(gpus="1", gpu_arch="kepler"), name="single")
+        ailments.silence(self.hosts["host1"], base.FIRST_SOCKET[0])
+        ailments.silence(self.hosts["host1"], base.SECOND_SOCKET[0])
+        self.period("host1")
+
+        groups = [
+            ("host1", *_FERMI, 8, 2, 1, 5),
+            ("host2", *_KEPLER, 4, 1, 0, 3),
+            ("host2", *_FERMI, 4, 0, 0, 4),
+        ]
+        self.assertEqual(groups, self.values(group.ListGroups))
+        self.documented("group-list", group.ListGroups)
+        self.assertEqual(groups[1:], self.values(group.ListGroups, "--host", "host2"))
+        service = self.computes["host2"].service_ref.uuid
+        self.admin_api.put_service(service, {"status": "disabled", "disabled_reason": "repair"})
+        off = "its compute service is disabled: repair"
+        self.assertEqual(
+            [("host1", "up", "fermi", 8, 2, 1, 5), ("host2", off, "fermi, kepler", 8, 1, 0, 7)],
+            self.values(host.ListHosts),
+        )
+        self.documented("host-list", host.ListHosts)
+        self.admin_api.put_service(service, {"status": "enabled"})
+
+        self.assertIn(
+            "no longer answers", self.fields(server.ShowServer, "pair")["cards"][0]["trouble"]
+        )
+        for card in (base.FIRST_SOCKET[0], base.SECOND_SOCKET[0]):
+            ailments.answer_again(self.hosts["host1"], card)
+        self.period("host1")
+        self._test_show(two)
+        self._test_usage(two, one)
+        for command in (group.ListGroups, host.ListHosts):
+            self.assertIn("for administrators", self.refusal(command, admin=False))
+
+    def _test_show(self, two: base.Server) -> None:
+        shown = self.fields(server.ShowServer, "pair")
+        self.assertEqual((two["id"], "host1", 2), (shown["id"], shown["host"], shown["gpus"]))
+        self.assertEqual("2 GPUs (architecture fermi, hypervisor lxc)", shown["asked_for"])
+        self.assertEqual(self.rendered(two), [each["address"] for each in shown["cards"]])
+        self.documented("show", server.ShowServer, "pair")
+        self.api.post_server_action(two["id"], {"os-stop": None})
+        self._wait_for_state_change(two, "SHUTOFF")
+        stopped = self.fields(server.ShowServer, "pair")
+        self.assertEqual(2, stopped["gpus"])
+        self.assertEqual("Nova tells no more of a server that is SHUTOFF", stopped["cards"])
+        self.api.post_server_action(two["id"], {"os-start": None})
+        self._wait_for_state_change(two, "ACTIVE")
+
+        own = self.fields(server.ShowServer, "pair", admin=False)
+        self.assertEqual(shown["asked_for"], own["asked_for"])
+        self.assertNotIn("cards", own)
+        self.assertIn("Nova: No Server", self.refusal(server.ShowServer, "nobody"))
+
+    def _test_usage(self, two: base.Server, one: base.Server) -> None:
+        self._migrate_server(two)
+        stranger = "8e8a3c3b-0c3b-4f3c-9a53-5ba5e1e7a001"
+        (uuid,) = self.groups("host1").values()
+        body = {
+            "allocations": {uuid: {"resources": {"PGPU": 1}}},
+            "project_id": "elsewhere",
+            "user_id": "nobody",
+            "consumer_generation": None,
+        }
+        self.assertEqual(
+            204, self.placement.put(f"/allocations/{stranger}", body, version="1.28").status
+        )
+        self.documented("usage", usage.ShowUsage)
+        self.documented("usage-user", usage.ShowUsage, admin=False)
+        project = two["tenant_id"]
+        found = {(row[0], row[3], row[6]): row for row in self.values(usage.ShowUsage)}
+        moved = (two["id"], "host2", 2)
+        kept = (two["id"], "host1", 2)
+        left = (stranger, "host1", 1)
+        self.assertEqual({moved, kept, left, (one["id"], "host2", 1)}, set(found))
+        self.assertEqual(
+            (two["id"], "pair", project, "host2", "10de:1091", "fermi", 2, ""), found[moved]
+        )
+        self.assertIn("kept until its move", found[kept][7])
+        self.assertEqual("elsewhere", found[left][2])
+        self.assertIn("unknown to Nova", found[left][7])
+
+        rows, printed = sdk.run(self, usage.ShowUsage, admin=False)
+        self.assertIn("Placement counts 5 GPUs for this project", printed)
+        own = {each["Name"]: (each["GPUs"], each["Asked For"]) for each in sdk.rows(rows)}
+        self.assertEqual({"pair", "single"}, set(own))
+        self.assertEqual((1, "1 GPU (architecture kepler)"), own["single"])
+        self.assertEqual(
+            204, self.placement.delete(f"/allocations/{stranger}", version="1.28").status
+        )
+
+
+class ReasonsTest(ShownTest):
+    def test_why_here_and_why_nowhere(self) -> None:
+        self.boot(self.gpu_flavor(8), host="host1", name="all")
+        here = self.fields(explain.ExplainServer, "all")
+        self.assertEqual(("", "host1"), (here["fault"], here["host"]))
+        self.assertEqual("the scheduler chose host1, which had what it asks for", here["why"][0])
+        self.assertIn("0 of 1 other hosts with GPUs could take it now", here["why"])
+        self.assertEqual(
+            [
+                ("host1", True, "8 GPUs asked for, 0 of 8 free"),
+                ("host2", False, "8 GPUs asked for, it has 4"),
+            ],
+            [(each["host"], each["has_it"], each["reason"]) for each in here["hosts"]],
+        )
+        self.documented("explain-here", explain.ExplainServer, "all")
+
+        fault = self.boot_refused(self.flavor(gpus="5"), name="five")
+        nowhere = self.fields(explain.ExplainServer, "five")
+        self.assertEqual(fault, nowhere["fault"])
+        self.assertRegex(nowhere["last_failure"], "^create at [0-9T:.-]+$")
+        self.assertEqual(
+            ["it is on no host, and none could take it now; hosts says why"], nowhere["why"]
+        )
+        own = self.fields(explain.ExplainServer, "five", admin=False)
+        self.assertEqual(fault, own["fault"])
+        self.assertNotIn("hosts", own)
+
+        self._delete_server(self._named("all"))
+        freed = self.fields(explain.ExplainServer, "five")
+        self.assertIn("though 1 of 2 with GPUs could take it now", freed["why"][0])
+        self.documented("explain-nowhere", explain.ExplainServer, "five")
+
+        self.boot(self.flavor(), name="plain")
+        plain = self.fields(explain.ExplainServer, "plain")
+        self.assertIn("asks for no GPU", plain["why"][0])
+        self._test_flavors()
+
+    def _named(self, name: str) -> base.Server:
+        (found,) = (each for each in self.api.get_servers() if each["name"] == name)
+        return dict(found)
+
+    def _test_flavors(self) -> None:
+        specs = {"gpus": "= 2", "gpu_arch": "s== fermi", "resources:PGPU": "2"}
+        counted = self._create_flavor(name="cg1.xlarge", extra_spec=specs)
+        status, printed, _ = sdk.shown(self, flavor_check.CheckFlavor, counted)
+        self.assertEqual(0, status)
+        self.assertRegex(printed, r"\| 2 GPUs \(architecture fermi\) +\| yes +\| +\|")
+
+        wrong = self._create_flavor(name="cg1.wrong")
+        sdk.connect(self).compute.create_flavor_extra_specs(
+            wrong, {"gpus": "two", "gpu_archs": "fermi", "hw:cpu_policy": "x"}
+        )
+        self.documented("flavor-check", flavor_check.CheckFlavor, counted, wrong, status=1)
+        for admin in (True, False):
+            status, printed, _ = sdk.shown(
+                self, flavor_check.CheckFlavor, "-f", "json", admin=admin
+            )
+            self.assertEqual(1, status)
+            with_mistakes = [each for each in json.loads(printed) if each["Mistakes"]]
+            self.assertEqual(
+                [
+                    "gpus='two': 'two' is not a whole number; allowed: '= N' or N, with N from 1 "
+                    "to 1024",
+                    "gpu_archs='fermi': nobody reads it; did you mean gpu_arch?",
+                    "hw:cpu_policy='x': 'x' is not one of: dedicated, shared, mixed.",
+                ],
+                with_mistakes[0]["Mistakes"],
+            )
+            self.assertEqual(1, len(with_mistakes))
+        self.assertIn("Nova: No Flavor", self.refusal(flavor_check.CheckFlavor, "nothing"))
