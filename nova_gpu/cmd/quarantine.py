@@ -9,6 +9,7 @@ import pathlib
 import sys
 from typing import Any
 
+from nova_gpu.cmd.formats import Format, add_format
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import quarantine
 
@@ -16,7 +17,7 @@ from nova_gpu.host import quarantine
 def add_commands(subparsers: Any) -> None:
     """:param subparsers: of argparse"""
     listing = subparsers.add_parser("list", help="list them, why they are there and what to do")
-    listing.add_argument("--json", action="store_true", help="print one JSON array instead of text")
+    add_format(listing)
     releasing = subparsers.add_parser(
         "release", help="have a card given to instances again, from the service's next period on"
     )
@@ -30,7 +31,7 @@ def main(folder: pathlib.Path, command: Any) -> int:
     """
     if command.verb == "release":
         return release(folder, command.address)
-    return listed(folder, as_json=command.json)
+    return listed(folder, as_json=command.format == Format.JSON)
 
 
 def listed(folder: pathlib.Path, *, as_json: bool) -> int:

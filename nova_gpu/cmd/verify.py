@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import queue
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import nova.db.main.api
@@ -17,10 +15,8 @@ from nova import objects, rpc
 from nova.conductor import rpcapi as conductor_rpcapi
 from nova.objects import base as objects_base
 from nova.scheduler.client import report
-from nova.virt.libvirt import driver as libvirt_driver
-from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.cmd import host_check
+from nova_gpu.cmd import deadline, host_check, libvirt_connection, progress
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
@@ -119,14 +115,15 @@ def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
     except Exception as error:  # whatever a driver of the bus raises for its address
         print(f"nova-gpu: the bus: {error}; see [DEFAULT]transport_url", file=sys.stderr)
         return INCOMPLETE
-    host = _libvirt()
+    host = libvirt_connection.open_host()
 
     def obstacles(found: Iterable[GPU]) -> Mapping[PciAddress, str]:
         reasons = {gpu.address: host_check.obstacle(looked, gpu) for gpu in found}
         return {address: reason for address, reason in reasons.items() if reason}
 
-    sources = gather.Sources(looked, host, Placement(), obstacles, within(_DEADLINE_S))
-    verdict = judge(sources, mend=mend)
+    sources = gather.Sources(looked, host, Placement(), obstacles, deadline.within(_DEADLINE_S))
+    with progress.shown("comparing sysfs, libvirt, Nova's database and Placement"):
+        verdict = judge(sources, mend=mend)
     print(json.dumps(as_plain(verdict), indent=2) if as_json else text(verdict))
     sys.stdout.flush()
     return verdict.status
@@ -139,60 +136,9 @@ class Placement:
         return getattr(report.report_client_singleton(), name)
 
 
-def _libvirt() -> libvirt_host.Host:
-    """As nova-compute asks it, but for the events that nobody waits for here."""
-    host = libvirt_host.Host(libvirt_driver.LibvirtDriver._uri(), read_only=True)
-    # The errors are raised as well, and what subscribes to events does not complain of them.
-    libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
-    libvirt_host.libvirt.virEventRegisterDefaultImpl()
-    return host
-
-
 def _connect() -> None:
     """The database through the conductor, as nova-compute (``nova.cmd.compute.main``)"""
     objects.register_all()
     rpc.init(CONF)
     nova.db.main.api.DISABLE_DB_ACCESS = True
     objects_base.NovaObject.indirection_api = conductor_rpcapi.ConductorAPI()
-
-
-def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
-    """Calls what it is given, one after the other, and gives up on what does not answer in time.
-
-    That goes on in a thread that does not keep the process. It is one thread for all because
-    eventlet, where Nova uses it, answers only the thread that asked first.
-    """
-    worker = _Worker()
-
-    def ask(read: Callable[[], Any]) -> Any:
-        nonlocal worker
-        try:
-            answer, error = worker.answer(read, deadline_s)
-        except queue.Empty:
-            worker = _Worker()
-            raise TimeoutError(f"no answer within {deadline_s:g} s") from None
-        if error is not None:
-            raise error
-        return answer
-
-    return ask
-
-
-class _Worker:
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def answer(self, read: Callable[[], Any], timeout_s: float) -> tuple[Any, Exception | None]:
-        """:raises queue.Empty: where there is none in time"""
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        self._waiting.put((read, answers))
-        return answers.get(timeout=timeout_s)
-
-    def _work(self) -> None:
-        while True:
-            read, answers = self._waiting.get()
-            try:
-                answers.put((read(), None))
-            except Exception as error:  # the asker's
-                answers.put((None, error))

@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 
 import nova_gpu.privsep.vfio
-from nova_gpu.cmd import gpu
+from nova_gpu.cmd import cards
 from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host import quarantine
 from nova_gpu.virt import survey
@@ -90,8 +90,8 @@ def read(path: str) -> str:
 def listed() -> list[str]:
     """What ``nova-gpu list`` prints."""
     looked = survey.Survey()
-    found = [gpu.describe(card, looked.obstacle(card)) for card in looked.find()]
-    return gpu.table(found).splitlines()
+    found = [cards.describe(card, looked.obstacle(card)) for card in looked.find()]
+    return cards.table(found).splitlines()
 
 
 def quarantined() -> list[str]:

@@ -3,7 +3,7 @@ import json
 
 import testtools
 
-from nova_gpu.cmd import gpu
+from nova_gpu.cmd import cards
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from tests.fixtures import ailments, hosts
 from tests.unit.cmd import base
@@ -12,7 +12,7 @@ from tests.unit.cmd import base
 class TableTest(testtools.TestCase):
     def test_unknown_is_said(self):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "ffff"), 0x030200)
-        shown = gpu.table([gpu.describe(card, "it is with nobody")])
+        shown = cards.table([cards.describe(card, "it is with nobody")])
         self.assertIn("| unknown      | unknown    |", shown)
         self.assertIn("0000:01:00.0: it is with nobody", shown)
         self.assertIn("[gpu]product says what it is", shown)
@@ -24,8 +24,8 @@ class TableTest(testtools.TestCase):
             0x030200,
             links=(Link(PciAddress.parse("0000:02:00.0"), LinkType.NVLINK, 18),),
         )
-        described = gpu.describe(card, None)
-        self.assertNotIn("unknown", gpu.table([described]))
+        described = cards.describe(card, None)
+        self.assertNotIn("unknown", cards.table([described]))
         self.assertEqual(
             [{"peer": "0000:02:00.0", "type": "nvlink", "width": 18}], described["links"]
         )
@@ -45,13 +45,13 @@ class ListTest(base.CommandTestCase):
         host.add_gpu("0000:05:00.0", "10de", "1091", driver="vfio-pci")
         done = self.run_list("--json")
         self.assertEqual(0, done.returncode, done.stderr)
-        cards = json.loads(done.stdout)
+        found = json.loads(done.stdout)
         self.assertEqual(
             [("0000:04:00.0", True), ("0000:05:00.0", False)],
-            [(card["address"], card["offered"]) for card in cards],
+            [(card["address"], card["offered"]) for card in found],
         )
-        self.assertEqual("fermi", cards[0]["architecture"])
-        self.assertIn("vfio-pci", cards[1]["reason"])
+        self.assertEqual("fermi", found[0]["architecture"])
+        self.assertIn("vfio-pci", found[1]["reason"])
 
     def test_one_that_does_not_answer(self):
         host = hosts.Host(self.root)
@@ -71,3 +71,10 @@ class ListTest(base.CommandTestCase):
         self.assertEqual(2, self.nova_gpu("host").returncode)
         arguments = ("host", "prepare", "--apply", "--undo")
         self.assertEqual(2, self.nova_gpu(*arguments).returncode)
+
+    def test_format(self):
+        hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+        done = self.nova_gpu("show", "0000:04:00.0", "--format", "json")
+        self.assertEqual("fermi", json.loads(done.stdout)["architecture"], done.stderr)
+        self.assertEqual(0, done.returncode)
+        self.assertEqual(2, self.nova_gpu("show", "--format", "yaml").returncode)

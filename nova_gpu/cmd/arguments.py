@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of ``nova-gpu``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova_gpu.cmd import quarantine
+from nova_gpu.cmd.formats import add_format
+
+
+def add_commands(subparsers: Any) -> None:
+    """:param subparsers: of argparse"""
+    listing = subparsers.add_parser(
+        "list", help="list this host's GPUs, whether each is offered to instances, and why not"
+    )
+    add_format(listing)
+    shown = subparsers.add_parser(
+        "show", help="say all that is known of one GPU; exits 1 where there is none"
+    )
+    shown.add_argument("address", metavar="ADDRESS", help="such as 0000:88:00.0")
+    add_format(shown)
+    topology = subparsers.add_parser(
+        "topology",
+        help="draw where the GPUs are (NUMA nodes, PCI roots, switches), what joins them, and "
+        "which instance has which",
+    )
+    add_format(topology)
+    subparsers.add_parser(
+        "record",
+        help="print this host's GPUs and what is around them in the form of the tests' generated "
+        "hosts, for a report; without serial numbers, names and uuids",
+    )
+    check = subparsers.add_parser(
+        "verify",
+        help="compare what sysfs, libvirt, Nova's database and Placement say of this host's GPUs; "
+        "exits 1 where they differ, 3 where one of them does not answer",
+    )
+    add_format(check)
+    check.add_argument(
+        "--repair", action="store_true", help="have Placement count what instances have"
+    )
+    host = subparsers.add_parser("host", help="see and change how this host stands to KVM guests")
+    _add_host_commands(host.add_subparsers(dest="verb", required=True))
+    kept = subparsers.add_parser(
+        "quarantine", help="see and release the cards that no new instance is given"
+    )
+    quarantine.add_commands(kept.add_subparsers(dest="verb", required=True))
+
+
+def _add_host_commands(subparsers: Any) -> None:
+    check = subparsers.add_parser(
+        "check",
+        help="say card by card what stands between it and a guest; exits 1 if anything does",
+    )
+    add_format(check)
+    prepare = subparsers.add_parser(
+        "prepare", help="print the files that have the cards with vfio-pci from boot on"
+    )
+    what = prepare.add_mutually_exclusive_group()
+    what.add_argument("--apply", action="store_true", help="write them")
+    what.add_argument("--undo", action="store_true", help="have all as it was before --apply")
+    prepare.add_argument(
+        "--root", default="/", metavar="DIR", help="write below this folder instead of /"
+    )

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu show ADDRESS``"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import prettytable
+
+from nova_gpu.cmd import cards, holders, topology
+from nova_gpu.cmd.formats import print_json
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import passthrough, vfio
+from nova_gpu.virt import survey
+
+
+def main(looked: survey.Survey, text: str, *, as_json: bool) -> int:
+    """:returns: 0, or 1 where there is no such card
+    :raises InvalidPciAddress: where *text* is none
+    :raises DiscoveryFailed: where the host's cards cannot be listed
+    """
+    address = PciAddress.parse(text)
+    found = cards.read(looked)
+    card = next((each for each in found if _is_at(each.gpu, address)), None)
+    if card is None:
+        print(
+            f"nova-gpu: there is no GPU at {address} (nova-gpu list says which there are).",
+            file=sys.stderr,
+        )
+        return 1
+    held, unknown = holders.read(looked, [each.gpu for each in found])
+    described = topology.described(card, held, unknown)
+    described["functions"] = {
+        str(function): _driver(function, looked) for function in passthrough.functions(card.gpu)
+    }
+    described["uuid"] = card.gpu.uuid
+    if as_json:
+        print_json(described)
+    else:
+        print(table(described, unknown))
+    return 0
+
+
+def _is_at(gpu: GPU, address: PciAddress) -> bool:
+    """Any function of the card will do."""
+    return address in (gpu.address, *gpu.companions)
+
+
+def _driver(function: PciAddress, looked: survey.Survey) -> str | None:
+    try:
+        return vfio.driver(function, looked.roots)
+    except (OSError, ValueError) as error:
+        return f"not readable: {error}"
+
+
+def table(described: dict[str, Any], unknown: str | None) -> str:
+    """For people; what is not known is said so."""
+    shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
+    for key, value in described.items():
+        if key not in ("companions", "driver"):  # functions has both
+            shown.add_row([key, _cell(key, value, unknown)])
+    return str(shown.get_string())
+
+
+def _cell(key: str, value: Any, unknown: str | None) -> str:
+    match key, value:
+        case "instances", None:
+            return f"not known: {unknown}"
+        case "functions", dict():
+            return "\n".join(
+                f"{each} with {driver or 'no driver'}" for each, driver in value.items()
+            )
+        case "links", [_, *_]:
+            return "\n".join(f"{each['width']} {each['type']} to {each['peer']}" for each in value)
+        case "instances", [_, *_]:
+            return "\n".join(value)
+        case _, []:
+            return "none"
+        case "pcie_switch" | "iommu_group" | "reason", None:
+            return "none"
+        case _, bool():
+            return "yes" if value else "no"
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This host's cards as its commands tell of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import prettytable
+
+from nova_gpu.cmd import host_check
+from nova_gpu.core.model import GPU
+from nova_gpu.host import quarantine
+from nova_gpu.virt import health, survey, unbound
+
+NONE = "No GPU was found on this host, or [gpu] options leave all of them out."
+
+_UNKNOWN = "unknown"
+_COLUMNS = (
+    ("Address", "address"),
+    ("Product", "product_id"),
+    ("Name", "name"),
+    ("Architecture", "architecture"),
+    ("Memory MiB", "memory_mib"),
+    ("NUMA", "numa_node"),
+    ("IOMMU group", "iommu_group"),
+    ("Driver", "driver"),
+    ("Offered", "offered"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """``reason`` says why it is not offered to instances, ``None`` of one that is."""
+
+    gpu: GPU
+    reason: str | None
+
+
+def read(looked: survey.Survey) -> list[Card]:
+    """As nova-compute judges, as far as whoever asks may see.
+
+    :raises DiscoveryFailed: where the host's cards cannot be listed
+    """
+    found = looked.find()
+    ailments = health.Watch(looked.roots, looked.mode).look(found)
+    waiting = unbound.reasons(looked.unbound, found)
+    quarantined = quarantine.reasons(looked.quarantine, found)
+    kept = {**waiting, **ailments.kept_back, **ailments.ill, **quarantined}
+    return [Card(gpu, kept.get(gpu.address) or host_check.obstacle(looked, gpu)) for gpu in found]
+
+
+def describe(gpu: GPU, obstacle: str | None) -> dict[str, Any]:
+    """One card as plain values; what is not known is ``None``."""
+    return {
+        "address": str(gpu.address),
+        "product_id": gpu.product.key,
+        "name": gpu.product.name,
+        "architecture": gpu.product.architecture,
+        "memory_mib": gpu.product.memory_mib,
+        "numa_node": gpu.numa_node,
+        "iommu_group": gpu.iommu_group,
+        "pci_root": gpu.pci_root,
+        "pcie_switch": str(gpu.pcie_switch) if gpu.pcie_switch else None,
+        "driver": gpu.driver,
+        "companions": [str(address) for address in gpu.companions],
+        "links": [
+            {"peer": str(link.peer), "type": str(link.type), "width": link.width}
+            for link in gpu.links
+        ],
+        "offered": obstacle is None,
+        "reason": obstacle,
+    }
+
+
+def table(cards: Sequence[dict[str, Any]]) -> str:
+    """The cards for people: what is not known is said so, and why a card is not offered, below."""
+    shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
+    for card in cards:
+        shown.add_row([_cell(key, card[key]) for _, key in _COLUMNS])
+    lines = [shown.get_string()]
+    lines += [f"{card['address']}: {card['reason']}" for card in cards if card["reason"]]
+    if any(card["architecture"] is None for card in cards):
+        lines.append(
+            "A GPU of unknown architecture satisfies no gpu_arch; [gpu]product says what it is."
+        )
+    return "\n".join(lines)
+
+
+def _cell(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key in ("driver", "numa_node", "iommu_group") and value is None:
+        return "-"
+    return _UNKNOWN if value is None else str(value)

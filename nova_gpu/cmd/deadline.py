@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does not answer is given up."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
+    """Calls what it is given, one after the other, and gives up on what does not answer in time.
+
+    That goes on in a thread that does not keep the process. It is one thread for all because
+    eventlet, where Nova uses it, answers only the thread that asked first.
+    """
+    worker = _Worker()
+
+    def ask(read: Callable[[], Any]) -> Any:
+        nonlocal worker
+        try:
+            answer, error = worker.answer(read, deadline_s)
+        except queue.Empty:
+            worker = _Worker()
+            raise TimeoutError(f"no answer within {deadline_s:g} s") from None
+        if error is not None:
+            raise error
+        return answer
+
+    return ask
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def answer(self, read: Callable[[], Any], timeout_s: float) -> tuple[Any, Exception | None]:
+        """:raises queue.Empty: where there is none in time"""
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._waiting.put((read, answers))
+        return answers.get(timeout=timeout_s)
+
+    def _work(self) -> None:
+        while True:
+            read, answers = self._waiting.get()
+            try:
+                answers.put((read(), None))
+            except Exception as error:  # the asker's
+                answers.put((None, error))

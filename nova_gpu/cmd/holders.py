@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which guest has which card, as libvirt says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from nova_gpu.cmd import deadline, libvirt_connection, progress
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.virt import domains, offer, survey
+
+# Of a libvirt that nobody is at, an operator who looks does not wait for longer.
+_DEADLINE_S = 10.0
+
+
+def read(
+    looked: survey.Survey, found: Iterable[GPU]
+) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
+    """The uuids of the domains that name each card, running or only defined (of Nova's those are
+    the instances'), and why nothing is known of that."""
+    every = offer.offer(found, {}, looked.mode, {}, offer.Ailments())
+    parts = survey.parts(every, looked.roots)
+    try:
+        with progress.shown("asking libvirt"):
+            ask = deadline.within(_DEADLINE_S)
+            named = ask(lambda: domains.gpus_by_domain(libvirt_connection.Reader(), parts))
+    except exception.DomainsUnreadable as error:
+        return {}, error.fact
+    except TimeoutError as error:
+        return {}, f"libvirt: {error}"
+    held: dict[PciAddress, tuple[str, ...]] = {}
+    for uuid, addresses in sorted(named.items()):
+        for address in addresses:
+            held[address] = (*held.get(address, ()), uuid)
+    return held, None

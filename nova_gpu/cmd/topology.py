@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu topology``"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import prettytable
+
+from nova_gpu.cmd import cards, holders
+from nova_gpu.cmd.cards import Card
+from nova_gpu.cmd.formats import print_json
+from nova_gpu.core import nearness
+from nova_gpu.core.model import PciAddress
+from nova_gpu.virt import survey
+
+_Held = Mapping[PciAddress, tuple[str, ...]]
+
+
+def main(looked: survey.Survey, *, as_json: bool) -> int:
+    """:returns: 0, with cards or without
+    :raises DiscoveryFailed: where the host's cards cannot be listed
+    """
+    found = cards.read(looked)
+    held, unknown = holders.read(looked, [each.gpu for each in found]) if found else ({}, None)
+    if as_json:
+        print_json([described(each, held, unknown) for each in found])
+    elif found:
+        print("\n".join(picture(found, held, unknown)))
+    else:
+        print(cards.NONE)
+    return 0
+
+
+def described(card: Card, held: _Held, unknown: str | None) -> dict[str, Any]:
+    """One card as plain values: ``instances`` is null where libvirt was not heard."""
+    uuids = None if unknown else list(held.get(card.gpu.address, ()))
+    return {**cards.describe(card.gpu, card.reason), "instances": uuids}
+
+
+def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
+    """For people: the tree the cards hang on, and how each lies to each."""
+    yield from _tree(found, held, unknown)
+    if unknown:
+        yield f"Which instance has which is not known: {unknown}"
+    if len(found) > 1:
+        yield ""
+        yield from _matrix(found)
+
+
+def _tree(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
+    def path(card: Card) -> tuple[str, str, str]:
+        gpu = card.gpu
+        node = "NUMA node not known" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}"
+        switch = f"switch {gpu.pcie_switch}" if gpu.pcie_switch else ""
+        return node, gpu.pci_root or "PCI root not known", switch
+
+    name = max(len(each.gpu.product.name or each.gpu.product.key) for each in found)
+    before: tuple[str, ...] = ()
+    for where, here in itertools.groupby(sorted(found, key=path), key=path):
+        for depth, part in enumerate(where):
+            if part and where[: depth + 1] != before[: depth + 1]:
+                yield f"{'  ' * depth}{part}"
+        before = where
+        indent = "  " * (3 if where[2] else 2)
+        for card in here:
+            gpu = card.gpu
+            label = (gpu.product.name or gpu.product.key).ljust(name)
+            who = _who(card, held.get(gpu.address, ()), unknown)
+            yield f"{indent}GPU{found.index(card)}  {gpu.address}  {label}  {who}"
+
+
+def _who(card: Card, uuids: Sequence[str], unknown: str | None) -> str:
+    if uuids:
+        who = f"instance {', '.join(uuids)}"
+        return f"{who}; {card.reason}" if card.reason else who
+    if card.reason:
+        return f"not offered: {card.reason}"
+    return "offered" if unknown else "free"
+
+
+def _matrix(found: Sequence[Card]) -> Iterator[str]:
+    labels = [f"GPU{number}" for number in range(len(found))]
+    shown = prettytable.PrettyTable(["", *labels], border=False, align="l")
+    for label, one in zip(labels, found, strict=True):
+        row = ["X" if one is other else nearness.between(one.gpu, other.gpu) for other in found]
+        shown.add_row([label, *row])
+    yield from (line.rstrip() for line in shown.get_string().splitlines())
+    text = shown.get_string()
+    said = {key: what for key, what in nearness.LEGEND.items() if key.rstrip("#") in text}
+    yield ""
+    yield "; ".join(f"{key}: {what}" for key, what in said.items())

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu record``: a host that is recorded and built anew is the same."""
+
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+import yaml
+
+from nova_gpu.cmd import record
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU
+from nova_gpu.host import discovery, recording, selection
+from nova_gpu.virt import survey
+from tests.fixtures import hosts, nodes
+from tests.unit.cmd import base
+
+_ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
+
+
+class RecordTest(base.HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.virt_type("lxc")
+
+    def folder(self) -> pathlib.Path:
+        return pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+
+    def found(self, host: hosts.Host) -> tuple[GPU, ...]:
+        return discovery.discover(host.roots, _ALL, {}, dict)
+
+    def test_every_machine_of_the_tests(self) -> None:
+        names = sorted(path.stem for path in hosts.MACHINES.glob("*.yaml"))
+        self.assertGreater(len(names), 5)
+        for name in names:
+            with self.subTest(name):
+                host = hosts.build(name, self.folder(), nodes.Nodes.FILES)
+                gpus = self.found(host)
+                recorded = recording.record(gpus, host.roots)
+                path = self.folder() / "recorded.yaml"
+                path.write_text(yaml.safe_dump(recorded))
+                again = hosts.build(path, self.folder(), nodes.Nodes.FILES)
+                self.assertEqual(gpus, self.found(again))
+                self.assertEqual(recorded, recording.record(gpus, again.roots))
+
+    def test_what_is_around_a_card(self) -> None:
+        host = hosts.Host(self.root)
+        host.add_bridge("0000:00:01.0")
+        host.add_gpu(
+            "0000:21:00.0",
+            "10de",
+            "1e04",
+            parent="0000:00:01.0",
+            companions=(0x040300,),
+            totalvfs=4,
+            numa_node=None,
+            memory_mib=512,
+        )
+        group = int((host.path("0000:21:00.0") / "iommu_group").resolve().name)
+        host.add_device("0000:22:00.0", "8086", "1521", class_code=0x020000, iommu_group=group)
+        host.add_device("0000:23:00.0", "8086", "1521", class_code=0x020000)
+        host.add_vf("0000:21:00.0", "0000:21:00.4", driver="nvidia")
+        recorded = recording.record(self.found(host), host.roots)
+        addresses = {kind: [each["addresses"][0] for each in recorded[kind]] for kind in recorded}
+        self.assertEqual(
+            {
+                "bridges": ["0000:00:01.0"],
+                "devices": ["0000:21:00.1", "0000:22:00.0"],
+                "gpus": ["0000:21:00.0"],
+                "vfs": ["0000:21:00.4"],
+            },
+            addresses,
+        )
+        (card,) = recorded["gpus"]
+        self.assertEqual((512, 4, None), (card["memory_mib"], card["totalvfs"], card["numa_node"]))
+        self.assertEqual("0000:21:00.0", recorded["vfs"][0]["physfn"])
+
+    def test_it_can_be_read_and_names_nobody(self) -> None:
+        self.config.config(host="compute-of-a-customer")
+        host = hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
+        text = self.printed(0, lambda: record.main(survey.Survey()))
+        self.assertEqual(
+            recording.record(self.found(host), host.roots),
+            {"bridges": [], "devices": [], "vfs": [], **yaml.safe_load(text)},
+        )
+        for secret in (str(self.root), "GPU-", "uuid", CONF.host):
+            self.assertNotIn(secret, text)
+
+    def test_no_card(self) -> None:
+        hosts.Host(self.root)
+        self.assertIn("No GPU", self.printed(1, lambda: record.main(survey.Survey())))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the cards are and who has them: ``nova-gpu topology`` and ``nova-gpu show``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from unittest import mock
+
+from nova_gpu.cmd import card, cards, holders, libvirt_connection, progress, topology
+from nova_gpu.core import exception, nearness
+from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
+from nova_gpu.virt import survey
+from tests.fixtures import hosts, nodes
+from tests.unit.cmd import base
+
+_GUIDE = pathlib.Path(__file__).parents[3] / "doc/source/reference/nova-gpu"
+_UUID = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"
+_ADDRESS = PciAddress.parse("0000:05:00.0")
+
+
+class TopologyTest(base.HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.virt_type("lxc")
+        self.libvirt("lxc+unix:///?socket=/nonexistent")
+
+    def libvirt(self, uri: str) -> None:
+        self.config.config(group="libvirt", connection_uri=uri)
+
+    def build(self, machine: str) -> hosts.Host:
+        return hosts.build(machine, self.root, nodes.Nodes.FILES)
+
+    def test_the_picture_of_the_guide(self) -> None:
+        self.build("switched-8")
+        found = cards.read(survey.Survey())
+        found[2] = cards.Card(found[2].gpu, "it is in quarantine since noon: no reset; replace it")
+        held = {found[0].gpu.address: (_UUID,), found[1].gpu.address: (_UUID,)}
+        text = "\n".join(topology.picture(found, held, None)) + "\n"
+        self.assertEqual((_GUIDE / "topology.txt").read_text(), text)
+
+    def test_libvirt_does_not_answer(self) -> None:
+        self.build("displays")
+        text = self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
+        self.assertIn("not known: libvirt does not list its domains: Failed", text)
+        self.assertNotIn("free", text)
+        printed = self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
+        self.assertEqual([None, None], [each["instances"] for each in json.loads(printed)])
+
+    def test_libvirt_answers(self) -> None:
+        self.libvirt("test:///default")
+        self.build("displays")
+        (guest,) = libvirt_connection.Reader().list_guests(only_running=False)
+        self.assertIn("<domain", guest.get_xml_desc())
+        self.assertEqual(({}, None), holders.read(survey.Survey(), survey.Survey().find()))
+        text = self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
+        self.assertRegex(text, "0000:22:00.0  Tesla K40m +free")
+
+    def test_no_card(self) -> None:
+        hosts.Host(self.root)
+        text = self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
+        self.assertIn("No GPU was found", text)
+        self.assertEqual(
+            "[]\n", self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
+        )
+
+    def test_one_card(self) -> None:
+        self.build("displays")
+        shown = self.printed(0, lambda: card.main(survey.Survey(), "0000:21:00.1", as_json=True))
+        described = json.loads(shown)
+        self.assertEqual("0000:21:00.0", described["address"])
+        self.assertEqual({"0000:21:00.0": "nvidia", "0000:21:00.1": None}, described["functions"])
+        text = self.printed(0, lambda: card.main(survey.Survey(), "0000:21:00.0", as_json=False))
+        self.assertRegex(text, r"\| reason +\| it is the display the host booted on")
+        self.assertRegex(text, r"\| +\| 0000:21:00.1 with no driver")
+        self.assertRegex(text, r"\| memory_mib +\| unknown")
+        missing = self.printed(1, lambda: card.main(survey.Survey(), "0000:aa:00.0", as_json=True))
+        self.assertIn("there is no GPU at 0000:aa:00.0", missing)
+        self.assertRaises(
+            exception.InvalidPciAddress, card.main, survey.Survey(), "aa:00.0", as_json=True
+        )
+
+
+class NearnessTest(base.HostTestCase):
+    def test_each(self) -> None:
+        one = GPU(PciAddress.parse("0000:04:00.0"), Product("10de", "2335"), 0x030200, numa_node=0)
+        other = dataclasses.replace(one, address=_ADDRESS)
+        switch = PciAddress.parse("0000:01:00.0")
+        for changes, expected in (
+            ({}, "NODE"),
+            ({"numa_node": 1}, "SYS"),
+            ({"numa_node": None}, "?"),
+        ):
+            self.assertEqual(expected, nearness.between(one, dataclasses.replace(other, **changes)))
+        one, other = (dataclasses.replace(each, pci_root="pci0000:00") for each in (one, other))
+        self.assertEqual("PHB", nearness.between(one, other))
+        one, other = (dataclasses.replace(each, pcie_switch=switch) for each in (one, other))
+        self.assertEqual("PIX", nearness.between(one, other))
+        for kind, expected in ((LinkType.NVLINK, "NV18"), (LinkType.XGMI, "XGMI")):
+            linked = dataclasses.replace(one, links=(Link(_ADDRESS, kind, 18),))
+            self.assertEqual(expected, nearness.between(linked, other))
+
+
+class ProgressTest(base.HostTestCase):
+    def said(self, *, terminal: bool, seconds: float) -> str:
+        def work() -> int:
+            with (
+                mock.patch.object(sys.stderr, "isatty", return_value=terminal),
+                progress.shown("asking libvirt", after_s=0.05),
+            ):
+                time.sleep(seconds)
+            return 0
+
+        return self.printed(0, work)
+
+    def test_only_what_takes_long_at_a_terminal(self) -> None:
+        self.assertEqual("nova-gpu: asking libvirt ...\n", self.said(terminal=True, seconds=0.5))
+        self.assertEqual("", self.said(terminal=False, seconds=0.2))
+        self.assertEqual("", self.said(terminal=True, seconds=0))
