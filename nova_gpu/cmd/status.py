@@ -4,20 +4,115 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import platform
 import sys
+from collections.abc import Callable
 
+from nova import exception as nova_exception
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_upgradecheck import upgradecheck
 
+from nova_gpu.cmd import status_database
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.virt import guest_pci
+from nova_gpu.virt import guest_pci, pci_aliases, survey
 
 _Result = upgradecheck.Result
+_ELSEWHERE = "Looked at on controllers, which have [api_database]connection."
+
+
+_FILTER = "nova_gpu.scheduler.filters.GPUFilter"
+_ALL_FILTERS = "nova_gpu.scheduler.filters.all_filters"
+# Nova 2025.2, 2026.1 and 2026.2
+_RELEASES = range(32, 35)
+_MOST_SHOWN = 20
 
 
 class Checks(upgradecheck.UpgradeCommands):
+    """:param connect: makes Nova's databases known to this process"""
+
+    def __init__(self, connect: Callable[[], None] = status_database.connect) -> None:
+        super().__init__()
+        self._connect = connect
+        self._connected = False
+
+    def _check_release(self) -> upgradecheck.Result:
+        """What is overridden are Nova's private methods, which another release may have changed."""
+        version = importlib.metadata.version("nova")
+        major = int(version.partition(".")[0])
+        if major in _RELEASES:
+            return _Result(upgradecheck.Code.SUCCESS)
+        return _Result(
+            upgradecheck.Code.FAILURE if major < _RELEASES[0] else upgradecheck.Code.WARNING,
+            f"Nova is {version}, and this nova-gpu was tested with {_RELEASES[0]} to "
+            f"{_RELEASES[-1]}; install the nova-gpu that goes with it.",
+        )
+
+    def _check_filter(self) -> upgradecheck.Result:
+        available = {*CONF.filter_scheduler.available_filters} & {_FILTER, _ALL_FILTERS}
+        enabled = "GPUFilter" in CONF.filter_scheduler.enabled_filters
+        if available and enabled:
+            return _Result(upgradecheck.Code.SUCCESS)
+        told = (
+            f"nova-scheduler needs [filter_scheduler]available_filters = {_FILTER} beside "
+            "nova.scheduler.filters.all_filters, and GPUFilter in enabled_filters"
+        )
+        if available or enabled:
+            return _Result(upgradecheck.Code.FAILURE, f"One of the two is missing: {told}.")
+        if self._is_controller():
+            return _Result(
+                upgradecheck.Code.WARNING, f"Without GPUFilter no flavor's words are read: {told}."
+            )
+        return _Result(upgradecheck.Code.SUCCESS, f"Not a controller's options. {told}.")
+
+    def _check_owners(self) -> upgradecheck.Result:
+        if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
+            return _Result(upgradecheck.Code.SUCCESS)
+        try:
+            looked = survey.Survey()
+            spec = pci_aliases.DeviceSpec(CONF.pci.device_spec)
+            found = [
+                f"{gpu.address}: {reason}"
+                for gpu in looked.find()
+                if (reason := spec.obstacle(gpu, looked.roots))
+            ]
+        except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
+            return _Result(upgradecheck.Code.WARNING, f"Whose the cards are is not known: {error}")
+        return _listed(found, "Both Nova and nova-gpu give these cards to instances:")
+
+    def _check_flavors(self) -> upgradecheck.Result:
+        if not self._is_controller():
+            return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
+        return self._asked(
+            status_database.flavors_with_mistakes, "Instances of these flavors fail:"
+        )
+
+    def _check_hosts(self) -> upgradecheck.Result:
+        if not self._is_controller():
+            return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
+        return self._asked(
+            status_database.hosts_of_another_version,
+            "nova-gpu of these hosts is another one than here (a host that is upgraded says so "
+            "after a period):",
+        )
+
+    def _is_controller(self) -> bool:
+        return bool(CONF.api_database.connection)
+
+    def _asked(self, ask: Callable[[], list[str]], heading: str) -> upgradecheck.Result:
+        try:
+            if not self._connected:
+                self._connect()
+                self._connected = True
+            return _listed(ask(), heading)
+        except Exception as error:  # whatever a database raises
+            return _Result(
+                upgradecheck.Code.WARNING,
+                f"Nova's databases do not answer: {str(error).splitlines()[0]}; see "
+                "[api_database]connection.",
+            )
+
     def _check_shim(self) -> upgradecheck.Result:
         """Nova and this package must lie in one site directory, or the shim is out of its reach."""
         try:
@@ -62,10 +157,24 @@ class Checks(upgradecheck.UpgradeCommands):
         return _Result(upgradecheck.Code.SUCCESS)
 
     _upgrade_checks = (
+        ("Nova's release is supported", _check_release),
         ("Driver can be imported by Nova", _check_shim),
         ("Containers are unprivileged", _check_id_maps),
         ("Guests have PCI Express", _check_machine_type),
+        ("Cards have one owner", _check_owners),
+        ("Scheduler reads flavors", _check_filter),
+        ("Flavors are right", _check_flavors),
+        ("Hosts are of one version", _check_hosts),
     )
+
+
+def _listed(found: list[str], heading: str) -> upgradecheck.Result:
+    if not found:
+        return _Result(upgradecheck.Code.SUCCESS)
+    more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
+    # The table is filled anew: lines of their own would not stay so.
+    text = "; ".join([*found[:_MOST_SHOWN], *more])
+    return _Result(upgradecheck.Code.WARNING, f"{heading} {text}")
 
 
 def main() -> int:

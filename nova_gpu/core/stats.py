@@ -114,6 +114,15 @@ def dumps(report: Report) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
+def version(text: str) -> int:
+    """Of whose reports *text* is one, :data:`VERSION` or an older one.
+
+    :raises InvalidStats: as :func:`loads`
+    """
+    loads(text)
+    return int(json.loads(text)["v"])
+
+
 def loads(text: str) -> Report:
     """:raises InvalidStats: where *text* is not what :func:`dumps` writes, or wrote once"""
     try:
