@@ -117,10 +117,10 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
         formers = former_drivers.load(means.records, address, means.roots)
         gpu = discovery.card_at(address, means.roots) if formers else None
         if gpu is not None:
-            here = [each for each in passthrough.functions(gpu) if each in formers]
-            now = _drivers(here, means.roots)
-            back = {each: formers[each] for each in here if _is_ours(now[each])}
+            now = _drivers(passthrough.functions(gpu), means.roots)
+            back = {each: formers[each] for each in now if each in formers and _is_ours(now[each])}
             _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
+            rebinder.make_ready()
         former_drivers.forget(means.records, address)
 
 
@@ -219,7 +219,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[st
     """:raises _NotMoved: where the script is not through with it within the time"""
     _refuse_hanging(gpu.address)
     try:
-        answer = rebinder.ask(request, means)
+        answer = rebinder.move(request, means)
     except child.TimedOut as error:
         step = rebinder.last_line(error.output)
         _hanging[gpu.address] = (error.process, step)

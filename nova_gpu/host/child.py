@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,13 +37,56 @@ def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
     return [sys.executable, "-I", "-S", str(path), *arguments]
 
 
-def run(command: Sequence[str], timeout_s: float) -> bytes:
+class Ahead:
+    """A process of a :func:`script` that is started ahead of time: somebody will wait for it.
+
+    It reads what it is to do from its standard input, and ends where there is nothing to read: so
+    it does not outlive this process. For threads.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Unless one waits already.
+
+        :raises Failed: where it cannot be started
+        """
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._process = _start_reader(script(self._path))
+
+    def run(self, words: bytes, timeout_s: float) -> bytes:
+        """What it printed after it had read *words*; one is started here where none waits.
+
+        :raises Failed: where it cannot be started or fails
+        :raises TimedOut: where it takes too long
+        """
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            process = _start_reader(script(self._path))
+        return _output(process, timeout_s, words)
+
+
+def run(command: Sequence[str], timeout_s: float, words: bytes | None = None) -> bytes:
     """What *command* printed.
 
+    :param words: for its standard input
     :raises Failed: where it cannot be started or fails
     :raises TimedOut: where it takes too long
     """
-    status, output, errors = _communicate(command, timeout_s, stderr=subprocess.PIPE)
+    return _output(_start_reader(command), timeout_s, words)
+
+
+def _start_reader(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return _start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def _output(process: subprocess.Popen[bytes], timeout_s: float, words: bytes | None) -> bytes:
+    status, output, errors = _communicate(process, timeout_s, words)
     if status != 0:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise Failed(f"ended with {status}: {last or 'no message'}")
@@ -58,28 +102,25 @@ def status_and_output(
     :raises Failed: where it cannot be started
     :raises TimedOut: where it takes too long
     """
-    status, output, _ = _communicate(
-        command, timeout_s, stderr=subprocess.STDOUT, env=environment, cwd="/"
-    )
+    nothing, both = subprocess.DEVNULL, subprocess.STDOUT
+    process = _start(command, stdin=nothing, stderr=both, env=environment, cwd="/")
+    status, output, _ = _communicate(process, timeout_s)
     return status, output
 
 
-def _communicate(
-    command: Sequence[str], timeout_s: float, **kwargs: Any
-) -> tuple[int, bytes, bytes]:
+def _start(command: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
     """:param kwargs: of :class:`subprocess.Popen`"""
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            **kwargs,
-        )
+        return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, **kwargs)
     except OSError as error:
         raise Failed(f"cannot be started: {error}") from error
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], timeout_s: float, words: bytes | None = None
+) -> tuple[int, bytes, bytes]:
     try:
-        output, errors = process.communicate(timeout=timeout_s)
+        output, errors = process.communicate(words, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         reason = f"did not answer within {timeout_s:g} s"
         raise TimedOut(reason, error.output or b"", process) from error
@@ -95,6 +136,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REAP_S)
-    for pipe in (process.stdout, process.stderr):
+    for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()

@@ -104,7 +104,7 @@ def _left(
         return
     # The privileged process may not look into other users' processes, nor end them; a program that
     # it starts may.
-    answer = rebinder.ask({"devices": sorted(devices), "moves": []}, means)
+    answer = rebinder.look({"devices": sorted(devices)}, means)
     for pid, command, _ in answer["holders"]:
         folder = means.roots.proc / str(pid)
         with contextlib.suppress(OSError):  # it has ended

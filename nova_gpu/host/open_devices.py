@@ -72,7 +72,7 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
     if not devices:
         return {}
     try:
-        answer = rebinder.ask({"devices": sorted(devices)}, means)
+        answer = rebinder.look({"devices": sorted(devices)}, means)
     except child.Failed as error:
         LOG.warning("Whether a process has a GPU open is not known: looking for one %s", error)
         return {}

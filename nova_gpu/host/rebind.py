@@ -3,7 +3,8 @@
 
 It is a process of its own because a write to ``unbind`` does not return before the driver has let
 go, which may be never. It needs nothing of this package, so that it starts fast: a guest waits for
-it. Its only argument is one JSON object::
+it. What it is to do is one line on its standard input, so that it can be started ahead; where there
+is none it ends. The line is one JSON object::
 
     {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
      "settle_s": 5, "overrides": {"0000:81:00.0": null, ...},
@@ -171,4 +172,5 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))), flush=True)
+    if line := sys.stdin.readline():
+        print(json.dumps(main(json.loads(line))), flush=True)

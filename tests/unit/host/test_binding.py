@@ -9,7 +9,6 @@ import pathlib
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 
 import fixtures
 from oslotest import base
@@ -42,6 +41,9 @@ class BindingTestCase(base.BaseTestCase):
         self.card = model.PciAddress.parse(CARD)
         self.records = self.root / "gpu-bindings"
         self.log = self.useFixture(fixtures.FakeLogger())
+        # One that an earlier test's was started for is of that test's Python.
+        ahead = child.Ahead(rebinder._SCRIPT)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.rebinder._ahead", ahead))
 
     def means(self, timeout_s: float = 60) -> rebinder.Means:
         return rebinder.Means(self.host.roots, self.records, timeout_s)
@@ -333,15 +335,11 @@ class TestHangs(BindingTestCase):
         process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         output = b"looking\nunbinding 0000:81:00.0 from nvidia\n"
 
-        run_anything = child.run
-
-        def run(command: Sequence[str], timeout_s: float) -> bytes:
-            if "vfio-pci" not in command[-1]:  # it only reads
-                return run_anything(command, timeout_s)
+        def run(ahead: child.Ahead, words: bytes, timeout_s: float) -> bytes:
             raise child.TimedOut("did not answer", output, process)
 
         with contextlib.ExitStack() as stack:
-            stack.enter_context(fixtures.MonkeyPatch("nova_gpu.host.child.run", run))
+            stack.enter_context(fixtures.MonkeyPatch("nova_gpu.host.child.Ahead.run", run))
             for _ in range(2):
                 error = self.refused(timeout_s=1)
                 self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
@@ -391,7 +389,8 @@ class TestLock(BindingTestCase):
 class TestScript(base.BaseTestCase):
     def test_needs_nothing_of_this_package(self) -> None:
         """Otherwise a guest would wait for imports."""
-        code = f"import sys; sys.path.insert(0, {str(rebinder.SCRIPT.parent)!r}); import rebind; "
+        folder = os.path.dirname(rebinder.__file__)
+        code = f"import sys; sys.path.insert(0, {folder!r}); import rebind; "
         code += (
             "print([name for name in sys.modules if name.split('.')[0] in ('nova_gpu', 'oslo')])"
         )

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
+import pathlib
+import subprocess
 import sys
+import time
 
+import fixtures
 from oslotest import base
 
 from nova_gpu.host import child
@@ -23,3 +28,58 @@ class TestRun(base.BaseTestCase):
     def test_failure(self) -> None:
         error = self.assertRaises(child.Failed, self.run_python, "raise SystemExit('no way')")
         self.assertEqual("ended with 1: no way", str(error))
+
+
+# Says that it has begun, and what it was told
+_READER = "import sys; print('begun', flush=True); print(sys.stdin.readline(), end='')"
+
+
+class TestAhead(base.BaseTestCase):
+    def ahead(self, source: str = _READER) -> child.Ahead:
+        return child.Ahead(self.script(source))
+
+    def script(self, source: str) -> pathlib.Path:
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "script.py")
+        path.write_text(source)
+        return path
+
+    def test_without_a_start(self) -> None:
+        ahead = self.ahead()
+        self.assertEqual(b"begun\nthis\n", ahead.run(b"this\n", 60))
+
+    def test_started_ahead_and_once(self) -> None:
+        source = "import os, sys; sys.stdin.readline(); print(os.getpid())"
+        ahead = self.ahead(source)
+        ahead.start()
+        process = ahead._process
+        ahead.start()
+        self.assertIs(process, ahead._process)
+        assert process is not None
+        self.assertEqual(process.pid, int(ahead.run(b"\n", 60)))
+        self.assertNotEqual(process.pid, int(ahead.run(b"\n", 60)))
+
+    def test_one_that_died_meanwhile(self) -> None:
+        ahead = self.ahead()
+        ahead.start()
+        assert ahead._process is not None
+        ahead._process.kill()
+        ahead._process.wait()
+        self.assertEqual(b"begun\nthis\n", ahead.run(b"this\n", 60))
+
+    def test_ends_with_who_started_it(self) -> None:
+        """Where that dies without a word, too."""
+        source = f"""
+import os, pathlib, sys
+sys.path.insert(0, {str(pathlib.Path(child.__file__).parents[2])!r})
+from nova_gpu.host import child
+ahead = child.Ahead(pathlib.Path({str(self.script(_READER))!r}))
+ahead.start()
+print(ahead._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+        done = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE)
+        pid = int(done.stdout)
+        ends = time.monotonic() + 60
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < ends:
+            time.sleep(0.05)
+        self.assertFalse(os.path.exists(f"/proc/{pid}"))
