@@ -10,7 +10,8 @@ from nova_gpu.core import exception, names, request_group
 from nova_gpu.core.request import Stated
 from nova_gpu.core.request_group import GroupRequest
 
-# Where the flavor asks for a second kind of device in the unsuffixed group, these go here.
+# Where what the flavor asks for in the unsuffixed group goes. In a group with a suffix one provider
+# has all, which Placement finds sooner than several that have it together.
 SUFFIX = "_nova_gpu"
 _SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgpu"}
 
@@ -37,13 +38,18 @@ def needs_known(request: Request) -> bool:
 
 
 def extra_specs(
-    flavor: Mapping[str, str], request: Request, known: Collection[str]
+    flavor: Mapping[str, str],
+    request: Request,
+    known: Collection[str],
+    *,
+    image_says: bool = False,
 ) -> dict[str, str] | None:
     """The extra specs *flavor* with the words of *request* spelled out for Placement.
 
     The result asks for the same and can be put in again.
 
     :param known: the traits that some provider has; only looked at where :func:`needs_known`
+    :param image_says: whether the image names traits of GPUs, too
     :returns: ``None`` where nothing that is known satisfies a condition
     :raises InvalidExtraSpec: where a ``trait:`` of the flavor contradicts its words
     """
@@ -53,10 +59,9 @@ def extra_specs(
         if verdicts is None:
             return None
         suffix = group.suffix
-        if not suffix and _second_device(flavor, request.resource_class):
+        if not suffix and not _stays(flavor, request.resource_class, group, image_says):
             suffix = _SUFFIXES[request.resource_class]
             specs.pop(f"resources:{request.resource_class}", None)
-            specs.setdefault("group_policy", "none")
             for trait in group.required_traits | group.forbidden_traits:
                 specs[f"trait{suffix}:{trait}"] = specs.pop(f"trait:{trait}")
         specs[f"resources{suffix}:{request.resource_class}"] = str(group.count)
@@ -64,10 +69,14 @@ def extra_specs(
             key = f"trait{suffix}:{trait}"
             if specs.setdefault(key, verdict) != verdict:
                 raise exception.InvalidExtraSpec(
-                    key, specs[key], "the flavor's other properties say the opposite", verdict
+                    f"trait{group.suffix}:{trait}",
+                    specs[key],
+                    "the flavor's other properties say the opposite",
+                    verdict,
                 )
-    if len([group for group in request.groups if group.suffix]) > 1:
-        # Placement insists on a word about whether one provider may serve both.
+    if len(request_group.suffixes(specs)) > 1:
+        # Placement insists on a word about whether one provider may serve both. Only then, because
+        # to AggregateInstanceExtraSpecsFilter it is one more thing that an aggregate has to say.
         specs.setdefault("group_policy", "none")
     return specs
 
@@ -85,11 +94,21 @@ def _verdicts(
     return verdicts
 
 
-def _second_device(flavor: Mapping[str, str], resource_class: str) -> bool:
-    """Traits of the unsuffixed group are collective: any provider that gives something may have
-    them. That of a second device could be the wrong one."""
+def _stays(
+    flavor: Mapping[str, str], resource_class: str, group: GroupRequest, image_says: bool
+) -> bool:
+    """Whether the unsuffixed group of the flavor has to stay one.
+
+    Its traits are collective: any provider that gives something may have them. So may the host
+    those that an operator has made, and Nova puts the image's there. But where there is a second
+    device, that could be the wrong one that has them.
+    """
     devices = {key for suffix, key in request_group.devices(flavor) if not suffix}
-    return bool(devices - {resource_class})
+    if devices - {resource_class}:
+        return False
+    return image_says or not all(
+        map(names.is_own_trait, group.required_traits | group.forbidden_traits)
+    )
 
 
 def _traits(condition: Stated, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:

@@ -84,6 +84,12 @@ def ask_for_gpus(
     )
 
 
+def suffixes(extra_specs: Mapping[str, str]) -> set[str]:
+    """Of the groups with one that ask for something."""
+    matches = map(_KEY.fullmatch, extra_specs)
+    return {match[2] for match in matches if match and match[1] == "resources" and match[2]}
+
+
 def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
     """The resource classes of devices that they ask for, each with the suffix of its group."""
     return {

@@ -48,7 +48,9 @@ def gpu_request_filter(
         machine_type = images.unfit_machine_type(request_spec)
         needs_known = query.needs_known(asked) or machine_type
         known = placement.known_traits(ctxt) if needs_known else frozenset()
-        spelled_out = query.extra_specs(specs, asked, known)
+        spelled_out = query.extra_specs(
+            specs, asked, known, image_says=images.names_gpus(request_spec)
+        )
     except exception.InvalidExtraSpec as e:
         raise _refusal(ctxt, request_spec, str(e)) from e
     except exception.PlacementFailed as e:

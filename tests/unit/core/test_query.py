@@ -12,10 +12,10 @@ KNOWN = frozenset(
 
 
 def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[str, str] | None:
-    """What is added to *flavor*."""
+    """What is added to *flavor*, beside an image that names traits of GPUs."""
     asked = request.parse(flavor)
     assert asked is not None
-    specs = query.extra_specs(flavor, asked, known)
+    specs = query.extra_specs(flavor, asked, known, image_says=True)
     if specs is None:
         return None
     return {key: value for key, value in specs.items() if flavor.get(key) != value}
@@ -31,6 +31,28 @@ class ExtraSpecsTest(unittest.TestCase):
                 "trait:CUSTOM_GPU_HYPERVISOR_LXC": "required",
             },
             spelled_out({"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}),
+        )
+
+    def test_the_gpus_get_a_group_of_their_own(self) -> None:
+        flavor = {
+            "gpus": "= 2",
+            "resources:PGPU": "2",
+            "trait:CUSTOM_GPU_ARCH_FERMI": "required",
+            "trait:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
+            "trait:HW_CPU_X86_AVX2": "required",
+        }
+        asked = request.parse(flavor)
+        assert asked is not None
+        self.assertEqual(
+            {
+                "gpus": "= 2",
+                "resources_nova_gpu:PGPU": "2",
+                "trait_nova_gpu:CUSTOM_GPU": "required",
+                "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
+                "trait_nova_gpu:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
+                "trait:HW_CPU_X86_AVX2": "required",
+            },
+            query.extra_specs(flavor, asked, KNOWN),
         )
 
     def test_conditions_as_traits(self) -> None:
@@ -134,7 +156,7 @@ class ExtraSpecsTest(unittest.TestCase):
                 self.assertEqual(once, query.extra_specs(once, again, KNOWN))
                 self.assertEqual(asked.count, again.count)
 
-    def test_beside_a_second_device_the_gpus_get_a_group_of_their_own(self) -> None:
+    def test_beside_a_second_device_also_where_the_image_names_traits(self) -> None:
         flavor = {
             "gpus": "= 2",
             "gpu_arch": "fermi",
@@ -145,20 +167,20 @@ class ExtraSpecsTest(unittest.TestCase):
         }
         asked = request.parse(flavor)
         assert asked is not None
-        self.assertEqual(
-            {
-                "gpus": "= 2",
-                "gpu_arch": "fermi",
-                "group_policy": "none",
-                "resources:VGPU": "1",
-                "resources_nova_gpu:PGPU": "2",
-                "trait_nova_gpu:CUSTOM_GPU": "required",
-                "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
-                "trait_nova_gpu:CUSTOM_GPU_MODEL_X": "required",
-                "trait:HW_CPU_X86_AVX2": "required",
-            },
-            query.extra_specs(flavor, asked, KNOWN),
-        )
+        for image_says in (False, True):
+            self.assertEqual(
+                {
+                    "gpus": "= 2",
+                    "gpu_arch": "fermi",
+                    "resources:VGPU": "1",
+                    "resources_nova_gpu:PGPU": "2",
+                    "trait_nova_gpu:CUSTOM_GPU": "required",
+                    "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
+                    "trait_nova_gpu:CUSTOM_GPU_MODEL_X": "required",
+                    "trait:HW_CPU_X86_AVX2": "required",
+                },
+                query.extra_specs(flavor, asked, KNOWN, image_says=image_says),
+            )
 
     def test_what_the_host_itself_has_is_no_second_device(self) -> None:
         flavor = {"gpus": "2", "resources:VCPU": "4", "resources:VGPU": "0"}
@@ -173,6 +195,15 @@ class ExtraSpecsTest(unittest.TestCase):
             for trait in ("CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI")
         }
         self.assertEqual(expected | {"group_policy": "none"}, added)
+
+    def test_beside_another_group_of_the_flavors(self) -> None:
+        flavor = {"gpus": "1", "resources_net:CUSTOM_NIC": "1"}
+        asked = request.parse(flavor)
+        assert asked is not None
+        for policy, expected in (({}, "none"), ({"group_policy": "isolate"}, "isolate")):
+            specs = query.extra_specs(flavor | policy, asked, KNOWN)
+            assert specs is not None
+            self.assertEqual(expected, specs["group_policy"])
 
     def test_the_flavor_is_left_as_it_is(self) -> None:
         flavor = {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"}

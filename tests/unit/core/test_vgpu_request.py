@@ -64,9 +64,9 @@ class QueryTest(unittest.TestCase):
         self.assertEqual(
             {
                 **specs,
-                "resources:VGPU": "2",
-                "trait:CUSTOM_GPU": "required",
-                "trait:CUSTOM_GPU_VGPU_TYPE_NVIDIA_35": "required",
+                "resources_nova_vgpu:VGPU": "2",
+                "trait_nova_vgpu:CUSTOM_GPU": "required",
+                "trait_nova_vgpu:CUSTOM_GPU_VGPU_TYPE_NVIDIA_35": "required",
             },
             spelled_out(specs),
         )
@@ -92,9 +92,9 @@ class QueryTest(unittest.TestCase):
         self.assertEqual(
             {
                 **flavor,
-                "resources:PGPU": "1",
-                "trait:CUSTOM_GPU": "required",
-                "trait:CUSTOM_GPU_ARCH_FERMI": "required",
+                "resources_nova_gpu:PGPU": "1",
+                "trait_nova_gpu:CUSTOM_GPU": "required",
+                "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
                 "resources_nova_vgpu:VGPU": "1",
                 "trait_nova_vgpu:CUSTOM_GPU": "required",
                 "trait_nova_vgpu:CUSTOM_GPU_VGPU_TYPE_NVIDIA_35": "required",

@@ -103,8 +103,9 @@ class QueryTest(RequestFilterTest):
         self.assertEqual(
             {
                 "limit": "1000",
-                "resources": "DISK_GB:10,MEMORY_MB:512,PGPU:2,VCPU:1",
-                "required": f"CUSTOM_GPU,{FERMI},CUSTOM_GPU_HYPERVISOR_LXC",
+                "resources": "DISK_GB:10,MEMORY_MB:512,VCPU:1",
+                "resources_nova_gpu": "PGPU:2",
+                "required_nova_gpu": f"CUSTOM_GPU,{FERMI},CUSTOM_GPU_HYPERVISOR_LXC",
             },
             dict(parse.parse_qsl(query)),
         )
@@ -142,7 +143,7 @@ class QueryTest(RequestFilterTest):
         shared = spec.flavor
         gpu_request_filter(self.context, spec)
         self.assertEqual({"gpus": "= 2"}, shared.extra_specs)
-        self.assertEqual("2", spec.flavor.extra_specs["resources:PGPU"])
+        self.assertEqual("2", spec.flavor.extra_specs["resources_nova_gpu:PGPU"])
 
     def test_the_spec_still_travels(self) -> None:
         spec = self.run_filter({"gpus": "= 2"})
@@ -342,7 +343,7 @@ class NeverTooStrictTest(RequestFilterTest):
         client = "nova.scheduler.client.report.SchedulerReportClient.get"
         self.useFixture(fixtures.MonkeyPatch(client, fail))
         spec = self.run_filter({"gpus": "= 2", "gpu_arch": "s== fermi"})
-        self.assertEqual("required", spec.flavor.extra_specs[f"trait:{FERMI}"])
+        self.assertEqual("required", spec.flavor.extra_specs[f"trait_nova_gpu:{FERMI}"])
         # A condition that cannot be put to Placement is not dropped.
         text = self.refusal({"gpus": "= 2", "gpu_arch": "s!= fermi"})
         self.assertIn("Placement does not say which GPUs there are", text)
