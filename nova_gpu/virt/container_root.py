@@ -12,11 +12,16 @@ from __future__ import annotations
 import os
 import pathlib
 
+import nova.privsep.fs
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import power_state
 from nova.virt.libvirt import driver
 from nova.virt.libvirt import utils as libvirt_utils
+from oslo_concurrency import processutils
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
 
 # Where Nova notes the loop or network block device of a container's disk.
 _DEVICE = "rootfs_device_name"
@@ -44,6 +49,24 @@ def forget_stale_device(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS
     device = instance.system_metadata.get(_DEVICE)
     if device and (_is_mounted(_folder(instance)) or not _is_its(device, instance, sysfs)):
         del instance.system_metadata[_DEVICE]
+
+
+def detach_left_devices(instance: objects.Instance, sysfs: pathlib.Path = _SYSFS) -> None:
+    """Detaches every loop device that still has a file of the instance behind it.
+
+    Nova detaches the one that the record names, and nova-compute may have died after it made one
+    and before it wrote that down. The guest is gone, and so is the mount of its root.
+    """
+    for file in (sysfs / "block").glob("loop*/loop/backing_file"):
+        device = f"/dev/{file.parts[-3]}"
+        if not _is_its(device, instance, sysfs):
+            continue
+        try:
+            nova.privsep.fs.loopremove(device)
+        except processutils.ProcessExecutionError as error:
+            LOG.warning("%s stays attached: %s", device, error.stderr, instance=instance)
+        else:
+            LOG.info("%s was left by an earlier start, and is detached", device, instance=instance)
 
 
 def _folder(instance: objects.Instance) -> str:

@@ -124,6 +124,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         container_root.forget_stale_device(instance)
         super()._teardown_container(instance, *args, **kwargs)
+        container_root.detach_left_devices(instance)
 
     def _undefine_domain(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with self._gpus.releases.domain_goes(instance):

@@ -36,6 +36,9 @@ def main() -> int:
     )
     parser.add_argument("--points", type=int, default=1000, help="deaths (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed is another order")
+    parser.add_argument(
+        "-k", dest="pattern", default="", help="only lives in one of whose deaths' names this is"
+    )
     parser.add_argument("--operations", type=int, help="operations at once, in place of deaths")
     arguments = parser.parse_args()
     if arguments.operations:
@@ -44,6 +47,7 @@ def main() -> int:
         print(f"SKIP: {reason}")
         return _SKIPPED
     os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
+    os.environ[place.PATTERN] = arguments.pattern
     # All deaths are one test to Nova's test base.
     os.environ.pop("OS_TEST_TIMEOUT", None)
     return outside.run("tests.crash.inside")

@@ -85,3 +85,14 @@ class StaleDeviceTest(base.BaseTestCase):
         instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
         container_root.forget_stale_device(instance, self._sysfs)
         self.assertEqual({}, instance.system_metadata)
+
+    def test_those_that_were_left(self) -> None:
+        detached: list[str] = []
+        self.useFixture(fixtures.MonkeyPatch("nova.privsep.fs.loopremove", detached.append))
+        self._attach("loop2", f"/var/lib/nova/instances/{_UUID}/disk")
+        self._attach("loop3", "/var/lib/nova/instances/00000000-0000-4000-8000-000000000000/disk")
+        self._attach("loop10", f"/var/lib/nova/instances/{_UUID}_del/disk (deleted)")
+        (self._sysfs / "block/loop4").mkdir()
+        instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
+        container_root.detach_left_devices(instance, self._sysfs)
+        self.assertEqual(["/dev/loop10", "/dev/loop2"], sorted(detached))
