@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from nova_gpu.conf import cleaning, health, scheduling
+from nova_gpu.conf import cleaning, health, scheduling, vgpu
 from nova_gpu.core import mmio
 
 GROUP = cfg.OptGroup(
@@ -172,12 +172,13 @@ Related options:
         min=1,
         max=600,
         help="""
-Seconds that binding all functions of a card to vfio-pci, or back to the host's drivers, may take. A
-driver that does not let go of its card by then is reported with the card and the step, and the
-instance is scheduled to another host; nova-compute goes on.
+Seconds that binding all functions of a card to vfio-pci, or back to the host's drivers, may take,
+and making or removing one vGPU. A driver that does not let go of its card by then is reported with
+the card and the step, and the instance is scheduled to another host; nova-compute goes on.
 """,
     ),
     *scheduling.OPTS,
+    *vgpu.OPTS,
     *cleaning.OPTS,
     cfg.StrOpt(
         "sysfs_root",

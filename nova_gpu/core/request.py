@@ -125,6 +125,7 @@ def is_cpu_only(extra_specs: Mapping[str, str]) -> bool:
     """Whether the flavor asks for no device of any kind, ours or others'."""
     return not (
         asks_for_gpus(extra_specs)
+        or names.VGPUS in extra_specs
         or request_group.devices(extra_specs)
         or extra_specs.keys() & _OTHERS_DEVICES
     )

@@ -70,6 +70,11 @@ def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
     )
 
 
+def asks_for_vgpus(extra_specs: Mapping[str, str]) -> bool:
+    """Whether it asks for them in our words at all, however badly."""
+    return names.VGPUS in extra_specs or names.VGPU_TYPE in extra_specs
+
+
 def parse_type(extra_specs: Mapping[str, str]) -> Condition | None:
     """:raises InvalidExtraSpec: where ``vgpu_type`` is not one of ALLOWED_TYPES
 

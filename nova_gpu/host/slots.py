@@ -48,6 +48,8 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
                 raise refused("the function has no such vGPU type now")
             path = f"{device}/mdev_supported_types/{slot.type_id}/create"
             _write(path, uuid, timeout_s)
+            if uuid not in mdev.devices(roots):
+                raise refused("its driver says nothing and made none")
             return
         if slot.type_id in profiles.parent.made:
             return

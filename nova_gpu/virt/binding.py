@@ -84,7 +84,7 @@ class Bindings:
         After the first one those that an instance here has, stopped as it may be, are taken again:
         a host boot gave them to the host's drivers.
         """
-        counted = self._occupancy.counted()
+        counted = {a for a in self._occupancy.counted() if isinstance(a, PciAddress)}
         self._unbound.prune()
         if not self._is_settled:
             self._is_settled = True

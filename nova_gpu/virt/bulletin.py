@@ -13,6 +13,7 @@ from oslo_log import log as logging
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events
+from nova_gpu.core.device import Device
 from nova_gpu.core.events import EventType
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress
 from nova_gpu.virt.occupancy import Owner
@@ -29,8 +30,8 @@ class Bulletin:
         self._said: set[tuple[PciAddress, str | None]] = set()
         self._withheld: Mapping[PciAddress, str] = {}
         self._released: collections.deque[tuple[str, PciAddress]] = collections.deque(maxlen=1000)
-        self._strangers: Mapping[PciAddress, str] = {}
-        self._unjudged: Mapping[PciAddress, str] = {}
+        self._strangers: Mapping[Device, str] = {}
+        self._unjudged: Mapping[Device, str] = {}
 
     # Guests
 
@@ -61,7 +62,7 @@ class Bulletin:
         found: Iterable[GPU],
         obstacles: Mapping[PciAddress, str],
         offered: Offer,
-        owners: Mapping[PciAddress, Owner],
+        owners: Mapping[Device, Owner],
         quarantined: Collection[PciAddress] = (),
     ) -> None:
         """Says what is offered and what is not, and whose cards have fallen ill or recovered.
@@ -111,7 +112,7 @@ class Bulletin:
         LOG.error(text, card.address, _name(card), reason, **instance)
 
     def report_strangers(
-        self, strangers: Mapping[PciAddress, str], unjudged: Mapping[PciAddress, str]
+        self, strangers: Mapping[Device, str], unjudged: Mapping[Device, str]
     ) -> None:
         """Says which domains have cards that Nova does not count for them.
 

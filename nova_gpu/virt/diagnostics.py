@@ -29,12 +29,13 @@ def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
         return {}
     parts = survey.parts(gpus.offer, gpus.roots)
     try:
-        addresses = sorted(domains.gpus_in(guest.get_xml_desc(), parts))
+        named = domains.gpus_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:
         LOG.warning("The guest's GPUs are not among its diagnostics: %s", error)
         return {}
     found = {}
-    for index, address in enumerate(addresses):
+    cards = sorted(each for each in named if isinstance(each, PciAddress))
+    for index, address in enumerate(cards):
         facts = {"address": str(address), **dict(_facts(gpus, address))}
         found.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
     return found

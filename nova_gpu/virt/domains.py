@@ -14,7 +14,8 @@ from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 
 LOG = logging.getLogger(__name__)
@@ -26,10 +27,11 @@ class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
     """Which GPUs a guest has, in its metadata.
 
     The device nodes of a container do not say it for good: their numbers belong to the driver and
-    may be another card's after the host has booted.
+    may be another card's after the host has booted. Nor does the uuid of a mediated device, which
+    is gone then.
     """
 
-    def __init__(self, addresses: tuple[PciAddress, ...]) -> None:
+    def __init__(self, addresses: tuple[Device, ...]) -> None:
         super().__init__(root_name="gpus", ns_prefix="gpu", ns_uri=NAMESPACE)
         self.addresses = addresses
 
@@ -48,7 +50,7 @@ class Parts:
     card_by_function: Mapping[PciAddress, PciAddress]
 
 
-def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[PciAddress]]:
+def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[Device]]:
     """The GPUs that each domain names, running or only defined, by the domain's uuid.
 
     :raises DomainsUnreadable: where libvirt does not list them
@@ -106,7 +108,7 @@ def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
         yield guest.uuid, xml
 
 
-def gpus_in(xml: str, parts: Parts) -> frozenset[PciAddress]:
+def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
     """The GPUs that one domain's XML names: those of our metadata, and of its devices.
 
     Of a container with metadata the device nodes count for nothing, as their numbers may be another
@@ -117,11 +119,13 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[PciAddress]:
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
     domain = _parsed(xml)
-    found = [parts.card_by_function.get(function) for function in _hostdevs(domain)]
+    found: list[Device | None] = [
+        parts.card_by_function.get(function) for function in _hostdevs(domain)
+    ]
     ours = _metadata(domain)
     if ours is None:
         found += [parts.card_by_node.get(node) for node in _nodes(domain)]
-    return frozenset(card for card in found if card) | (ours or frozenset())
+    return frozenset(each for each in found if each) | (ours or frozenset())
 
 
 def _parsed(xml: str) -> etree._Element:
@@ -132,12 +136,12 @@ def _parsed(xml: str) -> etree._Element:
         raise exception.DomainsUnreadable(f"a domain's XML cannot be parsed: {error}") from error
 
 
-def _metadata(domain: etree._Element) -> frozenset[PciAddress] | None:
+def _metadata(domain: etree._Element) -> frozenset[Device] | None:
     ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
     if ours is not None:
-        with contextlib.suppress(exception.InvalidPciAddress):
+        with contextlib.suppress(exception.InvalidValue):
             gpus = ours.iterchildren(tag=etree.Element)  # and no comment of somebody's
-            return frozenset(PciAddress.parse(each.get("address", "")) for each in gpus)
+            return frozenset(device.parse(each.get("address", "")) for each in gpus)
     return None
 
 

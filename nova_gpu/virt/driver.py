@@ -12,7 +12,14 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
-from nova_gpu.virt import container_root, diagnostics, refusals, signatures, starts
+from nova_gpu.virt import (
+    container_root,
+    diagnostics,
+    refusals,
+    signatures,
+    starts,
+    vgpu_starts,
+)
 from nova_gpu.virt import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
 
@@ -56,6 +63,18 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         found: dict[str, Any] = super().get_diagnostics(instance, *args, **kwargs)
         found.update(diagnostics.of(self._gpus, self._host.get_guest(instance)))
         return found
+
+    # Nova's own vGPUs, without ours
+
+    def _vgpu_allocations(self, allocations: Any, *args: Any, **kwargs: Any) -> Any:
+        own = vgpu_starts.without_ours(self._gpus, allocations)
+        return super()._vgpu_allocations(own, *args, **kwargs)
+
+    def _get_all_assigned_mediated_devices(
+        self, instance: Any = None, *args: Any, **kwargs: Any
+    ) -> dict[str, str]:
+        found = super()._get_all_assigned_mediated_devices(instance, *args, **kwargs)
+        return vgpu_starts.of_others(self._gpus, instance, found)
 
     # Every road to a running guest
 

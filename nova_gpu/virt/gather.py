@@ -18,7 +18,7 @@ from nova.compute import vm_states
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names, request
+from nova_gpu.core import device, exception, names, request
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host import passthrough
 from nova_gpu.virt import domains, offer, orphans, placement, records, survey
@@ -136,7 +136,11 @@ def _guests(sources: Sources, cards: Mapping[PciAddress, _Card]) -> dict[str, Gu
     )
     named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything))
     running = domains.running(sources.libvirt)
-    return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
+    guests = {}
+    for uuid, gpus in named.items():  # without vGPUs, which are not compared
+        whole = frozenset(each for each in gpus if isinstance(each, PciAddress))
+        guests[uuid] = Guest(uuid in running, whole)
+    return guests
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
@@ -159,11 +163,13 @@ def _instances(
         instance = by_uuid.get(uuid)
         state = instance.vm_state if instance else None
         specs = instance.flavor.extra_specs if instance else {}
+        devices = [(provider, device.parse(text)) for provider, text in identifiers]
+        cards = [(provider, each) for provider, each in devices if isinstance(each, PciAddress)]
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
-            asked=_asked(specs, len(identifiers)),
-            counted=frozenset((provider, PciAddress.parse(text)) for provider, text in identifiers),
+            asked=_asked(specs, len(cards)),
+            counted=frozenset(cards),
             aliased="pci_passthrough:alias" in specs,
         )
     return instances, counted.returning
@@ -189,7 +195,7 @@ def _providers(
     providers = {}
     for each in client.get_providers_in_tree(context, root):
         key = names.parse_provider_name(nodename, each["name"])
-        if key is None:
+        if key is None or key.mode is DeliveryMode.VGPU:
             continue
         uuid = each["uuid"]
         inventory = _inventory(client, uuid)

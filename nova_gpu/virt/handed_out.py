@@ -18,7 +18,8 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core import device
+from nova_gpu.core.device import Device
 
 LOG = logging.getLogger(__name__)
 
@@ -33,12 +34,12 @@ class _Claimed:
 class HandedOut:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._claimed: dict[PciAddress, _Claimed] = {}
+        self._claimed: dict[Device, _Claimed] = {}
 
     def add(
         self,
-        addresses: Collection[PciAddress],
-        back: Collection[PciAddress],
+        addresses: Collection[Device],
+        back: Collection[Device],
         assigned: Set[Any],
         timeout_s: float,
     ) -> None:
@@ -53,13 +54,13 @@ class HandedOut:
             claimed = _Claimed(now, now + timeout_s, assigned)
             self._claimed.update(dict.fromkeys(addresses, claimed))
 
-    def compare(self, unassigned: Collection[PciAddress], assigned: Set[Any]) -> None:
+    def compare(self, unassigned: Collection[Device], assigned: Set[Any]) -> None:
         """Returns to the pool what the tracker has released, and says what it may have forgotten.
 
         :param assigned: the tracker's set of ``objects.Resource``, now
         :param unassigned: the other cards of the same provider
         """
-        known = {PciAddress.parse(each.identifier) for each in assigned}
+        known = {device.parse(each.identifier) for each in assigned}
         with self._lock:
             for address in known & self._claimed.keys():
                 self._claimed[address] = dataclasses.replace(
@@ -78,20 +79,20 @@ class HandedOut:
                 if claimed.since < since:
                     del self._claimed[address]
 
-    def drop(self, addresses: Collection[PciAddress]) -> None:
+    def drop(self, addresses: Collection[Device]) -> None:
         """They are held by a start now, or their claim is being given up."""
         with self._lock:
             for address in addresses:
                 self._claimed.pop(address, None)
 
-    def waiting(self) -> frozenset[PciAddress]:
+    def waiting(self) -> frozenset[Device]:
         """What is out of the pool"""
         now = time.monotonic()
         with self._lock:
             return frozenset(a for a, claimed in self._claimed.items() if claimed.until > now)
 
 
-def _say(address: PciAddress, claimed: _Claimed) -> None:
+def _say(address: Device, claimed: _Claimed) -> None:
     now = time.monotonic()
     if claimed.until > now:
         LOG.warning(

@@ -14,10 +14,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from nova_gpu.core import exception
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
 
-Named = Mapping[str, frozenset[PciAddress]]
+Named = Mapping[str, frozenset[Device]]
 
 
 class Holds:
@@ -26,10 +26,10 @@ class Holds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_instance: dict[str, frozenset[PciAddress]] = {}
-        self._cleaned: set[PciAddress] = set()
+        self._by_instance: dict[str, frozenset[Device]] = {}
+        self._cleaned: set[Device] = set()
 
-    def held(self) -> frozenset[PciAddress]:
+    def held(self) -> frozenset[Device]:
         with self._lock:
             return frozenset().union(self._cleaned, *self._by_instance.values())
 
@@ -40,7 +40,7 @@ class Holds:
 
     @contextlib.contextmanager
     def hold(
-        self, instance_uuid: str, addresses: frozenset[PciAddress], named: Callable[[], Named]
+        self, instance_uuid: str, addresses: frozenset[Device], named: Callable[[], Named]
     ) -> Iterator[None]:
         """Holds *addresses* for the instance while its guest is started.
 
@@ -63,7 +63,7 @@ class Holds:
                     self._by_instance[instance_uuid] = before
 
     @contextlib.contextmanager
-    def clean(self, address: PciAddress, named: Callable[[], Named]) -> Iterator[None]:
+    def clean(self, address: Device, named: Callable[[], Named]) -> Iterator[None]:
         """Holds a card for nobody while it is cleaned.
 
         :raises DeviceUnavailable: when a start or a domain has it, or it is being cleaned already
@@ -79,20 +79,20 @@ class Holds:
             with self._lock:
                 self._cleaned.remove(address)
 
-    def _refuse_cleaned(self, addresses: frozenset[PciAddress]) -> None:
-        for address in addresses & self._cleaned:
+    def _refuse_cleaned(self, addresses: frozenset[Device]) -> None:
+        for address in device.clashing(addresses, self._cleaned):
             raise exception.DeviceUnavailable(
                 str(address), "it is being cleaned of its last guest", "try again when it is done"
             )
 
     @staticmethod
     def _refuse_others(
-        instance_uuid: str, addresses: frozenset[PciAddress], others: Named, what: str
+        instance_uuid: str, addresses: frozenset[Device], others: Named, what: str
     ) -> None:
         for uuid, taken in others.items():
-            if uuid != instance_uuid and addresses & taken:
+            if uuid != instance_uuid and (clashing := device.clashing(addresses, taken)):
                 raise exception.DeviceUnavailable(
-                    str(min(addresses & taken)),
+                    min(map(str, clashing)),
                     f"another guest {what}",
                     "if Nova knows no instance of its uuid, remove its domain with virsh",
                     uuid,

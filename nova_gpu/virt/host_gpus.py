@@ -4,22 +4,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from nova import context as nova_context
-from nova import exception as nova_exception
 from nova.compute import provider_tree as nova_provider_tree
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
-from nova_gpu.host import nodes, quarantine
+from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
     abandoned,
@@ -27,17 +24,21 @@ from nova_gpu.virt import (
     bulletin,
     census,
     container_files,
+    finding,
     health,
     occupancy,
     orphans,
+    provider_tree,
     reconcile,
     releases,
     stock,
     stranding,
     survey,
+    vgpus,
     xids,
 )
 from nova_gpu.virt import offer as offers
+from nova_gpu.virt.contained import contained
 
 LOG = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class HostGPUs:
         self._watch = health.Watch(self.roots, self.mode)
         self._bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
         self._stock = stock.Stock(self._occupancy, self._bindings)
+        self.vgpus = vgpus.VGPUs(self.roots, self._survey.vgpus, self._occupancy)
+        self._finding = finding.Finding(
+            self._survey, self._watch, self._stock, self.vgpus, self.bulletin
+        )
         self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
         self._abandoned = abandoned.AbandonedMoves(CONF.host)
         self._reconciliation = reconcile.Reconciliation(
@@ -74,12 +79,18 @@ class HostGPUs:
             self._census,
             self.bulletin,
             self._watch.mended,
+            self.vgpus,
         )
         self._xids = xids.Xids(self.roots)
 
     @property
     def offer(self) -> offers.Offer:
         return self._stock.offer
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it offers any, whole or in parts"""
+        return bool(self.offer or self.vgpus)
 
     @property
     def roots(self) -> Roots:
@@ -101,7 +112,7 @@ class HostGPUs:
         """At service start, before guests are resumed: look, and have the device nodes made."""
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
-            with _contained("Device nodes and libraries of guests were not looked at"):
+            with contained("Device nodes and libraries of guests were not looked at"):
                 nodes.make_nodes(self._stock.cards(), self.roots)
                 container_files.prune(self._host, self.library_root)
 
@@ -111,19 +122,23 @@ class HostGPUs:
         Where it fails of anything else nobody new gets a card before a look that does not.
         :param starting: look even where there is no card: an instance may have one that is gone
         """
-        with _contained("This host's GPUs were not looked at to the end, nobody new gets one"):
+        with contained("This host's GPUs were not looked at to the end, nobody new gets one"):
             try:
                 self._look(starting)
             except Exception:
                 self._stock.keep_back({card.address: _UNSEEN for card in self._stock.cards()})
+                self.vgpus.cards.withhold(_UNSEEN)
                 raise
 
     def _look(self, starting: bool) -> None:
         self.releases.resume()
-        say = self._find()
-        if starting or self.offer or self._stock.provider_uuids:
+        say = self._finding.look()
+        if starting or self.has_gpus or self._stock.provider_uuids:
             self._census.look_again()
             if self._census.read_records():
+                if starting and self.vgpus and self._knows_providers():
+                    say = self._finding.look()  # again: whose cards are whole is known now
+                    self.vgpus.make_again()
                 self.releases.settle()
                 if self.mode is DeliveryMode.PCI:
                     # A card that could not be reset may take the host's driver with it.
@@ -134,37 +149,28 @@ class HostGPUs:
         say()
         self._xids.look(self._stock.cards(), self.releases.put_away)
 
+    def _knows_providers(self) -> bool:
+        try:
+            self.ask_for_providers()
+        except Exception as error:  # whatever Placement or the way there raise
+            LOG.warning("vGPUs of instances are made when those start: %s", error)
+            return False
+        return True
+
     def _end_moves(self) -> None:
         """What Nova does not give back when it ended in the midst of a move."""
         client = self._virtapi.reportclient
         self._abandoned.end(client, self._host.get_hostname())
-        providers = list(self._stock.provider_uuids.values())
-        orphans.release(client, providers, self._occupancy.instances())
-
-    def _find(self) -> Callable[[], None]:
-        """Looks at the cards, and returns what says how they are, once it is known whose."""
-        self._stock.begin_look()
-        try:
-            found = self._survey.find()
-        except exception.DiscoveryFailed as error:
-            LOG.error("%s. What was found before is kept.", error)
-            return lambda: None
-        # Outside of what every claim waits for: it may be slow.
-        obstacles = self._survey.obstacles(found)
-        ailments = self._watch.look(found)
-        quarantined = quarantine.reasons(self._survey.quarantine, found)
-        ailments = dataclasses.replace(ailments, kept_back={**ailments.kept_back, **quarantined})
-        self._stock.take_in(found, self.mode, obstacles, ailments)
-        return lambda: self.bulletin.report(
-            found, obstacles, self.offer, self._stock.owners(), quarantined
-        )
+        providers = {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
+        orphans.release(client, providers.values(), self._occupancy.instances())
 
     # Publishing
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
-        with _contained("Placement may not be told of all of this host's GPUs"):
+        with contained("Placement may not be told of all of this host's GPUs"):
             self._stock.publish(tree, nodename, self.hypervisor_type)
+            self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
             self.bulletin.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
             self._reconciliation.is_due = True
 
@@ -192,9 +198,7 @@ class HostGPUs:
     # Guests
 
     @contextlib.contextmanager
-    def held(
-        self, instance_uuid: str, addresses: frozenset[PciAddress]
-    ) -> Iterator[frozenset[PciAddress]]:
+    def held(self, instance_uuid: str, addresses: frozenset[Device]) -> Iterator[frozenset[Device]]:
         """Holds *addresses* while a guest is started with them, and what else it has of ours.
 
         Gives what the guest had before, or has as long as it is rebuilt.
@@ -216,6 +220,10 @@ class HostGPUs:
                 # Before the hold ends, so that at no moment nobody seems to have them.
                 self._census.look_again()
 
+    def named_by(self, instance_uuid: str) -> frozenset[Device]:
+        """What the instance's domain names, or named before it went to come back"""
+        return self._occupancy.kept_by(instance_uuid)
+
     def give_to_guests(self, card: GPU) -> None:
         """:raises BindingFailed: where a function of *card* cannot be had from the host's driver"""
         self._bindings.give_to_guests(card)
@@ -225,26 +233,17 @@ class HostGPUs:
 
         Guests are resumed before the first provider tree is made: then Placement is asked.
         """
-        if not self._stock.provider_uuids:
-            context, nodename = nova_context.get_admin_context(), self._host.get_hostname()
-            for key in self.offer:
-                # A group that is new since the last run is not there yet, and nobody's.
-                with contextlib.suppress(nova_exception.ResourceProviderNotFound):
-                    provider = self._virtapi.reportclient.get_provider_by_name(
-                        context, names.provider_name(nodename, key)
-                    )
-                    self._stock.provider_uuids[key] = provider["uuid"]
+        self.ask_for_providers()
         return self._stock.group_of(provider_uuid)
 
-    def go_to_guest(self, addresses: frozenset[PciAddress]) -> None:
+    def ask_for_providers(self) -> None:
+        """Has Placement say which providers stand for this host's groups, once."""
+        known = {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
+        keys = () if known else (*self.offer, *self.vgpus.keys())
+        for key, uuid in provider_tree.ask(self.placement, self.nodename, keys).items():
+            parts = key.mode is DeliveryMode.VGPU
+            (self.vgpus.stock if parts else self._stock).provider_uuids[key] = uuid
+
+    def go_to_guest(self, addresses: frozenset[Device]) -> None:
         """From now on a guest may have used them."""
         self._occupancy.was_used(addresses)
-
-
-@contextlib.contextmanager
-def _contained(what: str) -> Iterator[None]:
-    """Around what is done for instances without GPUs as well: they must not fail of it."""
-    try:
-        yield
-    except Exception:
-        LOG.exception("%s. Please report this", what)

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from nova_gpu.core.model import GroupKey, PciAddress
+from nova_gpu.core import device
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GroupKey
 from nova_gpu.virt import handed_out, holds
 from nova_gpu.virt.records import Records
 
@@ -30,20 +32,20 @@ class Occupancy:
     """What libvirt's domains name, what the database counts, what was just handed out or started.
 
     Reading those is the caller's; this only keeps what was read last and answers from memory, so
-    that a claim never waits for it.
+    that a claim never waits for it. What is an address here is a whole card's, or a vGPU's slot.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._named: holds.Named = {}
         self._records = _NONE
-        self._started: dict[str, frozenset[PciAddress]] = {}
+        self._started: dict[str, frozenset[Device]] = {}
         self.handed_out = handed_out.HandedOut()
         # Of instances whose domain went to come back; also cards that another way of Nova's gave.
-        self._rebuilding: dict[str, frozenset[PciAddress]] = {}
+        self._rebuilding: dict[str, frozenset[Device]] = {}
         self._holds = holds.Holds()
         # What a guest has or had and what was not cleaned since.
-        self._used: set[PciAddress] = set()
+        self._used: set[Device] = set()
 
     def saw_domains(self, named: holds.Named) -> None:
         """The GPUs that the domains name, by the domain's uuid."""
@@ -80,20 +82,20 @@ class Occupancy:
                 if settled and uuid not in starting and self._started.get(uuid) is addresses:
                     del self._started[uuid]
 
-    def taken(self) -> frozenset[PciAddress]:
+    def taken(self) -> frozenset[Device]:
         """What no claim may draw: named by a domain, held by a start, or just handed out."""
         with self._lock:
             had = (*self._named.values(), *self._rebuilding.values())
-        named = frozenset[PciAddress]().union(*had)
+        named = frozenset[Device]().union(*had)
         return named | self.handed_out.waiting() | self._holds.held()
 
     @contextlib.contextmanager
     def hold(
         self,
         instance_uuid: str,
-        addresses: frozenset[PciAddress],
+        addresses: frozenset[Device],
         look: Callable[[], holds.Named],
-        kept: frozenset[PciAddress] = frozenset(),
+        kept: frozenset[Device] = frozenset(),
     ) -> Iterator[None]:
         """Holds *addresses* while a guest is started with them; then libvirt names them.
 
@@ -116,7 +118,7 @@ class Occupancy:
                     self._rebuilding.pop(instance_uuid, None)
 
     @contextlib.contextmanager
-    def clean(self, address: PciAddress) -> Iterator[None]:
+    def clean(self, address: Device) -> Iterator[None]:
         """Around the cleaning of a card that a guest had: nobody gets it meanwhile.
 
         :raises DeviceUnavailable: when a start or a domain has it, or it is being cleaned already
@@ -124,7 +126,7 @@ class Occupancy:
         with self._holds.clean(address, lambda: self._named):
             yield
 
-    def cleaned(self, address: PciAddress) -> None:
+    def cleaned(self, address: Device) -> None:
         """It does not matter any more that a guest had it, nor what was read of it before that."""
         with self._lock:
             self._used.discard(address)
@@ -134,28 +136,28 @@ class Occupancy:
             if self._records is not _NONE:
                 self._records = self._records.without(str(address))
 
-    def was_used(self, addresses: Iterable[PciAddress]) -> None:
+    def was_used(self, addresses: Iterable[Device]) -> None:
         """A guest gets them now, or had them before this service was started."""
         with self._lock:
             self._used.update(addresses)
 
-    def used(self) -> frozenset[PciAddress]:
+    def used(self) -> frozenset[Device]:
         """What a guest has, or had and was not cleaned since."""
         with self._lock:
             return frozenset(self._used)
 
-    def left(self) -> frozenset[PciAddress]:
+    def left(self) -> frozenset[Device]:
         """Of those what no guest has and the database counts for no instance any more."""
         return self.used() - self.taken() - self.counted()
 
     def is_starting(self, instance_uuid: str) -> bool:
         return instance_uuid in self._holds.instances()
 
-    def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, PciAddress]]:
+    def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, Device]]:
         """The cards of these providers that the database counts for an instance."""
         with self._lock:
             return {
-                (key_by_provider[provider_uuid], PciAddress.parse(identifier))
+                (key_by_provider[provider_uuid], device.parse(identifier))
                 for recorded in self._records.counted.values()
                 for provider_uuid, identifier in recorded
                 if provider_uuid in key_by_provider
@@ -166,7 +168,7 @@ class Occupancy:
         with self._lock:
             return frozenset(self._records.counted)
 
-    def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[PciAddress, Owner]:
+    def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[Device, Owner]:
         """Who has which card, by the database and by the last starts.
 
         :param key_by_provider: the host's groups; without any, those before the first provider
@@ -182,49 +184,49 @@ class Occupancy:
             for uuid, recorded in self._records.counted.items():
                 for provider_uuid, identifier in recorded:
                     if not key_by_provider or provider_uuid in key_by_provider:
-                        owners[PciAddress.parse(identifier)] = Owner(uuid, projects.get(uuid))
+                        owners[device.parse(identifier)] = Owner(uuid, projects.get(uuid))
         return owners
 
-    def counted(self) -> frozenset[PciAddress]:
+    def counted(self) -> frozenset[Device]:
         """All cards that the database counts for an instance here, of whatever group it says."""
         with self._lock:
             return frozenset(each for uuid in self._records.counted for each in self._counted(uuid))
 
-    def had_by(self, instance_uuid: str) -> frozenset[PciAddress]:
+    def had_by(self, instance_uuid: str) -> frozenset[Device]:
         """What the instance's domain named at the last look, or its guest was started with."""
         with self._lock:
-            nothing = frozenset[PciAddress]()
+            nothing = frozenset[Device]()
             named = self._named.get(instance_uuid, nothing)
             return named | self._started.get(instance_uuid, nothing)
 
-    def kept_by(self, instance_uuid: str) -> frozenset[PciAddress]:
+    def kept_by(self, instance_uuid: str) -> frozenset[Device]:
         """What the instance's domain names, or named before it went to come back."""
         with self._lock:
-            nothing = frozenset[PciAddress]()
+            nothing = frozenset[Device]()
             named = self._named.get(instance_uuid, nothing)
             return named | self._rebuilding.get(instance_uuid, nothing)
 
-    def keep(self, instance_uuid: str, addresses: frozenset[PciAddress]) -> None:
+    def keep(self, instance_uuid: str, addresses: frozenset[Device]) -> None:
         """*addresses* are taken until the instance is started with them or is no longer here."""
         with self._lock:
             self._rebuilding[instance_uuid] = addresses
 
-    def started(self) -> frozenset[PciAddress]:
+    def started(self) -> frozenset[Device]:
         """What guests were started with that the database may not count yet."""
         with self._lock:
-            return frozenset[PciAddress]().union(*self._started.values())
+            return frozenset[Device]().union(*self._started.values())
 
-    def strangers(self) -> dict[PciAddress, str]:
+    def strangers(self) -> dict[Device, str]:
         """The cards named by a domain that Nova does not count for it, with the domain's uuid."""
         with self._lock:
             return {} if self._records is _NONE else self._uncounted()
 
-    def unjudged(self) -> dict[PciAddress, str]:
+    def unjudged(self) -> dict[Device, str]:
         """The same while the database has not been read: nobody can say whose they are."""
         with self._lock:
             return self._uncounted() if self._records is _NONE else {}
 
-    def _uncounted(self) -> dict[PciAddress, str]:
+    def _uncounted(self) -> dict[Device, str]:
         return {
             address: uuid
             for uuid, named in self._named.items()
@@ -232,9 +234,9 @@ class Occupancy:
             for address in named - self._counted(uuid)
         }
 
-    def _counted(self, instance_uuid: str) -> set[PciAddress]:
+    def _counted(self, instance_uuid: str) -> set[Device]:
         return self._addresses(self._records.counted.get(instance_uuid, frozenset()))
 
     @staticmethod
-    def _addresses(recorded: Iterable[tuple[str, str]]) -> set[PciAddress]:
-        return {PciAddress.parse(identifier) for _, identifier in recorded}
+    def _addresses(recorded: Iterable[tuple[str, str]]) -> set[Device]:
+        return {device.parse(identifier) for _, identifier in recorded}

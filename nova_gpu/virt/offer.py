@@ -64,9 +64,13 @@ def including(offered: Offer, key: GroupKey, address: PciAddress) -> Offer:
     if key in offered and address in offered[key].gpus:
         return offered
     group = offered.get(key)
-    product = group.product if group else Product(key.vendor_id, key.product_id)
-    missing = GPU(address, product, class_code=0)
-    return {**offered, key: _with(group, key, missing, NOT_FOUND)}
+    gpu = missing(key, address) if group is None else GPU(address, group.product, class_code=0)
+    return {**offered, key: _with(group, key, gpu, NOT_FOUND)}
+
+
+def missing(key: GroupKey, address: PciAddress) -> GPU:
+    """What is known of a card that an instance has and that is not there"""
+    return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
 def keeping_back(offered: Offer, reasons: Mapping[PciAddress, str]) -> Offer:

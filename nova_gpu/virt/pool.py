@@ -10,22 +10,21 @@ with what is left and calls ``pop()`` once per unit. So the set in the tree is a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Set
 from typing import Any, Protocol
 
 from nova import objects
 
-from nova_gpu.core import choose, names
-from nova_gpu.core.model import PciAddress
-from nova_gpu.core.topology import Place
+from nova_gpu.core import device
+from nova_gpu.core.device import Device
 
 
 class Supply(Protocol):
     """What is known now of the GPUs behind the sets in the provider tree."""
 
     def usable(
-        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
-    ) -> frozenset[PciAddress]:
+        self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
+    ) -> frozenset[Device]:
         """Those of the provider's *addresses* that are well and that nobody names or starts with.
 
         Another product may be at an address now: then it is another provider's as well.
@@ -33,11 +32,13 @@ class Supply(Protocol):
         :param assigned: the tracker's own set of what is assigned of that provider
         """
 
-    def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, Place]:
-        """Where each of *addresses* is."""
+    def choose(
+        self, provider_uuid: str, free: Collection[Device], count: int
+    ) -> tuple[Device, ...]:
+        """The best *count* of *free*, which are the provider's."""
 
     def hand_out(
-        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
+        self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
         """*addresses* leave the pool for a claim; *back*, handed out by the same claim, return."""
 
@@ -48,17 +49,17 @@ class Supply(Protocol):
 _supply_by_provider: weakref.WeakValueDictionary[str, Supply] = weakref.WeakValueDictionary()
 
 
-def resource(provider_uuid: str, address: PciAddress) -> objects.Resource:
-    """One GPU as Nova tracks it. ``metadata`` stays unset: the conductor and the API would have to
-    know any class of ours that stood there."""
+def resource(provider_uuid: str, address: Device) -> objects.Resource:
+    """One GPU or vGPU as Nova tracks it. ``metadata`` stays unset: the conductor and the API would
+    have to know any class of ours that stood there."""
     return objects.Resource(
         provider_uuid=provider_uuid,
-        resource_class=names.RESOURCE_CLASS,
+        resource_class=device.resource_class(address),
         identifier=str(address),
     )
 
 
-def publish(provider_uuid: str, addresses: Collection[PciAddress], supply: Supply) -> DeviceSet:
+def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -> DeviceSet:
     """The set that stands for *addresses* in the provider tree."""
     _supply_by_provider[provider_uuid] = supply
     return DeviceSet(resource(provider_uuid, address) for address in addresses)
@@ -69,7 +70,7 @@ class DeviceSet(set[Any]):
 
     def __sub__(self, assigned: Set[Any]) -> Pool:
         left = set(self) - set(assigned)
-        addresses = frozenset(PciAddress.parse(each.identifier) for each in left)
+        addresses = frozenset(device.parse(each.identifier) for each in left)
         provider_uuid = next((each.provider_uuid for each in self), "")
         supply = _supply_by_provider.get(provider_uuid)
         # Nobody to ask means that nothing is known of these GPUs: none is free.
@@ -88,7 +89,7 @@ class Pool(set[Any]):
     def __init__(
         self,
         provider_uuid: str,
-        free: frozenset[PciAddress],
+        free: frozenset[Device],
         supply: Supply | None,
         assigned: Set[Any],
     ) -> None:
@@ -98,14 +99,14 @@ class Pool(set[Any]):
         self._supply = supply
         self._assigned = assigned
         self._handed_out: list[objects.Resource] = []
-        self._chosen: tuple[PciAddress, ...] = ()
+        self._chosen: tuple[Device, ...] = ()
 
     def pop(self) -> objects.Resource:
         """:raises KeyError: when empty, as a set does"""
         count = len(self._handed_out) + 1
         if self._supply is None or count > len(self._free):
             raise KeyError("pop from an empty pool of GPUs")
-        chosen = choose.choose(self._free, count, self._supply.places(self._free))
+        chosen = self._supply.choose(self._provider_uuid, self._free, count)
         self._supply.hand_out(chosen, set(self._chosen) - set(chosen), self._assigned)
         self._chosen = chosen
         self._handed_out.append(resource(self._provider_uuid, chosen[-1]))

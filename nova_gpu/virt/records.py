@@ -18,11 +18,11 @@ from nova_gpu.core import names
 class Records:
     """One answer of the database.
 
-    ``counted``: (provider_uuid, identifier) of each GPU, by the instance's uuid. ``busy``: the
-    instances that are here or on their way here and have a task under way: Nova may be yet to save
-    their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose resize
-    is being reverted and that are no longer the other host's and not yet this one's. ``projects``:
-    the project of each instance in ``counted``.
+    ``counted``: (provider_uuid, identifier) of each GPU or vGPU, by the instance's uuid. ``busy``:
+    the instances that are here or on their way here and have a task under way: Nova may be yet to
+    save their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose
+    resize is being reverted and that are no longer the other host's and not yet this one's.
+    ``projects``: the project of each instance in ``counted``.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -123,5 +123,5 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
 
 def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
     for each in resources or ():
-        if each.resource_class == names.RESOURCE_CLASS:
+        if each.resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
             yield each.provider_uuid, each.identifier

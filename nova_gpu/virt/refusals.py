@@ -14,7 +14,7 @@ from nova.compute import task_states
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, guest_options, names, request
+from nova_gpu.core import exception, guest_options, names, request, vgpu_request
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt import flavors, guest_pci
 from nova_gpu.virt.host_gpus import HostGPUs
@@ -126,7 +126,8 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.NoValidHost: the instance goes on as it was
     """
-    if request.asks_for_gpus(flavors.extra_specs_of(instance)):
+    extra_specs = flavors.extra_specs_of(instance)
+    if request.asks_for_gpus(extra_specs) or vgpu_request.asks_for_vgpus(extra_specs):
         raise nova_exception.NoValidHost(reason=f"{_WHAT_STAYS[gpus.mode]} {_LIVE}")
 
 
@@ -136,11 +137,13 @@ def _are_containers(gpus: HostGPUs) -> bool:
 
 
 def _held(gpus: HostGPUs, instance: objects.Instance) -> str:
-    """The addresses of the instance's cards of this host, whether or not they are well."""
+    """The addresses of the instance's cards of this host, and its vGPUs, whether or not they are
+    well."""
     return ", ".join(
         sorted(
             each.identifier
             for each in instance.resources or ()
             if each.resource_class == names.RESOURCE_CLASS and gpus.group_of(each.provider_uuid)
         )
+        + [str(slot) for slot in gpus.vgpus.slots(instance.resources)]
     )

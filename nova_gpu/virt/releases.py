@@ -16,9 +16,10 @@ from nova import objects
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, health
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host import quarantine
-from nova_gpu.virt import binding, bulletin, census, cleaning, stock, survey, threads
+from nova_gpu.virt import binding, bulletin, census, cleaning, stock, survey, threads, vgpus
 from nova_gpu.virt.occupancy import Occupancy, Owner
 
 LOG = logging.getLogger(__name__)
@@ -36,8 +37,10 @@ class Releases:
         asked: census.Census,
         said: bulletin.Bulletin,
         mended: Callable[[PciAddress], None],
+        parts: vgpus.VGPUs,
     ) -> None:
         """:param mended: called when a card was reset"""
+        self._vgpus = parts
         self._mode = looked.mode
         self._roots = looked.roots
         self._folder = looked.quarantine
@@ -54,7 +57,7 @@ class Releases:
     def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
         """Around the removal of a domain: its GPUs are free for the next claim when it returns,
         not a period later."""
-        if not self._stock.offer:
+        if not self._stock.offer and not self._vgpus:
             yield
             return
         had = self._occupancy.had_by(instance.uuid)
@@ -70,6 +73,8 @@ class Releases:
                     self._occupancy.keep(instance.uuid, had)
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
         self._bulletin.released(instance, cards)
+        if not comes_back:
+            self._vgpus.release(had, instance.uuid)
 
     def confirmed(self, instance: objects.Instance) -> None:
         """A resize is over. If it was one on this host, the guest has other cards than before and
@@ -79,6 +84,7 @@ class Releases:
             cards = self._cards(self._stock.addresses(old))
             self._release_all(cards, Owner(instance.uuid, instance.project_id))
             self._bulletin.released(instance, cards)
+            self._vgpus.release(self._vgpus.slots(old), instance.uuid)
 
     def resume(self) -> None:
         """What an earlier service was about to clean when it ended is still to be cleaned, and what
@@ -101,7 +107,9 @@ class Releases:
     def settle(self) -> None:
         """Cleans what guests had and nobody has any more, without its release having been seen:
         somebody else removed the domain, or the service had ended meanwhile."""
-        self._release_all(self._cards(self._occupancy.left()))
+        left = self._occupancy.left()
+        self._release_all(self._cards(left))
+        self._vgpus.release(left)
 
     def quarantine(
         self,
@@ -143,7 +151,7 @@ class Releases:
         owner = self._stock.owners().get(card.address)
         self.quarantine(card, verdict.reason, verdict.remedy, owner, until_boot)
 
-    def _cards(self, addresses: Collection[PciAddress]) -> list[GPU]:
+    def _cards(self, addresses: Collection[Device]) -> list[GPU]:
         return [card for card in self._stock.cards() if card.address in addresses]
 
     @contextlib.contextmanager

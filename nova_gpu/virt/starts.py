@@ -26,6 +26,7 @@ from nova_gpu.virt import (
     libvirt_errors,
     provider_tree,
     stranding,
+    vgpu_starts,
     whole_cards,
 )
 from nova_gpu.virt import guest as guests
@@ -49,24 +50,25 @@ def starting(
     with contextlib.ExitStack() as stack:
         with _in_novas_words(instance, spawning):
             held = _gpus_of(gpus, instance)
+            parts = vgpu_starts.held(gpus, instance)
             cards = [gpu for _, gpu in held]
+            slots = frozenset(slot for _, slot in parts)
             # First, because the pool has them back as soon as a hold ends or is refused.
             addresses = frozenset(gpu.address for gpu in cards)
-            before = stack.enter_context(gpus.held(instance.uuid, addresses))
+            before = stack.enter_context(gpus.held(instance.uuid, addresses | slots))
             _compare(gpus, instance, held, spawning=spawning, arriving=arriving)
-            if spawning and not cards:
+            vgpu_starts.compare(instance, parts)
+            if spawning and not cards and not slots:
                 stranding.refuse(gpus, instance)
             _make_ready(gpus, instance, cards)
-            gpus.go_to_guest(addresses)
+            gpus.go_to_guest(addresses | slots)
+            gpus.vgpus.make(instance.uuid, slots)
         if spawning or arriving:
             # What is rebuilt in its place is spawned with what it has.
             gpus.bulletin.claimed(instance, [gpu for gpu in cards if gpu.address not in before])
-        if cards:
-            LOG.info(
-                "Starting with GPUs %s",
-                ", ".join(str(gpu.address) for gpu in cards),
-                instance=instance,
-            )
+        if addresses or slots:
+            given = ", ".join([*map(str, sorted(addresses)), *map(str, sorted(slots))])
+            LOG.info("Starting with GPUs %s", given, instance=instance)
         with _in_novas_words(instance, spawning), libvirt_errors.translated(cards):
             yield
 
@@ -76,7 +78,7 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
 
     :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
     """
-    if not gpus.offer:
+    if not gpus.has_gpus:
         return
     if gpus.mode is DeliveryMode.LXC:
         guests.isolate(guest)
@@ -89,6 +91,7 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
         elif held:
             option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
             guest_pci.add_gpus(guest, held, option_rom=option_rom)
+        vgpu_starts.add(gpus, instance, guest)
 
 
 def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup, GPU]]:

@@ -11,7 +11,8 @@ from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import names, topology
+from nova_gpu.core import choose, names, topology
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.virt import binding, provider_tree
 from nova_gpu.virt import offer as offers
@@ -68,6 +69,11 @@ class Stock:
             self._kept_meanwhile.update(reasons)
             self._offer = offers.keeping_back(self._offer, reasons)
 
+    def given_whole(self) -> frozenset[PciAddress]:
+        """The cards that instances have, by the database"""
+        recorded = self._recorded(self.provider_uuids)
+        return frozenset(each for _, each in recorded)
+
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """The group that a provider stands for, ``None`` where it is not known as one of ours."""
         keys = {uuid: key for key, uuid in self.provider_uuids.items()}
@@ -104,12 +110,13 @@ class Stock:
             else:
                 provider_tree.withdraw(tree, uuid, self)
 
-    def owners(self) -> dict[PciAddress, Owner]:
+    def owners(self) -> dict[Device, Owner]:
         """Who has which of the cards"""
         return self._occupancy.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
-        return self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
+        recorded = self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
+        return {(key, each) for key, each in recorded if isinstance(each, PciAddress)}
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
         """Those of a group that nobody can be given now and nobody has."""
@@ -121,17 +128,13 @@ class Stock:
     # The pool
 
     def usable(
-        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
-    ) -> frozenset[PciAddress]:
+        self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
+    ) -> frozenset[Device]:
         self._occupancy.handed_out.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
-        return frozenset(
-            (well & set(addresses))
-            - self._occupancy.taken()
-            - self._occupancy.used()
-            - self._bindings.refused()
-        )
+        taken = self._occupancy.taken() | self._occupancy.used() | self._bindings.refused()
+        return frozenset(well & set(addresses)) - taken
 
     def free(self) -> frozenset[PciAddress]:
         """All that an instance could be given, by what was read last"""
@@ -139,12 +142,15 @@ class Stock:
         well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
         return frozenset(well - given - self._bindings.refused())
 
-    def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
+    def choose(
+        self, provider_uuid: str, free: Collection[Device], count: int
+    ) -> tuple[Device, ...]:
         gpus = {gpu.address: gpu for gpu in self.cards()}
-        return topology.places(gpus[address] for address in addresses)
+        cards = frozenset(each for each in free if isinstance(each, PciAddress))
+        return choose.choose(cards, count, topology.places(gpus[card] for card in cards))
 
     def hand_out(
-        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
+        self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
         timeout_s = CONF.gpu.handed_out_timeout
         self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)

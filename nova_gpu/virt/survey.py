@@ -41,6 +41,7 @@ class Survey:
         self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
+        self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
         self._device_spec = pci_aliases.DeviceSpec(
             CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
         )

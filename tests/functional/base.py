@@ -85,10 +85,14 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         """*kwargs* are those of Nova's ``start_compute``."""
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.hosts[name] = hosts.build(machine, root, self.NODES)
+        self.prepare(self.hosts[name])
         self.nodes[name] = _address_by_node(self.hosts[name])
         self._point_options_at(name)
         with self._state_of(name):
             self.start_compute(name, **kwargs)
+
+    def prepare(self, host: hosts.Host) -> None:
+        """What a host has beyond its machine, before its service is started"""
 
     def restart_host(self, name: str) -> None:
         """A new service with a new driver; libvirt and its domains stay."""

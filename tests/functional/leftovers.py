@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from nova_gpu.host import mdev
 from tests.cloud import leftovers
 
 _ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
@@ -88,14 +89,17 @@ class LeavesNothing:
         self.assertEqual([], left)
 
     def left_behind(self: Any) -> Iterator[tuple[str, str]]:
-        """Each by its kind: ``domain``, ``quarantine``, ``hold``, ``allocation``, ``reserved``"""
+        """Each by its kind: ``domain``, ``quarantine``, ``vgpu``, ``hold``, ``allocation``,
+        ``reserved``"""
         for name, compute in self.computes.items():
             for domain in self._domains(name):
                 yield "domain", f"{domain.name()} of {name}"
             for each in leftovers.quarantined(self.state(name)):
                 yield "quarantine", f"{name}: {each}"
+            for each in sorted(mdev.devices(self.hosts[name].roots)):
+                yield "vgpu", f"{each} of {name}"
             occupancy = compute.driver._gpus._occupancy
-            for address in sorted(occupancy.taken() | occupancy.used()):
+            for address in sorted(map(str, occupancy.taken() | occupancy.used())):
                 yield "hold", f"{name} keeps {address} for a guest, or has to clean it"
         for provider in self._get_all_providers():
             url = f"/resource_providers/{provider['uuid']}"
@@ -103,8 +107,9 @@ class LeavesNothing:
             for consumer, each in allocations.items():
                 yield "allocation", f"{each['resources']} of {provider['name']} for {consumer}"
             inventories = self.placement.get(f"{url}/inventories").body["inventories"]
-            if reserved := inventories.get("PGPU", {}).get("reserved"):
-                yield "reserved", f"{reserved} GPUs of {provider['name']}"
+            for resource_class in ("PGPU", "VGPU"):
+                if reserved := inventories.get(resource_class, {}).get("reserved"):
+                    yield "reserved", f"{reserved} {resource_class} of {provider['name']}"
 
     def _domains(self: Any, name: str) -> list[Any]:
         connection = self.computes[name].driver._host.get_connection()

@@ -28,11 +28,13 @@ DRIVER_34 = {
         " block_device_info=None, context=None, mdevs=None, accel_info=None, share_info=None,"
         " old_guest=None"
     ),
+    "_get_all_assigned_mediated_devices": "self, instance=None",
     "_hard_reboot": (
         "self, context, instance, network_info, share_info, block_device_info=None, accel_info=None"
     ),
     "_teardown_container": "self, instance",
     "_undefine_domain": "self, instance, keep_vtpm=False, keep_nvram=False",
+    "_vgpu_allocations": "self, allocations",
     "check_can_live_migrate_destination": (
         "self, context, instance, src_compute_info, dst_compute_info, block_migration=False,"
         " disk_over_commit=False"

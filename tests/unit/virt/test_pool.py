@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import unittest
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Set
 from typing import Any
 from unittest import mock
 
@@ -14,7 +14,7 @@ from nova import objects
 from nova.compute import provider_tree, resource_tracker
 from oslo_utils import uuidutils
 
-from nova_gpu.core import topology
+from nova_gpu.core import choose, topology
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt import handed_out, pool
 from tests.fixtures import cards
@@ -42,8 +42,10 @@ class Host:
         self.handed_out.compare(addresses, assigned)
         return frozenset(set(addresses) - self.taken - self.handed_out.waiting())
 
-    def places(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, topology.Place]:
-        return topology.places(self.gpus[address] for address in addresses)
+    def choose(
+        self, provider_uuid: str, free: Collection[PciAddress], count: int
+    ) -> tuple[PciAddress, ...]:
+        return choose.choose(free, count, topology.places(self.gpus[each] for each in free))
 
     def hand_out(
         self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]

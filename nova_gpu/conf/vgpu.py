@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The [gpu] options about cards that are given in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oslo_config import cfg
+
+from nova_gpu.core.vgpu_choice import Order
+
+OPTS: Sequence[cfg.Opt] = (
+    cfg.ListOpt(
+        "vgpu_types",
+        default=["*"],
+        help="""
+Types of vGPUs that are offered, by id (``nvidia-35``) or name (``GRID P4-2Q``), each with ``*``,
+``?`` and ``[...]`` as in file names. A card whose driver makes mediated devices of one of them is
+offered in parts, as vGPUs, and never whole; any other card is offered whole. Empty: all cards are
+offered whole. Only where guests are KVM's or QEMU's.
+
+Related options:
+
+* ``[devices]enabled_mdev_types``: cards that Nova itself divides are not offered, neither whole nor
+  in parts.
+* ``[gpu]vgpu_order``
+""",
+    ),
+    cfg.StrOpt(
+        "vgpu_order",
+        default=Order.DEPTH_FIRST,
+        choices=[
+            (Order.DEPTH_FIRST, "the card that has the least room left: whole cards stay free"),
+            (Order.BREADTH_FIRST, "the card that has the most room left: few share a card"),
+        ],
+        help="""
+Which of this host's cards the next vGPU of an instance is made at. Of cards with equal room it is
+the first by PCI address.
+
+Related options:
+
+* ``[gpu]vgpu_types``
+""",
+    ),
+)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an instance is given: a whole card, or one vGPU of a card."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeAlias
+
+from nova_gpu.core import names
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import Slot
+
+Device: TypeAlias = PciAddress | Slot
+
+
+def parse(text: str) -> Device:
+    """The reverse of ``str()``: ``0000:3b:00.0``, or ``0000:3b:00.0/nvidia-35/0``.
+
+    :raises InvalidValue: where *text* is neither
+    """
+    return Slot.parse(text) if "/" in text else PciAddress.parse(text)
+
+
+def resource_class(device: Device) -> str:
+    return names.RESOURCE_CLASS if isinstance(device, PciAddress) else names.VGPU_RESOURCE_CLASS
+
+
+def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:
+    """Those of *wanted* that nobody can have beside *taken*: a function is given whole, or in parts
+    that are at different slots."""
+    whole = {each for each in taken if isinstance(each, PciAddress)}
+    divided = {each.parent for each in taken if isinstance(each, Slot)}
+    return frozenset(
+        each
+        for each in wanted
+        if each in taken or (each.parent in whole if isinstance(each, Slot) else each in divided)
+    )

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an instance holds of vGPUs, compared with what its flavor asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nova_gpu.core import names, request_group, vgpu_request
+from nova_gpu.core.condition import Condition
+from nova_gpu.core.vgpu import VGPUType
+
+
+def mismatch(extra_specs: Mapping[str, str], held: Sequence[VGPUType]) -> str | None:
+    """Why the vGPUs of these types are not what the flavor asks for, or ``None`` where they are.
+
+    :param held: the type of each of them
+    :raises InvalidExtraSpec: where the flavor cannot be understood
+    """
+    asked = vgpu_request.parse(extra_specs)
+    if asked is None:
+        # One that says resources:VGPU alone may have some of Nova's own, which we do not see.
+        if held and not request_group.ask_for_gpus(extra_specs, names.VGPU_RESOURCE_CLASS):
+            return f"the instance holds {len(held)} vGPUs, and its flavor asks for none"
+        return None
+    if asked.count != len(held):
+        return f"the flavor asks for {asked.count} vGPUs, and the instance holds {len(held)}"
+    for facts in held:
+        if asked.type is not None and not is_type(asked.type, facts):
+            return f"the flavor asks for vGPUs with {names.VGPU_TYPE} {asked.type}, not {facts.id}"
+    return None
+
+
+def is_type(condition: Condition, facts: VGPUType) -> bool:
+    """A type goes by its id and by its name."""
+    return condition.matches(facts.id) or condition.matches(facts.name)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A KVM guest's vGPUs in libvirt's terms: mediated devices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.core.vgpu import Slot, device_uuid
+from nova_gpu.virt import domains
+
+
+def uuids(instance_uuid: str, slots: Collection[Slot]) -> frozenset[str]:
+    """Of the mediated devices that the instance has at *slots*"""
+    return frozenset(device_uuid(instance_uuid, slot) for slot in slots)
+
+
+def add_vgpus(guest: vconfig.LibvirtConfigGuest, instance_uuid: str, slots: Sequence[Slot]) -> None:
+    """Puts them behind Nova's devices, where libvirt finds each a place.
+
+    The uuid does not say which slot it is; the metadata does, beside whole cards of the guest.
+    """
+    named = [each for each in guest.metadata if isinstance(each, domains.GuestMetaGPUs)]
+    if not named:
+        named = [domains.GuestMetaGPUs(())]
+        guest.metadata += named
+    named[0].addresses += tuple(slots)
+    for slot in slots:
+        mediated = vconfig.LibvirtConfigGuestHostdevMDEV()
+        mediated.uuid = device_uuid(instance_uuid, slot)
+        guest.add_device(mediated)

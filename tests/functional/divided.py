@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cloud of KVM hosts, with cards that are given in parts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nova_gpu.core import vgpu as values
+from tests.fixtures import dividing_kernel, hosts, vgpu
+from tests.functional import kvm
+from tests.functional.base import Server
+
+FIRST, SECOND, WHOLE = "0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"
+
+
+def slots(address: str, number: int, *numbers: int) -> list[str]:
+    """Of the type with that number of NVIDIA's"""
+    return [f"{address}/nvidia-{number}/{each}" for each in numbers]
+
+
+class DividedServersTestBase(kvm.KVMServersTestBase):
+    """``kernels[name]`` makes and removes the mediated devices of a host."""
+
+    def setUp(self) -> None:
+        self.kernels: dict[str, dividing_kernel.DividingKernel] = {}
+        super().setUp()
+
+    def start_host(self, name: str = "host1", machine: str = "grid-2", **kwargs: Any) -> None:
+        super().start_host(name, machine, **kwargs)
+
+    def prepare(self, host: hosts.Host) -> None:
+        for address in (FIRST, SECOND):
+            vgpu.add_types(host, address, vgpu.TESLA_P4)
+        self.kernels[f"host{len(self.kernels) + 1}"] = self.useFixture(
+            dividing_kernel.DividingKernel(host)
+        )
+
+    def of_type(self, number: int, count: int = 1) -> str:
+        """A flavor in Placement's words"""
+        trait = f"trait:CUSTOM_GPU_VGPU_TYPE_NVIDIA_{number}"
+        return self.flavor(**{"resources:VGPU": str(count), trait: "required"})
+
+    def assertVGPUs(self, server: Server, expected: list[str], host: str = "host1") -> None:
+        """Nova's database, the guest's XML, the kernel and Placement say the same."""
+        self.assertEqual("ACTIVE", self._show_server(server)["status"])
+        self.assertEqual(sorted(expected), self.recorded(server))
+        domain = self.domain(server, host)
+        uuids = [values.device_uuid(server["id"], values.Slot.parse(each)) for each in expected]
+        mediated = domain.xpath("devices/hostdev[@type='mdev']")
+        self.assertEqual(
+            sorted(uuids), sorted(domain.xpath("devices/hostdev/source/address/@uuid"))
+        )
+        for each in mediated:
+            self.assertEqual(
+                {"mode": "subsystem", "type": "mdev", "model": "vfio-pci"},
+                {key: each.get(key) for key in ("mode", "type", "model")},
+            )
+        self.assertEqual(set(), set(uuids) - set(self.kernels[host].made))
+        self.assertEqual({host: len(expected)} if expected else {}, self.allocated_vgpus(server))
+
+    def allocated_vgpus(self, server: Server) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for uuid, allocation in self._get_allocations_by_server_uuid(server["id"]).items():
+            if amount := allocation["resources"].get("VGPU"):
+                name = self.placement.get(f"/resource_providers/{uuid}").body["name"]
+                host = name.partition("_gpu_")[0]
+                found[host] = found.get(host, 0) + amount
+        return found
+
+    def inventories(self, host: str = "host1") -> dict[int, tuple[int, int, int]]:
+        """Total, reserved and used of each of the host's types, by NVIDIA's number"""
+        url = f"/resource_providers?in_tree={self.compute_rp_uuids[host]}"
+        providers = self.placement.get(url, version="1.14").body["resource_providers"]
+        found = {}
+        for each in providers:
+            if match := re.search(r"_gpu_10de_1bb3_vgpu_nvidia-(\d+)$", each["name"]):
+                inventory = self._get_provider_inventory(each["uuid"])["VGPU"]
+                used = self._get_provider_usages(each["uuid"])["VGPU"]
+                found[int(match[1])] = (inventory["total"], inventory["reserved"], used)
+        return found

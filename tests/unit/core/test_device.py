@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core import device, exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import Slot
+
+CARD, OTHER = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:af:00.0")
+
+
+def slot(number: int, card: PciAddress = CARD, type_id: str = "nvidia-63") -> Slot:
+    return Slot(card, type_id, number)
+
+
+class TestParse(unittest.TestCase):
+    def test_both_kinds(self) -> None:
+        for each, resource_class in ((CARD, "PGPU"), (slot(3), "VGPU")):
+            self.assertEqual(each, device.parse(str(each)))
+            self.assertEqual(resource_class, device.resource_class(each))
+
+    def test_neither(self) -> None:
+        for text in ("", "card", "0000:3b:00.0/", "0000:3b:00.0/nvidia-63", "/nvidia-63/0"):
+            with self.subTest(text), self.assertRaises(exception.InvalidValue):
+                device.parse(text)
+
+
+class TestClashing(unittest.TestCase):
+    def test_the_same(self) -> None:
+        self.assertEqual({CARD}, device.clashing([CARD, OTHER], [CARD]))
+        self.assertEqual({slot(1)}, device.clashing([slot(0), slot(1)], [slot(1), slot(2)]))
+
+    def test_a_card_and_its_part(self) -> None:
+        self.assertEqual({CARD}, device.clashing([CARD, OTHER], [slot(0)]))
+        self.assertEqual({slot(0)}, device.clashing([slot(0), slot(0, OTHER)], [CARD]))
+
+    def test_none(self) -> None:
+        others = [slot(1), slot(0, type_id="nvidia-64"), OTHER]
+        self.assertEqual(frozenset(), device.clashing([slot(0)], others))
