@@ -22,6 +22,7 @@ from nova_gpu.core import (
     names,
     quantity,
     request,
+    vgpu_request,
 )
 
 
@@ -87,6 +88,18 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "Whether instances share few hosts with GPUs, or many. [gpu]distribution by default.",
             arrangement.allowed(arrangement.Distribution),
             lambda name, value: arrangement.parse_distribution({name: value}),
+        ),
+        _validator(
+            names.VGPUS,
+            "The number of vGPUs an instance gets, all of one type and on one host.",
+            request.ALLOWED_COUNTS,
+            lambda name, value: request.parse_count(value, name),
+        ),
+        _validator(
+            names.VGPU_TYPE,
+            "The type of the vGPUs. Only in a flavor that asks for vGPUs.",
+            vgpu_request.ALLOWED_TYPES,
+            lambda name, value: vgpu_request.parse_type({name: value}),
         ),
         # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
         _validator(

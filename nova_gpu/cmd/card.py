@@ -8,7 +8,7 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import cards, holders, topology
+from nova_gpu.cmd import cards, holders, topology, vgpus
 from nova_gpu.cmd.formats import print_json
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import passthrough, vfio
@@ -73,6 +73,10 @@ def _cell(key: str, value: Any, unknown: str | None) -> str:
             )
         case "links", [_, *_]:
             return "\n".join(f"{each['width']} {each['type']} to {each['peer']}" for each in value)
+        case "vgpus", None:
+            return "none: it is given whole"
+        case "vgpus", list():
+            return "\n".join(vgpus.lines(value))
         case "instances", [_, *_]:
             return "\n".join(value)
         case _, []:

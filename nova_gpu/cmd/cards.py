@@ -9,8 +9,9 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import host_check
+from nova_gpu.cmd import host_check, vgpus
 from nova_gpu.core.model import GPU
+from nova_gpu.core.vgpu import DividedCard
 from nova_gpu.host import quarantine
 from nova_gpu.virt import health, survey, unbound
 
@@ -32,10 +33,12 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """``reason`` says why it is not offered to instances, ``None`` of one that is."""
+    """``reason`` says why it is not offered to instances, ``None`` of one that is; ``parts`` what
+    can be made of one that is offered as vGPUs."""
 
     gpu: GPU
     reason: str | None
+    parts: DividedCard | None = None
 
 
 def read(looked: survey.Survey) -> list[Card]:
@@ -48,11 +51,20 @@ def read(looked: survey.Survey) -> list[Card]:
     waiting = unbound.reasons(looked.unbound, found)
     quarantined = quarantine.reasons(looked.quarantine, found)
     kept = {**waiting, **ailments.kept_back, **ailments.ill, **quarantined}
-    return [Card(gpu, kept.get(gpu.address) or host_check.obstacle(looked, gpu)) for gpu in found]
+    parts = looked.in_parts(found)
+    return [
+        Card(gpu, kept.get(gpu.address), parts[gpu.address])
+        if gpu.address in parts
+        else Card(gpu, kept.get(gpu.address) or host_check.obstacle(looked, gpu))
+        for gpu in found
+    ]
 
 
-def describe(gpu: GPU, obstacle: str | None) -> dict[str, Any]:
-    """One card as plain values; what is not known is ``None``."""
+def describe(gpu: GPU, obstacle: str | None, parts: DividedCard | None = None) -> dict[str, Any]:
+    """One card as plain values; what is not known is ``None``.
+
+    :param parts: what can be made of it where it is offered as vGPUs
+    """
     return {
         "address": str(gpu.address),
         "product_id": gpu.product.key,
@@ -71,6 +83,7 @@ def describe(gpu: GPU, obstacle: str | None) -> dict[str, Any]:
         ],
         "offered": obstacle is None,
         "reason": obstacle,
+        "vgpus": None if parts is None else vgpus.describe(parts),
     }
 
 
@@ -78,8 +91,11 @@ def table(cards: Sequence[dict[str, Any]]) -> str:
     """The cards for people: what is not known is said so, and why a card is not offered, below."""
     shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
     for card in cards:
-        shown.add_row([_cell(key, card[key]) for _, key in _COLUMNS])
+        cells = [_cell(key, card[key]) for _, key in _COLUMNS]
+        shown.add_row([*cells[:-1], "in parts"] if card["offered"] and card["vgpus"] else cells)
     lines = [shown.get_string()]
+    for card in cards:
+        lines += [f"{card['address']}: {line}" for line in vgpus.lines(card["vgpus"] or ())]
     lines += [f"{card['address']}: {card['reason']}" for card in cards if card["reason"]]
     if any(card["architecture"] is None for card in cards):
         lines.append(

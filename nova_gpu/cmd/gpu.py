@@ -38,7 +38,7 @@ _COMMAND = cfg.SubCommandOpt(
 
 
 def _list(looked: survey.Survey, command: Any) -> int:
-    found = [cards.describe(each.gpu, each.reason) for each in cards.read(looked)]
+    found = [cards.describe(each.gpu, each.reason, each.parts) for each in cards.read(looked)]
     if command.format == Format.JSON:
         print_json(found)
     else:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from nova_gpu.cmd import deadline, libvirt_connection, progress
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.virt import domains, offer, survey
 
 # Of a libvirt that nobody is at, an operator who looks does not wait for longer.
@@ -31,6 +32,7 @@ def read(
         return {}, f"libvirt: {error}"
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, addresses in sorted(named.items()):
-        for address in addresses:
-            held[address] = (*held.get(address, ()), uuid)
+        # Who has parts of a card is told once.
+        for card in {each.parent if isinstance(each, Slot) else each for each in addresses}:
+            held[card] = (*held.get(card, ()), uuid)
     return held, None

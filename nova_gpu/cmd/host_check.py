@@ -33,11 +33,23 @@ def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
     """:param root: where /lib/modules is
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
-    return [_finding(looked, gpu, root) for gpu in looked.find()]
+    found = looked.find()
+    parts = looked.in_parts(found)
+    return [
+        _in_parts(gpu) if gpu.address in parts else _finding(looked, gpu, root) for gpu in found
+    ]
+
+
+def _in_parts(gpu: GPU) -> Finding:
+    remark = "in parts, as vGPUs, of which nova-gpu list tells; [gpu]vgpu_types = has it whole"
+    return Finding(str(gpu.address), _name(gpu), {str(gpu.address): gpu.driver}, (), (remark,))
+
+
+def _name(gpu: GPU) -> str:
+    return gpu.product.name or gpu.product.key
 
 
 def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path) -> Finding:
-    name = gpu.product.name or gpu.product.key
     functions = passthrough.functions(gpu)
     reason = looked.obstacle(gpu)
     found = [reason] if reason else []
@@ -53,7 +65,7 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path) -> Finding:
     except (OSError, ValueError) as error:
         drivers = {}
         found.append(f"the host does not tell about it: {error}; see the kernel's log about it")
-    return Finding(str(gpu.address), name, drivers, tuple(dict.fromkeys(found)), remarks)
+    return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(found)), remarks)
 
 
 def obstacle(looked: survey.Survey, gpu: GPU) -> str | None:

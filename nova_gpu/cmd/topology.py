@@ -37,7 +37,7 @@ def main(looked: survey.Survey, *, as_json: bool) -> int:
 def described(card: Card, held: _Held, unknown: str | None) -> dict[str, Any]:
     """One card as plain values: ``instances`` is null where libvirt was not heard."""
     uuids = None if unknown else list(held.get(card.gpu.address, ()))
-    return {**cards.describe(card.gpu, card.reason), "instances": uuids}
+    return {**cards.describe(card.gpu, card.reason, card.parts), "instances": uuids}
 
 
 def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:

@@ -127,9 +127,9 @@ Related options:
         "require_counted_flavors",
         default=False,
         help="""
-Refuse flavors that ask for GPUs with ``gpus`` alone. Quota is checked in the API before any
-scheduler runs and counts only what stands in the flavor as ``resources:PGPU``. Read by
-nova-scheduler.
+Refuse flavors that ask for GPUs with ``gpus`` alone, or for vGPUs with ``vgpus``. Quota is checked
+in the API before any scheduler runs and counts only what stands in the flavor as ``resources:PGPU``
+or ``resources:VGPU``. Read by nova-scheduler.
 """,
     ),
     cfg.IntOpt(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
-from nova_gpu.core import exception, guest_options, names, query, request
+from nova_gpu.core import exception, guest_options, names, query, request, vgpu_request
 
 WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
@@ -35,20 +35,23 @@ def _unreadable(extra_specs: Mapping[str, str]) -> Iterator[str]:
     rest = dict(extra_specs)
     while True:
         try:
-            asked = request.parse(rest)
-            if asked:
-                query.extra_specs(rest, asked, ())
+            spelled_out = dict(rest)
+            for asked in (request.parse(rest), vgpu_request.parse(rest)):
+                if asked:
+                    spelled_out = query.extra_specs(spelled_out, asked, ()) or spelled_out
             guest_options.option_rom(rest)
             return
         except exception.InvalidExtraSpec as error:
             yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
             wrong = error.key
-        had_gpus = request.asks_for_gpus(rest)
+        had_gpus, had_vgpus = request.asks_for_gpus(rest), names.VGPUS in rest
         if rest.pop(wrong, None) is None:
             return  # of what was spelled out of several properties
         if had_gpus and not request.asks_for_gpus(rest):
             # Or all that says what the GPUs must be would be wrong, too.
             rest[names.GPUS] = "1"
+        if had_vgpus:
+            rest.setdefault(names.VGPUS, "1")
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:

@@ -4,15 +4,26 @@
 from __future__ import annotations
 
 from nova_gpu.core import names
-from nova_gpu.core.request import GPURequest
+from nova_gpu.core.query import Request
 from nova_gpu.core.request_group import GroupRequest
 
 # What the user has asked for in the flavor's words, where that is not the word itself.
-_NOUNS = {names.GPU_ARCH: "architecture", names.HYPERVISOR: "hypervisor"}
+_NOUNS = {
+    names.GPU_ARCH: "architecture",
+    names.HYPERVISOR: "hypervisor",
+    names.VGPU_TYPE: "type",
+}
+_KINDS = {names.RESOURCE_CLASS: "GPU", names.VGPU_RESOURCE_CLASS: "vGPU"}
 
 
-def gpus(request: GPURequest, group: GroupRequest, noun: str = "GPUs") -> str:
+def kind(request: Request, count: int = 2) -> str:
+    """``GPU`` or ``vGPU``, or several of them"""
+    return _KINDS[request.resource_class] + ("" if count == 1 else "s")
+
+
+def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
     """``GPUs (architecture fermi)``, without their number"""
+    noun = kind(request, count)
     parts = []
     # What the request filter has made traits of is told in the flavor's words.
     implied = set()
@@ -30,9 +41,8 @@ def gpus(request: GPURequest, group: GroupRequest, noun: str = "GPUs") -> str:
     return f"{noun} ({', '.join(parts)})" if parts else noun
 
 
-def all_of(request: GPURequest) -> str:
+def all_of(request: Request) -> str:
     """``1 GPU (architecture fermi) and 2 GPUs``: each group of the request, with its number"""
     return " and ".join(
-        f"{group.count} {gpus(request, group, 'GPU' if group.count == 1 else 'GPUs')}"
-        for group in request.groups
+        f"{group.count} {gpus(request, group, group.count)}" for group in request.groups
     )

@@ -68,22 +68,30 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             return _Hosts(None, None, images.unfit_machine_type(spec) if asks else None).passes
         try:
             asked = reported.asked(spec)
+            requests = reported.requests(spec)
             wanted = asked.hypervisor if asked else request.parse_hypervisor(specs)
         except exception.InvalidExtraSpec as e:
             text = str(e)
             return lambda host_state: _passes(host_state, text)
-        if asked is None:
+        if not requests:
             passes, refusal = _Hosts(None, wanted, None).passes, cpu_only.judge(spec)
             return lambda host_state: (
                 passes(host_state) and _passes(host_state, refusal(host_state))
             )
-        passes = _Hosts(asked, wanted, images.unfit_machine_type(spec)).passes
-        if asked.counted:  # so Placement was asked for them, and every candidate has them
+        machine_type = images.unfit_machine_type(spec) if asked else None
+        passes = _Hosts(asked, wanted, machine_type).passes
+        # What is counted Placement was asked for, and every candidate has it.
+        short = [(each.resource_class, each.count) for each in requests if not each.counted]
+        if not short:
             return passes
-        count = asked.count
         return lambda host_state: (
             passes(host_state)
-            and bool(self.filter_candidates(host_state, lambda candidate: gpus(candidate) >= count))
+            and bool(
+                self.filter_candidates(
+                    host_state,
+                    lambda candidate: all(amount(candidate, each) >= n for each, n in short),
+                )
+            )
         )
 
 
@@ -139,10 +147,10 @@ def unfit(asked: GPURequest, host: HostStats | None) -> str | None:
     return None
 
 
-def gpus(candidate: Mapping[str, Any]) -> int:
-    """How many GPUs an allocation candidate of Placement takes."""
+def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
+    """How many GPUs, or vGPUs, an allocation candidate of Placement takes."""
     return sum(
-        allocation["resources"].get(names.RESOURCE_CLASS, 0)
+        allocation["resources"].get(resource_class, 0)
         for allocation in candidate["allocations"].values()
     )
 

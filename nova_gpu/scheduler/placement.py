@@ -47,7 +47,7 @@ def narrowed(querystring: str) -> str:
     enumerates combinations of them, and the whole will be asked a moment later anyway.
     """
     pairs = parse.parse_qsl(querystring)
-    gpus = re.compile(rf"(^|,){names.RESOURCE_CLASS}:")
+    gpus = re.compile(rf"(^|,)({names.RESOURCE_CLASS}|{names.VGPU_RESOURCE_CLASS}):")
     kept = {""} | {
         match[2]
         for name, value in pairs
@@ -90,23 +90,27 @@ def providers(
     return [provider["uuid"] for provider in answer["resource_providers"]]
 
 
-def offers(context: nova_context.RequestContext, uuids: Iterable[str]) -> list[Offer]:
+def offers(
+    context: nova_context.RequestContext,
+    uuids: Iterable[str],
+    resource_class: str = names.RESOURCE_CLASS,
+) -> list[Offer]:
     """What each of these providers offers. That takes two requests for each."""
-    return [offer for uuid in uuids if (offer := _offer(context, uuid))]
+    return [offer for uuid in uuids if (offer := _offer(context, uuid, resource_class))]
 
 
-def _offer(context: nova_context.RequestContext, uuid: str) -> Offer | None:
-    """``None`` for a provider without GPUs, or one that is gone by now."""
+def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str) -> Offer | None:
+    """``None`` for a provider without any of the class, or one that is gone by now."""
     url = f"/resource_providers/{uuid}"
     inventories = _get(context, f"{url}/inventories", missing={"inventories": {}})["inventories"]
     usages = _get(context, f"{url}/usages", missing={"usages": {}})["usages"]
-    inventory = inventories.get(names.RESOURCE_CLASS)
+    inventory = inventories.get(resource_class)
     if inventory is None:
         return None
     return Offer(
         total=inventory["total"],
         reserved=inventory["reserved"],
-        used=usages.get(names.RESOURCE_CLASS, 0),
+        used=usages.get(resource_class, 0),
     )
 
 

@@ -12,24 +12,32 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from nova_gpu.core import inventory, names, wanted
 from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core.inventory import Offer
+from nova_gpu.core.query import Request
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.request_group import GroupRequest
 
 _NAMES_SHOWN = 8
+# The beginning of a trait that each of a kind has
+_SIGNS = {
+    names.RESOURCE_CLASS: names.TRAIT_GPU,
+    names.VGPU_RESOURCE_CLASS: names.TRAIT_VGPU_TYPE,
+}
 
 
-def unknown_name(request: GPURequest, traits: Collection[str]) -> str | None:
+def unknown_name(request: Request, traits: Collection[str]) -> str | None:
     """The condition that no GPU there is can satisfy, or ``None``.
 
     :param traits: those that some provider has
     """
-    if names.TRAIT_GPU not in traits:
-        return "no host offers GPUs"
+    kind = wanted.kind(request)
+    sign = _SIGNS[request.resource_class]
+    if not any(trait.startswith(sign) for trait in traits):
+        return f"no host offers {kind}"
     for group in request.groups:
         for key, condition, prefix in request.conditions(group):
             values = names.known_values(prefix, traits)
             if not any(condition.matches(value) for value in values):
-                return f"no host has GPUs with {key} {condition}; there are: {_listed(values)}"
+                return f"no host has {kind} with {key} {condition}; there are: {_listed(values)}"
     return None
 
 
@@ -51,7 +59,7 @@ def unfit_machine_type(
 
 
 def shortage(
-    request: GPURequest, group: GroupRequest, offers: Sequence[Offer], *, bound: bool = False
+    request: Request, group: GroupRequest, offers: Sequence[Offer], *, bound: bool = False
 ) -> str | None:
     """Why no provider of *offers* has what *group* asks for, or ``None`` where one has.
 
@@ -82,12 +90,12 @@ def shortage(
     return f"{text})"
 
 
-def too_many_to_count(request: GPURequest, group: GroupRequest, providers: int) -> str:
+def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> str:
     asked = wanted.gpus(request, group)
     return f"none of the {providers} groups of {asked} has {group.count} free"
 
 
-def elsewhere(request: GPURequest, resources: Mapping[str, int]) -> str:
+def elsewhere(request: Request, resources: Mapping[str, int]) -> str:
     """The GPUs are there, but something else is missing beside them.
 
     :param resources: what the instance asks for beside them, by resource class
@@ -95,11 +103,11 @@ def elsewhere(request: GPURequest, resources: Mapping[str, int]) -> str:
     rest = [
         f"{amount} {resource_class}"
         for resource_class, amount in sorted(resources.items())
-        if resource_class != names.RESOURCE_CLASS
+        if resource_class != request.resource_class
     ]
     return (
-        f"{request.count} fitting GPUs are free, but not together with {', '.join(rest)} and all "
-        "else that flavor, image and zone ask for"
+        f"{request.count} fitting {wanted.kind(request)} are free, but not together with "
+        f"{', '.join(rest)} and all else that flavor, image and zone ask for"
     )
 
 

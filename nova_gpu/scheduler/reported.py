@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from nova import objects
 from nova.scheduler.host_manager import HostState
 
-from nova_gpu.core import names, request, stats
+from nova_gpu.core import names, request, stats, vgpu_request
+from nova_gpu.core.query import Request
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.stats import HostStats, Report
 
@@ -32,6 +33,16 @@ def asked(spec: objects.RequestSpec) -> GPURequest | None:
     :raises InvalidExtraSpec: as :func:`nova_gpu.core.request.parse`
     """
     return _asked(frozenset(extra_specs(spec).items()))
+
+
+def requests(spec: objects.RequestSpec) -> tuple[Request, ...]:
+    """All that the flavor asks for: GPUs, vGPUs, both, or nothing.
+
+    :raises InvalidExtraSpec: where one of them cannot be understood
+    """
+    specs = extra_specs(spec)
+    parts = vgpu_request.parse(specs) if vgpu_request.asks_for_vgpus(specs) else None
+    return tuple(each for each in (asked(spec), parts) if each is not None)
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ the reason is looked for with all that they add.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -18,6 +18,7 @@ from oslo_log import log as logging
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events, exception, names, query, request
+from nova_gpu.core.query import Request
 from nova_gpu.core.request import GPURequest
 from nova_gpu.scheduler import images, placement, reasons, reported
 
@@ -43,24 +44,28 @@ def gpu_request_filter(
         asked = request.parse(specs)
         if asked is None:
             request.parse_hypervisor(specs)
+        requests = reported.requests(request_spec)
+        if not requests:
             return False
-        _require_counted(asked, specs)
-        machine_type = images.unfit_machine_type(request_spec)
-        needs_known = query.needs_known(asked) or machine_type
+        for each in requests:
+            _require_counted(each, specs)
+        machine_type = images.unfit_machine_type(request_spec) if asked else None
+        needs_known = any(map(query.needs_known, requests)) or machine_type
         known = placement.known_traits(ctxt) if needs_known else frozenset()
-        spelled_out = query.extra_specs(
-            specs, asked, known, image_says=images.names_gpus(request_spec)
-        )
+        image_says = images.names_gpus(request_spec)
+        spelled_out: dict[str, str] | None = dict(specs)
+        for each in requests:
+            spelled_out = query.extra_specs(spelled_out or {}, each, known, image_says=image_says)
+            if spelled_out is None:
+                unknown = reasons.unknown_name(each, known) or "no GPU satisfies the flavor"
+                raise _refusal(ctxt, request_spec, unknown, asked)
     except exception.InvalidExtraSpec as e:
         raise _refusal(ctxt, request_spec, str(e)) from e
     except exception.PlacementFailed as e:
         LOG.warning("%s", e)
         unread = "Placement does not say which GPUs there are"
         raise _refusal(ctxt, request_spec, unread, asked) from e
-    if spelled_out is None:
-        unknown = reasons.unknown_name(asked, known) or "no GPU satisfies the flavor"
-        raise _refusal(ctxt, request_spec, unknown, asked)
-    if machine_type and (unfit := reasons.unfit_machine_type(asked, machine_type, known)):
+    if asked and machine_type and (unfit := reasons.unfit_machine_type(asked, machine_type, known)):
         raise _refusal(ctxt, request_spec, unfit, asked)
 
     flavor = request_spec.flavor.obj_clone()
@@ -79,32 +84,35 @@ def gpu_candidates_filter(
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
-    asked = reported.asked(request_spec)
-    if asked is None:
+    requests = reported.requests(request_spec)
+    if not requests:
         return False
     try:
-        reason = _why_not(ctxt, request_spec, asked)
+        reason = _why_not(ctxt, request_spec, requests)
     except exception.PlacementFailed as e:
         LOG.warning("Not known whether any host has the GPUs asked for, going on: %s", e)
         return True
     if reason:
-        raise _refusal(ctxt, request_spec, reason, asked)
+        raise _refusal(ctxt, request_spec, reason, reported.asked(request_spec))
     return True
 
 
-def _require_counted(asked: GPURequest, specs: Mapping[str, str]) -> None:
+def _require_counted(asked: Request, specs: Mapping[str, str]) -> None:
     if asked.counted or not CONF.gpu.require_counted_flavors:
         return
+    key = names.GPUS if asked.resource_class == names.RESOURCE_CLASS else names.VGPUS
     raise exception.InvalidExtraSpec(
-        names.GPUS,
-        specs[names.GPUS],
+        key,
+        specs[key],
         "quota does not count it ([gpu]require_counted_flavors)",
-        f"resources:{names.RESOURCE_CLASS}={asked.count} beside it",
+        f"resources:{asked.resource_class}={asked.count} beside it",
     )
 
 
 def _why_not(
-    ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, asked: GPURequest
+    ctxt: nova_context.RequestContext,
+    request_spec: objects.RequestSpec,
+    requests: Sequence[Request],
 ) -> str | None:
     """The reason for which Placement has no candidate, or ``None`` where it has one.
 
@@ -121,17 +129,26 @@ def _why_not(
         if placement.has_candidate(ctxt, unpinned.to_querystring()):
             return None
 
-    reason = reasons.unknown_name(asked, placement.known_traits(ctxt))
+    known = placement.known_traits(ctxt)
+    for asked in requests:
+        if reason := reasons.unknown_name(asked, known) or _shortage(ctxt, asked, in_tree):
+            return reason
+    return reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
+
+
+def _shortage(ctxt: nova_context.RequestContext, asked: Request, in_tree: str | None) -> str | None:
+    """The first group of *asked* of which no provider has enough free, and how much there is
+
+    :param in_tree: the uuid of a compute node's provider, to look at that host alone
+    """
     for group in asked.groups:
-        if reason:
-            break
         providers = placement.providers(ctxt, group, in_tree)
         if len(providers) > _MOST_COUNTED:
-            reason = reasons.too_many_to_count(asked, group, len(providers))
-        else:
-            offers = placement.offers(ctxt, providers)
-            reason = reasons.shortage(asked, group, offers, bound=in_tree is not None)
-    return reason or reasons.elsewhere(asked, wanted.get_request_group(None).resources)
+            return reasons.too_many_to_count(asked, group, len(providers))
+        offers = placement.offers(ctxt, providers, asked.resource_class)
+        if reason := reasons.shortage(asked, group, offers, bound=in_tree is not None):
+            return reason
+    return None
 
 
 def _wanted(

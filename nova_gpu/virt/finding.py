@@ -34,14 +34,14 @@ class Finding:
     def look(self) -> Callable[[], None]:
         """Looks at the cards, and returns what says how they are, once it is known whose."""
         self._stock.begin_look()
-        divided: Mapping[PciAddress, str] = {}
         try:
             found = self._survey.find()
-            if self._survey.mode is DeliveryMode.PCI:
-                divided = self._vgpus.cards.read(found, self._stock.given_whole())
-        except (exception.DiscoveryFailed, OSError) as error:
+        except exception.DiscoveryFailed as error:
             LOG.error("%s. What was found before is kept.", error)
             return lambda: None
+        divided: Mapping[PciAddress, str] = {}
+        if self._survey.mode is DeliveryMode.PCI:
+            divided = self._vgpus.cards.read(found, self._stock.given_whole())
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in found if gpu.address not in divided]
         obstacles = {**self._survey.obstacles(whole), **divided}

@@ -111,7 +111,7 @@ class _Card:
 
 
 def _gpus(sources: Sources) -> dict[PciAddress, _Card]:
-    found = sources.looked.find()
+    found = sources.looked.find_whole()  # others are not compared
     obstacles = sources.obstacles(found)
     return {gpu.address: _Card(gpu, obstacles.get(gpu.address)) for gpu in found}
 

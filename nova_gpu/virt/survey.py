@@ -13,6 +13,7 @@ import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu import DividedCard
 from nova_gpu.host import (
     binding,
     consoles,
@@ -25,7 +26,7 @@ from nova_gpu.host import (
     selection,
 )
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import domains, pci_aliases
+from nova_gpu.virt import domains, pci_aliases, vgpu_cards
 from nova_gpu.virt.offer import Offer
 
 LOG = logging.getLogger(__name__)
@@ -80,6 +81,18 @@ class Survey:
             self.roots, self._selection, self._overrides, lambda: self._nvml_facts
         )
         return linked.with_links(found, self._linked)
+
+    def in_parts(self, found: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
+        """As :func:`nova_gpu.virt.vgpu_cards.in_parts`; none where guests are containers."""
+        if self.mode is DeliveryMode.LXC:
+            return {}
+        return vgpu_cards.in_parts(found, self.roots)
+
+    def find_whole(self) -> tuple[GPU, ...]:
+        """Those of :meth:`find` that are not given in parts."""
+        found = self.find()
+        parts = self.in_parts(found)
+        return tuple(gpu for gpu in found if gpu.address not in parts)
 
     def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
         """Those of *found* that a guest of this host cannot be given: why, and what to do.

@@ -147,6 +147,17 @@ class VGPUCards:
         self._said = now
 
 
+def in_parts(found: Iterable[GPU], roots: Roots) -> dict[PciAddress, DividedCard]:
+    """Those of *found* that nova-compute would give in parts if it was started now, with the types
+    that are offered; but for those that an instance has whole.
+
+    :raises OSError: where the kernel does not tell which mediated devices there are
+    """
+    gpus = {gpu.address: gpu for gpu in found}
+    cards, _ = _sorted_out(gpus, division.divided(gpus.values(), roots))
+    return {address: shared.card for address, shared in cards.items()}
+
+
 def _sorted_out(
     gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard]
 ) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, str]]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import uuid
 from unittest import mock
 
+from nova.tests.functional.api import client
+
 import nova_gpu.privsep.vgpu
 from tests.functional import divided
 from tests.functional.divided import FIRST, SECOND, WHOLE, slots
@@ -39,6 +41,7 @@ class RoadTest(divided.DividedServersTestBase):
         self.assertEqual([], self.kernels["host1"].made)
         self.period()
         self.assertEqual(EMPTY, self.inventories())
+        self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
         self.assertVGPUs(self.boot(self.of_type(66, 2)), slots(FIRST, 66, 0) + slots(SECOND, 66, 0))
 
     def test_the_order_over_the_cards(self) -> None:
@@ -173,3 +176,40 @@ class RefusalsTest(divided.DividedServersTestBase):
         self.flags(vgpu_types=["nvidia-7*", "GRID P4-8?"], group="gpu")
         self.start_host("host1")
         self.assertEqual({66: (2, 0, 0)}, self.inventories())
+
+
+class WordsTest(divided.DividedServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+
+    def test_the_flavors_words(self) -> None:
+        for words, number in (
+            ({"vgpus": "= 1", "vgpu_type": "s== nvidia-64"}, 64),
+            ({"vgpus": "1", "vgpu_type": "GRID P4-2Q", "hypervisor": "KVM"}, 64),
+            ({"resources:VGPU": "1", "vgpu_type": "nvidia-65"}, 65),
+        ):
+            with self.subTest(words):
+                server = self.boot(self.flavor(**words))
+                self.assertEqual({"host1": 1}, self.allocated_vgpus(server))
+                (slot,) = self.recorded(server)
+                self.assertIn(f"/nvidia-{number}/", slot)
+                self.assertVGPUs(server, [slot])
+        both = self.boot(self.flavor(vgpus="= 1", vgpu_type="nvidia-64", gpus="= 1"))
+        self.assertEqual([*slots(FIRST, 64, 2), WHOLE], self.recorded(both))
+        self.assertEqual([WHOLE], self.rendered(both))
+        fault = self.boot_refused(self.flavor(vgpus="= 1", vgpu_type="nvidia-35"))
+        self.assertIn("no host has vGPUs with vgpu_type nvidia_35; there are: grid_p4_1q", fault)
+        fault = self.boot_refused(self.flavor(vgpus="= 9", vgpu_type="nvidia-64"))
+        self.assertIn("no host has 9 vGPUs (type nvidia_64): the most in one host is 8", fault)
+        self.period()
+        fault = self.boot_refused(self.flavor(vgpus="= 3", vgpu_type="nvidia-65"))
+        self.assertIn("3 vGPUs (type nvidia_65) asked for, 1 of 4 free", fault)
+        fault = self.boot_refused(self.flavor(vgpus="= 1", hypervisor="LXC"))
+        self.assertIn("No valid host", fault)
+
+    def test_what_the_api_refuses(self) -> None:
+        for specs in ({"vgpus": "0"}, {"vgpus": "many"}, {"vgpu_type": "s!= nvidia-64"}):
+            with self.subTest(specs):
+                raised = self.assertRaises(client.OpenStackApiException, self.flavor, **specs)
+                self.assertEqual(400, raised.response.status_code)

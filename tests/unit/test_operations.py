@@ -12,11 +12,11 @@ import pathlib
 import testtools
 
 TESTS = pathlib.Path(__file__).parents[1]
-TABLE = TESTS.parent / "doc/source/reference/operations.csv"
+TABLES = TESTS.parent / "doc/source/reference"
 
 
-def rows() -> list[dict[str, str]]:
-    with TABLE.open(newline="") as file:
+def rows(table: str = "operations") -> list[dict[str, str]]:
+    with (TABLES / f"{table}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -51,6 +51,11 @@ class OperationsTest(testtools.TestCase):
             if real := row["On a real libvirt"]:
                 self.assertNotEqual("functional", real.partition(".")[0], where)
                 self.assertTrue(is_there(real), where)
+
+    def test_every_cell_of_vgpus_has_its_test(self) -> None:
+        for row in rows("operations-vgpu"):
+            self.assertTrue(is_there(row["Test"]), row["Operation"])
+            self.assertRegex(row["What happens"], "^(works|refused: [A-Z])")
 
     def test_every_operation_in_every_mode_once(self) -> None:
         guests = collections.defaultdict(list)

@@ -5,7 +5,7 @@ import testtools
 
 from nova_gpu.cmd import cards
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
-from tests.fixtures import ailments, hosts
+from tests.fixtures import ailments, hosts, vgpu
 from tests.unit.cmd import base
 
 
@@ -52,6 +52,28 @@ class ListTest(base.CommandTestCase):
         )
         self.assertEqual("fermi", found[0]["architecture"])
         self.assertIn("vfio-pci", found[1]["reason"])
+
+    def test_in_parts(self):
+        self.configure("kvm")
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:04:00.0", "10de", "1bb3", driver="nvidia")
+        vgpu.add_types(host, "0000:04:00.0", vgpu.TESLA_P4)
+        vgpu.make(host, "0000:04:00.0", "nvidia-64")
+        left = {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0, "nvidia-66": 0}
+        vgpu.set_available(host, "0000:04:00.0", left)
+        shown = self.run_list().stdout
+        self.assertIn("| in parts |", shown)
+        self.assertIn(
+            "0000:04:00.0: nvidia-64 (GRID P4-2Q): 1 made, 3 more can be, 2048 MiB, 4 heads, up to "
+            "7680x4320",
+            shown,
+        )
+        (card,) = json.loads(self.run_list("--json").stdout)
+        self.assertTrue(card["offered"])
+        self.assertEqual([0, 3, 0, 0], [each["available"] for each in card["vgpus"]])
+        self.configure("kvm", "vgpu_types =")
+        (card,) = json.loads(self.run_list("--json").stdout)
+        self.assertIsNone(card["vgpus"])
 
     def test_one_that_does_not_answer(self):
         host = hosts.Host(self.root)

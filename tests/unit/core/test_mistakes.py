@@ -57,6 +57,28 @@ class MistakesTest(unittest.TestCase):
                 self.assertIn(f"{key}='1': nobody reads it; {text}", found)
 
 
+class VGPUTest(unittest.TestCase):
+    def test_what_is_right(self) -> None:
+        for specs in (
+            {"vgpus": "= 2", "vgpu_type": "GRID P4-2Q"},
+            {"vgpus": "1", "gpus": "1", "gpu_arch": "fermi"},
+            {"resources:VGPU": "1", "vgpu_type": "s== nvidia-35"},
+        ):
+            with self.subTest(specs):
+                self.assertEqual([], mistakes.mistakes(specs))
+
+    def test_what_is_not(self) -> None:
+        for specs, keys in (
+            ({"vgpus": "many", "vgpu_type": "s!= nvidia-35"}, ["vgpus", "vgpu_type"]),
+            ({"vgpus": "many", "vgpu_type": "nvidia-35"}, ["vgpus"]),
+            ({"vgpu_type": "nvidia-35"}, ["vgpu_type"]),
+            ({"vgpus": "2", "resources:VGPU": "1"}, ["vgpus"]),
+        ):
+            with self.subTest(specs):
+                found = [text.partition("=")[0] for text in mistakes.mistakes(specs)]
+                self.assertEqual(keys, found)
+
+
 class WantedTest(unittest.TestCase):
     def text(self, **specs: str) -> str:
         asked = request.parse(specs)

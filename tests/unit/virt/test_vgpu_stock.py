@@ -51,7 +51,7 @@ class StockTestCase(base.BaseTestCase):
 
     def found(self) -> tuple[GPU, ...]:
         selected = selection.Selection.parse(["10de"], [], [])
-        return discovery.discover(self.host.roots, selected, {}, lambda: {})
+        return discovery.discover(self.host.roots, selected, {}, dict)
 
     def look(self) -> Mapping[object, str]:
         whole = self.cards.read(self.found())
@@ -89,6 +89,27 @@ class TestStock(StockTestCase):
         self.cards.withhold("it failed")
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
+
+    def test_a_card_that_came_since(self) -> None:
+        self.look()
+        self.host.add_gpu("0000:d8:00.0", "10de", "1bb3")
+        vgpu.add_types(self.host, "0000:d8:00.0", vgpu.TESLA_P4)
+        self.cards.read(self.found())
+        self.publish()
+        self.assertEqual((32, 8), self.inventory(63))
+        self.cards.judge(offer.Ailments())
+        self.publish()
+        self.assertEqual((32, 0), self.inventory(63))
+
+    def test_what_was_not_removed_yet(self) -> None:
+        self.look()
+        slots = [Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")]
+        self.noted.was_used(slots)
+        self.publish()
+        self.assertEqual((3, 1), self.inventory(66))
+        self.assertEqual([f"{ADDRESSES[1]}/nvidia-66/0"], self.claim(66))
+        self.noted.cleaned(slots[0])
+        self.assertEqual([f"{ADDRESSES[0]}/nvidia-66/0"], self.claim(66))
 
     def test_types_that_share_a_card(self) -> None:
         self.look()
