@@ -8,6 +8,9 @@ from typing import Any
 from nova_gpu.cmd import quarantine
 from nova_gpu.cmd.formats import add_format
 
+# Of the exporter: to this host alone, as the metrics name instances.
+LISTEN = "127.0.0.1:9943"
+
 
 def add_commands(subparsers: Any) -> None:
     """:param subparsers: of argparse"""
@@ -31,6 +34,14 @@ def add_commands(subparsers: Any) -> None:
         help="print this host's GPUs and what is around them in the form of the tests' generated "
         "hosts, for a report; without serial numbers, names and uuids",
     )
+    metrics = subparsers.add_parser("exporter", help="serve metrics of the cards for Prometheus")
+    metrics.add_argument(
+        "--listen",
+        default=LISTEN,
+        metavar="ADDRESS:PORT",
+        help="where to, by default %(default)s: the metrics name instances",
+    )
+    metrics.add_argument("--once", action="store_true", help="print them once instead")
     check = subparsers.add_parser(
         "verify",
         help="compare what sysfs, libvirt, Nova's database and Placement say of this host's GPUs; "

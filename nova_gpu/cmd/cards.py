@@ -34,28 +34,43 @@ _COLUMNS = (
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
     """``reason`` says why it is not offered to instances, ``None`` of one that is; ``parts`` what
-    can be made of one that is offered as vGPUs."""
+    can be made of one that is offered as vGPUs; ``ailment`` what is wrong with the card itself, and
+    ``quarantine`` why it is kept there."""
 
     gpu: GPU
     reason: str | None
     parts: DividedCard | None = None
+    ailment: str | None = None
+    quarantine: str | None = None
 
 
-def read(looked: survey.Survey) -> list[Card]:
+def read(looked: survey.Survey, watch: health.Watch | None = None) -> list[Card]:
     """As nova-compute judges, as far as whoever asks may see.
 
+    :param watch: one that has looked before sees what has changed since
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     found = looked.find()
-    ailments = health.Watch(looked.roots, looked.mode).look(found)
+    watch = watch or health.Watch(looked.roots, looked.mode)
+    ailments = watch.look(found)
     waiting = unbound.reasons(looked.unbound, found)
     quarantined = quarantine.reasons(looked.quarantine, found)
-    kept = {**waiting, **ailments.kept_back, **ailments.ill, **quarantined}
+    ill = {**ailments.kept_back, **ailments.ill}
+    kept = {**waiting, **ill, **quarantined}
     parts = looked.in_parts(found)
+
+    def reason(gpu: GPU) -> str | None:
+        why = kept.get(gpu.address)
+        return why if gpu.address in parts else why or host_check.obstacle(looked, gpu)
+
     return [
-        Card(gpu, kept.get(gpu.address), parts[gpu.address])
-        if gpu.address in parts
-        else Card(gpu, kept.get(gpu.address) or host_check.obstacle(looked, gpu))
+        Card(
+            gpu,
+            reason(gpu),
+            parts.get(gpu.address),
+            ill.get(gpu.address),
+            quarantined.get(gpu.address),
+        )
         for gpu in found
     ]
 

@@ -65,6 +65,11 @@ def _run(command: Any) -> int:
             return topology.main(looked(), as_json=as_json)
         case "record", _:
             return record.main(looked())
+        case "exporter", _:
+            # Only now: no other command has use for the library.
+            from nova_gpu.cmd import exporter
+
+            return exporter.main(looked(), command.listen, once=command.once)
         case "verify", _:
             # Half of Nova, for which the other commands need not wait.
             from nova_gpu.cmd import verify

@@ -16,7 +16,7 @@ _DEADLINE_S = 10.0
 
 
 def read(
-    looked: survey.Survey, found: Iterable[GPU]
+    looked: survey.Survey, found: Iterable[GPU], deadline_s: float = _DEADLINE_S
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
     """The uuids of the domains that name each card, running or only defined (of Nova's those are
     the instances'), and why nothing is known of that."""
@@ -24,7 +24,7 @@ def read(
     parts = survey.parts(every, looked.roots)
     try:
         with progress.shown("asking libvirt"):
-            ask = deadline.within(_DEADLINE_S)
+            ask = deadline.within(deadline_s)
             named = ask(lambda: domains.gpus_by_domain(libvirt_connection.Reader(), parts))
     except exception.DomainsUnreadable as error:
         return {}, error.fact

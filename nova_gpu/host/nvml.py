@@ -14,14 +14,16 @@ import logging
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.health import NvmlHealth
 from nova_gpu.host import child, products
 
 LOG = logging.getLogger(__name__)
+
+_Told = TypeVar("_Told")
 
 # The driver whose cards the library knows
 DRIVER = "nvidia"
@@ -76,7 +78,34 @@ def health(
     if not wanted:
         return {}
     try:
-        return _parse_health(_run([sys.executable, "-P", str(_PROBE), *wanted], timeout_s))
+        return _parse_cards(
+            _run([sys.executable, "-P", str(_PROBE), *wanted], timeout_s), NvmlHealth
+        )
+    except _NoAnswer as error:
+        _report(str(error))
+        return {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """How busy a card is, in percent of the last moments, and bytes of its memory; ``None`` is what
+    the library does not tell of it."""
+
+    utilization: int | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+
+
+def usage(
+    addresses: Iterable[model.PciAddress], timeout_s: float
+) -> Mapping[model.PciAddress, Usage]:
+    """What is used of those of the cards that the library has; as :func:`query` where it fails."""
+    wanted = [str(address) for address in addresses]
+    if not wanted:
+        return {}
+    try:
+        output = _run([sys.executable, "-P", str(_PROBE), "--usage", *wanted], timeout_s)
+        return _parse_cards(output, Usage)
     except _NoAnswer as error:
         _report(str(error))
         return {}
@@ -121,15 +150,14 @@ def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
         raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
 
 
-def _parse_health(output: bytes) -> Mapping[model.PciAddress, NvmlHealth]:
+def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.PciAddress, _Told]:
     """:raises _NoAnswer: where the probe printed no answer"""
     try:
         answer = json.loads(output)
         if "error" in answer:
             raise _NoAnswer(answer["error"])
         return {
-            model.PciAddress.parse(card.pop("address")): NvmlHealth(**card)
-            for card in answer["cards"]
+            model.PciAddress.parse(card.pop("address")): kind(**card) for card in answer["cards"]
         }
     except _NOT_UNDERSTOOD as error:
         raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error

@@ -17,6 +17,11 @@ those cards are instead; a card that the library does not have is left out::
     {"cards": [{"address": "0000:19:00.0", "lost": false, "uncorrected": 0, "uncorrected_ever": 3,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
                 "recovery_action": 0}, ...]}
+
+With ``--usage`` before the addresses it says what is used of them, by whoever may use them now::
+
+    {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
+                "memory_total": 150754820096}, ...]}
 """
 
 from __future__ import annotations
@@ -115,6 +120,26 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
+def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
+    ask = _asking(nvml)
+    cards = []
+    for address in addresses:
+        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
+        if handle is None:
+            continue
+        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        cards.append(
+            {
+                "address": address,
+                "utilization": rates and rates.gpu,
+                "memory_used": memory and memory.used,
+                "memory_total": memory and memory.total,
+            }
+        )
+    return cards
+
+
 def text(value: Any) -> Any:
     """Old releases of the binding give bytes."""
     return value.decode() if isinstance(value, bytes) else value
@@ -130,6 +155,8 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
+        if addresses[:1] == ["--usage"]:
+            return {"cards": _usage(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
     except pynvml.NVMLError as error:
         return {"error": str(error)}

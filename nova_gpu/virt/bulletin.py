@@ -16,6 +16,7 @@ from nova_gpu.core import events
 from nova_gpu.core.device import Device
 from nova_gpu.core.events import EventType
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress
+from nova_gpu.virt import counters
 from nova_gpu.virt.occupancy import Owner
 from nova_gpu.virt.offer import Offer
 
@@ -40,6 +41,8 @@ class Bulletin:
         for card in cards:
             if (instance.uuid, card.address) in self._released:
                 self._released.remove((instance.uuid, card.address))
+        if cards:
+            counters.claimed(len(cards))
         self._emit(EventType.CLAIM, cards, Owner(instance.uuid, instance.project_id))
 
     def released(self, instance: objects.Instance, cards: Collection[GPU]) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import nova.privsep
 from nova import exception as nova_exception
@@ -16,6 +18,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.host import clean_command, guest_processes
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import counters
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +57,7 @@ class Cleaning:
         :raises NotClean: also where it cannot be told whether it is clean
         """
         try:
-            with self._at_once:
+            with self._at_once, _timed():
                 self._clean(card)
         except exception.NotClean:
             raise
@@ -92,3 +95,14 @@ class Cleaning:
                 f"[gpu]clean_command ended with {status}: {last}",
                 "see what it says of the card in nova-compute's log",
             )
+
+
+@contextlib.contextmanager
+def _timed() -> Iterator[None]:
+    begin = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        counters.cleaned(time.monotonic() - begin, clean=False)
+        raise
+    counters.cleaned(time.monotonic() - begin, clean=True)

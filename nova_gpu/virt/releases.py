@@ -19,7 +19,17 @@ from nova_gpu.core import exception, health
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host import quarantine
-from nova_gpu.virt import binding, bulletin, census, cleaning, stock, survey, threads, vgpus
+from nova_gpu.virt import (
+    binding,
+    bulletin,
+    census,
+    cleaning,
+    counters,
+    stock,
+    survey,
+    threads,
+    vgpus,
+)
 from nova_gpu.virt.occupancy import Occupancy, Owner
 
 LOG = logging.getLogger(__name__)
@@ -91,6 +101,7 @@ class Releases:
         was in quarantine until the host has booted is not any more. Done once."""
         if self._is_resumed:
             return
+        counters.begin(self._folder.parent)
         with contextlib.suppress(OSError):  # then they stay
             boot_id = self._roots.boot_id()
             for over in quarantine.end_those_of_former_boots(self._folder, boot_id):

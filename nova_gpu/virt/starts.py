@@ -21,6 +21,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
+    counters,
     flavors,
     guest_pci,
     libvirt_errors,
@@ -202,6 +203,7 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
     except exception.GPUError as error:
         if isinstance(error, exception.GuestError):
             error.host = CONF.host
+        counters.failed(error)
         # With what the instance's user is not told. Of a reboot that failed while the guest runs
         # Nova's own log does not say why.
         LOG.warning("The guest is not started: %s", error, instance=instance)

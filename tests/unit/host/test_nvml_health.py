@@ -62,6 +62,14 @@ LIBRARY = """
             raise NVMLError(3)
         return (1, 2, 1, 0)
 
+    def nvmlDeviceGetUtilizationRates(handle):
+        if handle == "old":
+            raise NVMLError(3)
+        return Struct(gpu=97, memory=10)
+
+    def nvmlDeviceGetMemoryInfo(handle):
+        return Struct(used=1 << 20, total=1 << 30)
+
     def nvmlDeviceGetFieldValues(handle, fields):
         assert fields == [230]
         return [Struct(nvmlReturn=3 if handle == "old" else 0, value=Struct(uiVal=1))]
@@ -120,3 +128,12 @@ class TestHealth(base.BaseTestCase):
             self.library(source)
             self.assertEqual({}, self.ask(TODAY))
             self.assertIn("NVML tells nothing", self.log.output)
+
+    def test_usage(self) -> None:
+        told = nvml.usage([TODAY, OLD, OTHER], 60)
+        self.assertEqual(nvml.Usage(97, 1 << 20, 1 << 30), told[TODAY])
+        self.assertEqual({TODAY: told[TODAY], OLD: nvml.Usage(None, 1 << 20, 1 << 30)}, told)
+        self.assertEqual({}, nvml.usage([], 60))
+        self.library("raise SystemExit('down')")
+        self.assertEqual({}, nvml.usage([TODAY], 60))
+        self.assertIn("NVML tells nothing", self.log.output)

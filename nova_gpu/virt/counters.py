@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nova-compute has done with cards, counted for ``nova-gpu exporter``.
+
+The numbers are in one file in the state path, so that they outlive the service and are read by a
+process of its own. Nothing is decided by them, and nothing fails of them: a count that cannot be
+written is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from oslo_log import log as logging
+
+from nova_gpu.host import small_files
+
+LOG = logging.getLogger(__name__)
+
+_NAME = "gpu-counters.json"
+_lock = threading.Lock()
+_folder: pathlib.Path | None = None
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counters:
+    """``failures`` are starts of guests with GPUs that failed, by the class of the error; of a
+    cleaning the outcome is ``clean`` or ``failed``."""
+
+    claims: int = 0
+    failures: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    cleanings: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    cleaning_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def read(folder: pathlib.Path) -> Counters:
+    """Those in the state path *folder*; zeros where there is no file, or not one of ours."""
+    try:
+        fields = json.loads(small_files.read(folder / _NAME))
+        return Counters(
+            claims=int(fields["claims"]),
+            failures={str(k): int(v) for k, v in fields["failures"].items()},
+            cleanings={str(k): int(v) for k, v in fields["cleanings"].items()},
+            cleaning_seconds={str(k): float(v) for k, v in fields["cleaning_seconds"].items()},
+        )
+    except FileNotFoundError:
+        return Counters()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        LOG.debug("The counters of GPUs begin anew: %s", error)
+        return Counters()
+
+
+def begin(folder: pathlib.Path) -> None:
+    """The service counts from now on; what is no service does not."""
+    global _folder
+    _folder = folder
+
+
+def claimed(cards: int) -> None:
+    """An instance is given so many."""
+    _change(lambda now: dataclasses.replace(now, claims=now.claims + cards))
+
+
+def failed(error: Exception) -> None:
+    """A guest with GPUs, or one that was to have some, was not started."""
+    reason = type(error).__name__
+    _change(lambda now: dataclasses.replace(now, failures=_more(now.failures, reason, 1)))
+
+
+def cleaned(seconds: float, *, clean: bool) -> None:
+    """A card was cleaned, or should have been, in so many seconds."""
+    outcome = "clean" if clean else "failed"
+    _change(
+        lambda now: dataclasses.replace(
+            now,
+            cleanings=_more(now.cleanings, outcome, 1),
+            cleaning_seconds=_more(now.cleaning_seconds, outcome, seconds),
+        )
+    )
+
+
+def _more(counts: Mapping[str, _Number], key: str, amount: _Number) -> dict[str, _Number]:
+    return {**counts, key: counts[key] + amount if key in counts else amount}
+
+
+def _change(change: Callable[[Counters], Counters]) -> None:
+    if _folder is None:
+        return
+    try:
+        with _lock:
+            content = json.dumps(dataclasses.asdict(change(read(_folder))))
+            draft = _folder / f".{_NAME}"
+            draft.write_text(content)
+            os.replace(draft, _folder / _NAME)
+    except Exception as error:
+        LOG.debug("A count of what is done with GPUs is lost: %s", error)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nova-compute counts for ``nova-gpu exporter``."""
+
+from __future__ import annotations
+
+from nova.tests.functional.api import client
+
+from nova_gpu.virt import counters
+from tests.fixtures import ailments
+from tests.functional import base
+
+
+class CountersTest(base.GPUServersTestBase):
+    def test_claims_failed_starts_and_cleanings(self) -> None:
+        self.start_host()
+        server = self.boot(self.gpu_flavor(2))
+        self.boot(self.flavor())
+        found = counters.read(self.state())
+        self.assertEqual((2, {}, {}), (found.claims, found.failures, found.cleanings))
+        ailments.silence(self.hosts["host1"], base.FIRST_SOCKET[0])
+        self.period()
+        self._stop_server(server)
+        self.assertRaises(client.OpenStackApiException, self._start_server, server)
+        self.assertEqual({"DeviceUnavailable": 1}, counters.read(self.state()).failures)
+        ailments.answer_again(self.hosts["host1"], base.FIRST_SOCKET[0])
+        self.period()
+        self._delete_server(server)
+        found = counters.read(self.state())
+        self.assertEqual({"clean": 2}, found.cleanings)
+        self.assertLess(0, found.cleaning_seconds["clean"])

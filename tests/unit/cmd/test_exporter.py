@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-gpu exporter``: what Prometheus reads, and what is asked of it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import yaml
+
+from nova_gpu.cmd import exporter, metrics
+from nova_gpu.cmd.cards import Card
+from nova_gpu.host import quarantine
+from nova_gpu.virt import survey
+from tests.fixtures import ailments, hosts, nodes
+from tests.unit.cmd import base
+
+_ETC = pathlib.Path(__file__).parents[3] / "etc"
+_ILL, _KEPT = "0000:04:00.0", "0000:05:00.0"
+
+
+class ExporterTest(base.HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.virt_type("lxc")
+        self.config.config(state_path=str(self.root))
+        self.libvirt("test:///default")
+
+    def libvirt(self, uri: str) -> None:
+        self.config.config(group="libvirt", connection_uri=uri)
+
+    def samples(self) -> dict[str, float]:
+        text = self.printed(0, lambda: exporter.main(survey.Survey(), "", once=True))
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def build(self) -> hosts.Host:
+        return hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
+
+    def test_cards(self) -> None:
+        host = self.build()
+        ailments.silence(host, _ILL)
+        (kept,) = (gpu for gpu in survey.Survey().find() if str(gpu.address) == _KEPT)
+        quarantine.put(
+            survey.Survey().quarantine, quarantine.entry(kept, "it failed", "replace it")
+        )
+        found = self.samples()
+        for name, values in (
+            ("healthy", (0, 1, 1)),
+            ("divided", (0, 0, 0)),
+            ("quarantined", (0, 1, 0)),
+            ("offered", (0, 0, 1)),
+            ("assigned", (0, 0, 0)),
+        ):
+            for address, value in zip((_ILL, _KEPT, "0000:08:00.0"), values, strict=True):
+                key = f'nova_gpu_{name}{{address="{address}"}}'
+                self.assertEqual(value, found[key], key)
+        info = (
+            'nova_gpu_info{address="0000:84:00.0",architecture="fermi",driver="nvidia",'
+            'name="Tesla M2090",numa_node="1",product_id="10de:1091"}'
+        )
+        self.assertEqual(1, found[info])
+        self.assertEqual((1, 1), (found["nova_gpu_up"], found["nova_gpu_libvirt_up"]))
+        self.assertEqual(0, found["nova_gpu_claims_total"])
+
+    def test_guests(self) -> None:
+        self.build()
+        found = [Card(gpu, None) for gpu in survey.Survey().find()]
+        held = {found[0].gpu.address: ("one", "two"), found[1].gpu.address: ("one",)}
+        assigned, instances = metrics._assigned(found, held)
+        counts = {sample.labels["address"]: sample.value for sample in assigned.samples}
+        self.assertEqual((2, 1, 0), tuple(counts[str(each.gpu.address)] for each in found[:3]))
+        self.assertEqual(3, len(instances.samples))
+
+    def test_what_cannot_be_read(self) -> None:
+        self.libvirt("lxc+unix:///?socket=/nonexistent")
+        self.build()
+        found = self.samples()
+        self.assertEqual(0, found["nova_gpu_libvirt_up"])
+        self.assertFalse([name for name in found if name.startswith("nova_gpu_assigned")])
+        self.option("sysfs_root", str(self.root / "nothing"))
+        found = self.samples()
+        self.assertEqual(0, found["nova_gpu_up"])
+        self.assertIn("nova_gpu_claims_total", found)
+
+    def test_counters(self) -> None:
+        self.build()
+        (self.root / "gpu-counters.json").write_text(
+            json.dumps(
+                {
+                    "claims": 7,
+                    "failures": {"CardInUse": 2},
+                    "cleanings": {"clean": 3},
+                    "cleaning_seconds": {"clean": 4.5},
+                }
+            )
+        )
+        found = self.samples()
+        self.assertEqual(7, found["nova_gpu_claims_total"])
+        self.assertEqual(2, found['nova_gpu_start_failures_total{reason="CardInUse"}'])
+        self.assertEqual(3, found['nova_gpu_cleaning_seconds_count{outcome="clean"}'])
+        self.assertEqual(4.5, found['nova_gpu_cleaning_seconds_sum{outcome="clean"}'])
+
+    def test_served(self) -> None:
+        self.build()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        stop, looked = threading.Event(), survey.Survey()
+        listen = f"127.0.0.1:{port}"
+        serving = threading.Thread(
+            target=exporter.main, args=(looked, listen), kwargs={"once": False, "stop": stop}
+        )
+        serving.start()
+        self.addCleanup(serving.join)
+        self.addCleanup(stop.set)
+        text = _got(f"http://{listen}/metrics")
+        self.assertIn('nova_gpu_healthy{address="0000:04:00.0"} 1.0', text)
+        said = self.printed(2, lambda: exporter.main(looked, "nowhere", once=False))
+        self.assertIn("--listen nowhere: it must look like 127.0.0.1:9943", said)
+
+
+def _got(url: str) -> str:
+    for _ in range(200):
+        try:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                return str(answer.read().decode())
+        except ConnectionError:
+            time.sleep(0.05)
+        except urllib.error.URLError:
+            time.sleep(0.05)
+    raise AssertionError(f"{url} does not answer")
+
+
+class FilesTest(base.HostTestCase):
+    """What etc/ asks of the exporter it has."""
+
+    def names(self) -> set[str]:
+        counted = {f"{name}_total" for name in metrics.COUNTERS}
+        summed = {f"{name}_{part}" for name in metrics.SUMMARIES for part in ("sum", "count")}
+        return {*metrics.GAUGES, *counted, *summed}
+
+    def assertKnown(self, text: str) -> None:
+        asked = set(re.findall(r"\bnova_gpu_[a-z_]+", text))
+        self.assertEqual(set(), asked - self.names())
+
+    def test_alerts(self) -> None:
+        text = (_ETC / "prometheus/nova-gpu.rules.yml").read_text()
+        rules = yaml.safe_load(text)["groups"][0]["rules"]
+        self.assertKnown(" ".join(rule["expr"] for rule in rules))
+        for rule in rules:
+            self.assertIn(rule["labels"]["severity"], ("warning", "critical"))
+
+    def test_alerts_by_prometheus(self) -> None:
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            self.skipTest("promtool is not on PATH: the alerts are not tried with Prometheus")
+        done = subprocess.run(
+            [promtool, "test", "rules", "nova-gpu.rules.test.yml"],
+            cwd=_ETC / "prometheus",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+
+    def test_dashboard(self) -> None:
+        text = (_ETC / "grafana/nova-gpu.json").read_text()
+        panels = json.loads(text)["panels"]
+        self.assertGreater(len(panels), 10)
+        self.assertKnown(text)
+
+    def test_the_guide_names_each(self) -> None:
+        text = (_ETC.parent / "doc/source/admin/metrics.rst").read_text()
+        for name in self.names():
+            self.assertIn(name.removesuffix("_sum").removesuffix("_count"), text)
