@@ -16,18 +16,7 @@ _ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
 # The modules whose tests have not been run with it: what they leave is not looked at. No new ones.
 _LATER = frozenset(
     (
-        "test_both_hypervisors",
-        "test_capacity",
-        "test_concurrency",
-        "test_health",
         "test_install",
-        "test_kvm",
-        "test_kvm_aliases",
-        "test_kvm_binding",
-        "test_kvm_binding_here",
-        "test_kvm_binding_moves",
-        "test_kvm_crash",
-        "test_kvm_lifecycle",
         "test_loss",
         "test_moves",
         "test_notifications",
