@@ -53,6 +53,7 @@ class VGPUCards:
         self._ailments: offers.Ailments | None = None
         self._judged: frozenset[PciAddress] = frozenset()
         self._said: Mapping[PciAddress, str | None] = {}
+        self._missed: set[Slot] = set()
         self.look = Look()
 
     def read(
@@ -117,6 +118,9 @@ class VGPUCards:
             for key, slot in recorded:
                 group = self.look.groups.get(key)
                 if isinstance(slot, Slot) and not (group and group.card_of(slot)):
+                    if slot not in self._missed:
+                        self._missed.add(slot)
+                        LOG.error("vGPU %s of an instance is not one that this host offers", slot)
                     known = next((card for card in cards.values() if card.has(slot)), None)
                     added = _with_slot(known, key, slot)
                     cards[added.gpu.address] = added
@@ -178,7 +182,6 @@ def _sorted_out(
 
 def _with_slot(known: SharedCard | None, key: GroupKey, slot: Slot) -> SharedCard:
     """The card of *slot*, at which nothing more of its type can be made"""
-    LOG.error("vGPU %s, which an instance has, is not one that this host offers", slot)
     if known is None:
         types = {slot.type_id: VGPUType(slot.type_id)}
         bare = DividedCard(types, {slot.parent: Parent(True, {}, {})})

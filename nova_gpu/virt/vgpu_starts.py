@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nova import objects
 from nova.virt.libvirt import config as vconfig
 
-from nova_gpu.core import exception, vgpu_held
+from nova_gpu.core import exception, names, vgpu_held
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
 from nova_gpu.virt import flavors, guest_mdev
@@ -28,10 +28,16 @@ def held(gpus: HostGPUs, instance: objects.Instance) -> Held:
 
     :raises DeviceUnavailable: where one of them is not here, or cannot be given
     """
-    if not gpus.vgpus:
-        return []  # without asking the database
+    if not gpus.vgpus or not _has_any(instance):
+        return []
     gpus.ask_for_providers()
     return gpus.vgpus.held(instance.resources)
+
+
+def _has_any(instance: objects.Instance) -> bool:
+    """Whether it has vGPUs of any host: of others nobody is asked about it."""
+    resources = instance.resources or ()
+    return any(each.resource_class == names.VGPU_RESOURCE_CLASS for each in resources)
 
 
 def compare(instance: objects.Instance, found: Held) -> None:
@@ -56,7 +62,10 @@ def add(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfig
 
 def without_ours(gpus: HostGPUs, allocations: Any) -> Any:
     """*allocations* of an instance, but for those of this host's groups of vGPUs"""
-    if not allocations or not gpus.vgpus:
+    has_any = any(
+        names.VGPU_RESOURCE_CLASS in each["resources"] for each in (allocations or {}).values()
+    )
+    if not has_any or not gpus.vgpus:
         return allocations
     gpus.ask_for_providers()
     ours = set(gpus.vgpus.stock.provider_uuids.values())
@@ -70,7 +79,7 @@ def of_others(
 
     Of all instances all are told, as it is asked then which are nobody's.
     """
-    if instance is None or not gpus.vgpus:
+    if instance is None or not assigned or not gpus.vgpus:
         return assigned
     ours = guest_mdev.uuids(instance.uuid, _known(gpus, instance))
     return {uuid: guest for uuid, guest in assigned.items() if uuid not in ours}
