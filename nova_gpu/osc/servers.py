@@ -30,7 +30,8 @@ def find(connection: Any, name_or_id: str) -> Any:
 
 def extra_specs(server: Any) -> Mapping[str, str]:
     """Those its flavor had when it was made or resized"""
-    return dict((server.flavor or {}).get("extra_specs") or {})
+    found: Mapping[str, str] = (server.flavor or {}).get("extra_specs") or {}
+    return found
 
 
 def request_of(server: Any) -> GPURequest | None:
