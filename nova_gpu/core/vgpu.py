@@ -54,10 +54,12 @@ class Parent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DividedCard:
-    """A card that can be divided, or is."""
+    """A card that can be divided, or is. ``unread``: why nothing is known of it, and then it is not
+    known either whether it is divided."""
 
     types: Mapping[str, VGPUType]
     parents: Mapping[PciAddress, Parent]
+    unread: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)

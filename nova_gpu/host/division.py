@@ -20,9 +20,7 @@ _Types = dict[str, vgpu.VGPUType | None]
 
 
 def divided(cards: Iterable[model.GPU], roots: Roots) -> dict[model.PciAddress, vgpu.DividedCard]:
-    """Those of *cards* that can be divided, by address.
-
-    A card whose driver does not tell all of it is left out alone: what is unknown is not free.
+    """Those of *cards* that can be divided, by address, and those whose driver does not tell.
 
     :raises OSError: where the host's mediated devices cannot be listed
     """
@@ -38,11 +36,9 @@ def divided(cards: Iterable[model.GPU], roots: Roots) -> dict[model.PciAddress, 
             types = known.setdefault(card.product.key, {})
             parents = dict(_parents(card.address, made, types, roots))
         except (OSError, ValueError) as error:
-            LOG.warning(
-                "GPU %s is not offered in parts: %s; see the kernel's log about it.",
-                card.address,
-                error,
-            )
+            unread = f"its driver does not tell how it is divided: {error}; see the kernel's log"
+            LOG.warning("GPU %s: %s", card.address, unread)
+            found[card.address] = vgpu.DividedCard({}, {}, unread)
             continue
         if parents:
             found[card.address] = vgpu.DividedCard(_types_of(parents.values(), types), parents)

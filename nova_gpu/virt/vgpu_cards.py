@@ -168,7 +168,9 @@ def _sorted_out(
     """The cards that are given in parts, and why others of *divided* are not given at all"""
     cards, others = {}, {}
     for address, card in divided.items():
-        if reason := _novas_own(card):
+        if card.unread:
+            others[address] = card.unread
+        elif reason := _novas_own(card):
             others[address] = reason
         elif selected := _selected(card):
             cards[address] = SharedCard(gpus[address], selected)

@@ -88,13 +88,16 @@ class TestDivided(base.BaseTestCase):
         self.assertNotIn("vfio_ccw-io", card.types)
         self.assertNotIn("vfio_ccw-io", card.parents[PciAddress.parse(ONE)].available)
 
-    def test_a_card_that_does_not_tell_is_left_out_alone(self) -> None:
+    def test_a_card_that_does_not_tell(self) -> None:
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "26b9", totalvfs=1)
             (function,) = vgpu.add_functions(self.host, address, 1)
             vgpu.set_profiles(self.host, function, vgpu.L40S)
         (self.host.path(function) / "nvidia/current_vgpu_type").write_text("?\n")
-        self.assertEqual([ONE], list(self.divided()))
+        found = self.divided()
+        self.assertIsNone(found[ONE].unread)
+        self.assertIn("does not tell how it is divided", found[TWO].unread or "")
+        self.assertEqual({}, found[TWO].parents)
         self.assertIn(TWO, self.log.output)
 
     def test_a_product_is_asked_about_a_type_once(self) -> None:

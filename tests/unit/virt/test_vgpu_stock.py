@@ -161,6 +161,15 @@ class TestStock(StockTestCase):
         self.assertEqual(ADDRESSES[0], str(address))
         self.assertIn("somebody has made vGPUs of it", reason)
 
+    def test_what_does_not_tell_how_it_is_divided_is_not_given_whole(self) -> None:
+        types = self.host.path(ADDRESSES[1]) / "mdev_supported_types"
+        types.rename(types.with_name("elsewhere"))
+        types.symlink_to(types)  # nobody can list it
+        self.cards._read = self.cards.look = vgpu_cards.Look()
+        (reason,) = (why for address, why in self.look().items() if str(address) == ADDRESSES[1])
+        self.assertIn("does not tell how it is divided", reason)
+        self.assertEqual(2, len(self.cards.look.cards))
+
 
 class TestRandomStates(StockTestCase):
     def test_no_card_is_promised_twice(self) -> None:
