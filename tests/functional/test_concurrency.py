@@ -8,6 +8,7 @@ in the environment; ``tools/crashtest --operations 10000`` is the long run.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import importlib.metadata
 import os
 import random
@@ -15,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from nova import exception as nova_exception
 
 from nova_gpu.core.model import PciAddress
 from tests.crash import truths
@@ -101,7 +104,11 @@ class Concurrency(base.GPUServersTestBase):
     # The truths
 
     def truths(self) -> truths.Truths:
-        instances = {each["id"]: self._instance(each) for each in self.api.get_servers()}
+        instances = {}
+        for server in self.api.get_servers():
+            # One may go between the two looks: then nothing else may be left of it either.
+            with contextlib.suppress(nova_exception.InstanceNotFound):
+                instances[server["id"]] = self._instance(server)
         (provider,) = self.groups().values()
         allocations = self.placement.get(f"/resource_providers/{provider}/allocations").body
         inventory = self.inventory()
