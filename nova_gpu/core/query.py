@@ -55,7 +55,7 @@ def extra_specs(
     The result asks for the same and can be put in again.
 
     :param known: the traits that some provider has; only looked at where :func:`needs_known`
-    :param image_says: whether the image names traits of GPUs, too
+    :param image_says: whether the image names traits that may be those of GPUs
     :returns: ``None`` where nothing that is known satisfies a condition
     :raises InvalidExtraSpec: where a ``trait:`` of the flavor contradicts its words
     """
@@ -65,7 +65,7 @@ def extra_specs(
         if verdicts is None:
             return None
         suffix = group.suffix
-        if not suffix and not _stays(flavor, request.resource_class, group, image_says):
+        if not suffix and not _stays(flavor, request.resource_class, image_says):
             suffix = _SUFFIXES[request.resource_class]
             specs.pop(f"resources:{request.resource_class}", None)
             for trait in group.required_traits | group.forbidden_traits:
@@ -100,20 +100,19 @@ def _verdicts(
     return verdicts
 
 
-def _stays(
-    flavor: Mapping[str, str], resource_class: str, group: GroupRequest, image_says: bool
-) -> bool:
+def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> bool:
     """Whether the unsuffixed group of the flavor has to stay one.
 
-    Its traits are collective: any provider that gives something may have them. So may the host
-    those that an operator has made, and Nova puts the image's there. But where there is a second
-    device, that could be the wrong one that has them.
+    Its traits are collective: any provider that gives something may have them. One that an operator
+    has made may be the host's or the GPUs', and Nova puts the image's there. But where there is a
+    second device, that could be the wrong one that has them.
     """
     devices = {key for suffix, key in request_group.devices(flavor) if not suffix}
     if devices - {resource_class}:
         return False
-    return image_says or not all(
-        map(names.is_own_trait, group.required_traits | group.forbidden_traits)
+    return image_says or any(
+        request_group.may_be_a_gpus(trait) and not names.is_own_trait(trait)
+        for trait in request_group.unsuffixed_traits(flavor)
     )
 
 

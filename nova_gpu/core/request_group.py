@@ -104,7 +104,19 @@ def devices(extra_specs: Mapping[str, str]) -> set[tuple[str, str]]:
 
 def is_gpu_trait(trait: str) -> bool:
     """Whether *trait* speaks of GPUs and not of the host they are in."""
-    return trait == names.TRAIT_GPU or trait.startswith((f"{names.TRAIT_GPU}_", "HW_GPU_"))
+    return names.is_own_trait(trait) or trait.startswith((f"{names.TRAIT_GPU}_", "HW_GPU_"))
+
+
+def may_be_a_gpus(trait: str) -> bool:
+    """Whether a group of GPUs may have *trait*, as far as its name tells: an operator may have
+    given it any of his own making."""
+    return trait.startswith(("CUSTOM_", "HW_GPU_"))
+
+
+def unsuffixed_traits(extra_specs: Mapping[str, str]) -> set[str]:
+    """All that the flavor says of the unsuffixed group, of GPUs or not."""
+    matches = map(_KEY.fullmatch, extra_specs)
+    return {match[3] for match in matches if match and match[1] == "trait" and not match[2]}
 
 
 def traits(extra_specs: Mapping[str, str], suffix: str) -> tuple[frozenset[str], frozenset[str]]:

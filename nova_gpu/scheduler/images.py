@@ -9,11 +9,11 @@ from nova_gpu.core import machine_type, request_group
 
 
 def names_gpus(spec: objects.RequestSpec) -> bool:
-    """Whether the image requires traits of GPUs"""
+    """Whether the image requires traits that may be those of GPUs"""
     image = spec.image if "image" in spec else None
     if image is None or "properties" not in image:
         return False
-    return any(map(request_group.is_gpu_trait, image.properties.get("traits_required", ())))
+    return any(map(request_group.may_be_a_gpus, image.properties.get("traits_required", ())))
 
 
 def unfit_machine_type(spec: objects.RequestSpec) -> str | None:

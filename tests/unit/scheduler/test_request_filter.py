@@ -320,6 +320,21 @@ class NeverTooStrictTest(RequestFilterTest):
                 spec = self.run_filter({"gpus": "= 2", f"trait:{trait}": "required"})
                 self.assertEqual(1, len(self.candidates(spec)))
 
+    def test_traits_of_an_operators_making_on_the_gpus(self) -> None:
+        group = self.placement.add_group(self.placement.add_host("host1"), 8)
+        url = f"/resource_providers/{group}/traits"
+        before = self.placement.api.get(url, version="1.36").body
+        for trait in ("CUSTOM_POOL_A", "CUSTOM_HW_GPU_CUDA_COMPUTE_CAPABILITY_V9_0"):
+            self.placement._put(f"/traits/{trait}", None)
+            before["traits"].append(trait)
+        self.placement._put(url, before)
+        for trait in before["traits"]:
+            with self.subTest(trait=trait):
+                spec = self.run_filter({"gpus": "= 2", f"trait:{trait}": "required"})
+                self.assertEqual({group}, self.taken(spec))
+                spec = self.run_filter({"gpus": "= 2"}, image_traits=[trait])
+                self.assertEqual({group}, self.taken(spec))
+
     def test_pinned_cpus_on_hosts_that_report_none(self) -> None:
         self.placement.add_group(self.placement.add_host("host1"), 8)
         pinned = {"gpus": "= 2", "hw:cpu_policy": "dedicated"}
