@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An instance with vGPUs through what can be done to it."""
+"""An instance with vGPUs through what can be done to it, and many at once."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import pathlib
 
 from nova.virt.libvirt import utils as libvirt_utils
 
 from tests.functional import divided, kvm
+from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, slots
 
 
@@ -72,3 +74,29 @@ class OperationsTest(divided.DividedServersTestBase):
         with self.on("host1"):
             self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
         self.assertEqual(1, len(self.kernels["host1"].made))
+
+
+class ManyTest(divided.DividedServersTestBase):
+    CAST_AS_CALL = False
+
+    def test_twenty_at_once_share_none(self) -> None:
+        """Of which there is room for sixteen."""
+        self.flags(instances=-1, cores=-1, ram=-1, group="quota")
+        self.start_host()
+        flavor = self.of_type(63)
+        requests = [self._build_server(flavor_id=flavor, networks="none") for _ in range(20)]
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            servers = list(pool.map(lambda r: self.api.post_server({"server": r}), requests))
+        self._wait_for_assert(lambda: self.assertTrue(self._are_settled(servers)), 240, 0.5)
+        active = [each for each in servers if self._show_server(each)["status"] == "ACTIVE"]
+        self.assertEqual(16, len(active))
+        held = [slot for server in active for slot in self.recorded(server)]
+        expected = slots(FIRST, 63, *range(8)) + slots(SECOND, 63, *range(8))
+        self.assertEqual(sorted(expected), sorted(held))
+        self.assertEqual(16, len(self.kernels["host1"].made))
+        for server in servers:
+            self.api.delete_server(server["id"])
+        self._wait_for_assert(lambda: self.assertEqual([], self.kernels["host1"].made), 240, 0.5)
+
+    def _are_settled(self, servers: list[Server]) -> bool:
+        return all(self._show_server(each)["status"] in ("ACTIVE", "ERROR") for each in servers)
