@@ -96,7 +96,8 @@ class ManyTest(divided.DividedServersTestBase):
         self.assertEqual(16, len(self.kernels["host1"].made))
         for server in servers:
             self.api.delete_server(server["id"])
-        self._wait_for_assert(lambda: self.assertEqual([], self.kernels["host1"].made), 240, 0.5)
+        self._wait_for_assert(lambda: self.assertEqual([], self._servers()), 240, 0.5)
+        self.assertEqual([], self.kernels["host1"].made)
 
     def _are_settled(self, servers: list[Server]) -> bool:
         return all(self._show_server(each)["status"] in ("ACTIVE", "ERROR") for each in servers)
