@@ -76,6 +76,19 @@ def rescan() -> None:
     (_DEVICES.parent / "rescan").write_text("1")
 
 
+def load(module: str, *options: str) -> None:
+    subprocess.run(["modprobe", module, *options], check=True)
+
+
+def unload(module: str) -> None:
+    subprocess.run(["modprobe", "--remove", module], check=True)
+
+
+def mediated() -> list[str]:
+    """The uuids of all mediated devices"""
+    return sorted(path.name for path in pathlib.Path("/sys/bus/mdev/devices").glob("*"))
+
+
 def virsh(*words: str) -> str:
     argv = ["virsh", "--quiet", "--connect", "qemu:///system", *words]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()

@@ -13,7 +13,10 @@ from tools.novalab import steps
 
 CODENAME = "bookworm"
 # On this machine.
-NEEDED = ("cpio", "e2fsprogs", "kmod", "mmdebstrap", "qemu-system-x86")
+NEEDED = (
+    *("bc", "cpio", "e2fsprogs", "gcc", "kmod", "make", "mmdebstrap"),
+    "qemu-system-x86",
+)
 # In the VM: libvirt with its two drivers, what Nova calls, and what the suite of containers calls.
 _ROOT = (
     "busybox-static",

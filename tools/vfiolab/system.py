@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 
 from tools.novalab import steps
-from tools.vfiolab import debian, place
+from tools.vfiolab import debian, modules, place
 
 KERNEL, INITRAMFS, DISK = "vmlinuz", "initramfs", "system.ext4"
 # Where the guests' kernel and initramfs are in the VM.
@@ -48,7 +48,8 @@ def build(state: pathlib.Path) -> pathlib.Path:
     """
     kernels = [debian.kernel(name) for name in (debian.VM_KERNEL, debian.GUEST_KERNEL)]
     inside = [place.INSIDE / name for name in ("initramfs.sh", "guest.sh")]
-    key = place.digest(debian.ROOT_KEY, kernels, pathlib.Path(__file__), *inside)
+    sources = [pathlib.Path(__file__), pathlib.Path(modules.__file__)]
+    key = place.digest(debian.ROOT_KEY, kernels, *sources, *inside)
 
     def make(folder: pathlib.Path) -> None:
         log = state / "log" / "system.log"
@@ -61,6 +62,9 @@ def build(state: pathlib.Path) -> pathlib.Path:
         with steps.step("system disk", log):
             version = kernels[0].removeprefix("linux-image-")
             _copy_modules(vm / "lib/modules" / version, root / "lib/modules" / version)
+            extra = root / "lib/modules" / version / "extra"
+            modules.build(version, folder / "modules", extra, log)
+            shutil.rmtree(folder / "modules")
             steps.run(["depmod", "--basedir", str(root), version], log)
             (folder / KERNEL).write_bytes((vm / f"boot/vmlinuz-{version}").read_bytes())
             _make_initramfs(folder / INITRAMFS, root, version)
