@@ -16,7 +16,7 @@ from tools.vfiolab import cards, modules
 # Of a function that no driver has, the kernel puts the bus in front of a type's name.
 SMALL, LARGE = "pci-small", "pci-large"
 # What the sample shows its guests: QEMU's own display.
-SEEN = ("1234:1111", "030000")
+SEEN = ("1234:1111", "038000")
 
 
 class VGPUTest(base.VFIOTestCase):
