@@ -18,4 +18,4 @@ def contained(what: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        LOG.exception("%s, and what was known before is kept. Please report this", what)
+        LOG.exception("%s. Please report this", what)
