@@ -7,8 +7,6 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from osc_lib.command import command
-
 from nova_gpu.core import mistakes
 from nova_gpu.core.capacity import Answer
 from nova_gpu.osc import hosts, query, rest, servers
@@ -19,17 +17,12 @@ _NOT_COUNTED = (
 )
 
 
-class ExplainServer(command.ShowOne):
+class ExplainServer(servers.ShowOne):
     """Say why a server is on its host, or why it is on none, and what each host could do for it.
 
     How it stands with hosts is for administrators; a server's own fault everybody reads who sees
     the server.
     """
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="<server>", help="Server (name or ID)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         connection = self.app.client_manager.sdk_connection

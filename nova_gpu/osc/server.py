@@ -7,23 +7,16 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from osc_lib.command import command
-
 from nova_gpu.osc import providers, rest, servers
 from nova_gpu.osc.lines import Lines
 
 
-class ShowServer(command.ShowOne):
+class ShowServer(servers.ShowOne):
     """Show the GPUs of a server: what its flavor asks for, what it has, and which cards these are.
 
     The cards are among its diagnostics, as long as its guest runs. All but what is asked for is for
     administrators.
     """
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="<server>", help="Server (name or ID)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         connection = self.app.client_manager.sdk_connection

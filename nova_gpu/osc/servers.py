@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from openstack import exceptions as sdk_exc
+from osc_lib.command import command
 
 from nova_gpu.core import exception, mistakes, names, request, wanted
 from nova_gpu.core.request import GPURequest
@@ -19,6 +21,15 @@ _DIAGNOSTICS = "2.47"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 NOTHING = "no GPU"
+
+
+class ShowOne(command.ShowOne):
+    """What is shown of one server"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", help="Server (name or ID)")
+        return parser
 
 
 def find(connection: Any, name_or_id: str) -> Any:
