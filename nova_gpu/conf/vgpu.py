@@ -15,9 +15,9 @@ OPTS: Sequence[cfg.Opt] = (
         default=["*"],
         help="""
 Types of vGPUs that are offered, by id (``nvidia-35``) or name (``GRID P4-2Q``), each with ``*``,
-``?`` and ``[...]`` as in file names. A card whose driver makes mediated devices of one of them is
-offered in parts, as vGPUs, and never whole; any other card is offered whole. Empty: all cards are
-offered whole. Only where guests are KVM's or QEMU's.
+``?`` and ``[...]`` as in file names. A card whose driver makes vGPUs of one of them is offered in
+parts and never whole; any other card is offered whole. Empty: all cards are offered whole. Only
+where guests are KVM's or QEMU's.
 
 Related options:
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 
 from nova_gpu.core import vgpu_room
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import DividedCard, Slot, VGPUType
 from nova_gpu.core.vgpu_room import Room
@@ -24,8 +25,21 @@ class SharedCard:
     withheld: str | None = None
     ill: str | None = None
 
-    def has(self, slot: Slot) -> bool:
-        return slot.parent in self.card.parents
+    def has(self, device: Device) -> bool:
+        """Whether it is one of the card's functions, or a slot of one"""
+        function = device.parent if isinstance(device, Slot) else device
+        return function in self.card.parents
+
+    def without(self, whole: Set[Device]) -> SharedCard:
+        """The same where nothing more is made at those of its functions that are given *whole*, and
+        nothing at all where the card itself is."""
+        parents = self.card.parents
+        given = parents.keys() if self.gpu.address in whole else parents.keys() & whole
+        if not given:
+            return self
+        none = {each: dataclasses.replace(parents[each], available={}) for each in given}
+        card = dataclasses.replace(self.card, parents={**parents, **none})
+        return dataclasses.replace(self, card=card)
 
     def room(self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]) -> Room:
         """As :func:`nova_gpu.core.vgpu_room.room`, of slots of any card, and as things are now"""

@@ -91,7 +91,7 @@ def _left(card: DividedCard, facts: VGPUType) -> int | None:
         for type_id, count in parent.made.items()
         for _ in range(count)
     ]
-    most = _most(card, facts.id)
+    most = carried(card, facts.id)
     if most is None:
         return None
     # What each vGPU there is takes of the card: a whole one of these at least.
@@ -102,13 +102,21 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
     """How many of *facts* have no room because of one *other*: rounded up, all if unknown"""
     if other.id == facts.id:
         return 1
-    most = _most(card, facts.id) or 0
-    others = _most(card, other.id)
+    most = carried(card, facts.id) or 0
+    others = carried(card, other.id)
     return -(-most // others) if others else most
 
 
 def _most(card: DividedCard, type_id: str) -> int | None:
-    """How many of the type an otherwise empty card carries, ``None`` where nobody tells.
+    """How many of the type there can be at the functions of a card, ``None`` where nobody tells"""
+    most = carried(card, type_id)
+    if most is None or (len(card.parents) == 1 and all(p.mediated for p in card.parents.values())):
+        return most
+    return min(most, len(card.parents))  # one at each
+
+
+def carried(card: DividedCard, type_id: str) -> int | None:
+    """How many of the type an otherwise empty card has room for, ``None`` where nobody tells.
 
     NVIDIA's driver tells it of mediated devices. Of profiles it lists those that are possible; the
     largest has all of the card.
@@ -116,10 +124,7 @@ def _most(card: DividedCard, type_id: str) -> int | None:
     facts = card.types.get(type_id)
     if facts is None:
         return None
-    limits = [facts.per_card] if facts.per_card else list(_shares(card.types.values(), facts))
-    if limits and len(card.parents) > 1:
-        limits.append(len(card.parents))  # one at each function
-    return min(limits, default=None)
+    return facts.per_card or min(_shares(card.types.values(), facts), default=None)
 
 
 def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:

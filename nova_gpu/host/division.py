@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from nova_gpu.core import model, vgpu
 from nova_gpu.host import mdev, sriov, vfio
@@ -19,8 +20,17 @@ _Made = Mapping[model.PciAddress, Mapping[str, int]]
 _Types = dict[str, vgpu.VGPUType | None]
 
 
-def divided(cards: Iterable[model.GPU], roots: Roots) -> dict[model.PciAddress, vgpu.DividedCard]:
+# The types that the card of a virtual function has, as far as they were told before.
+Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
+
+
+def divided(
+    cards: Iterable[model.GPU], roots: Roots, told: Told = MappingProxyType({})
+) -> dict[model.PciAddress, vgpu.DividedCard]:
     """Those of *cards* that can be divided, by address, and those whose driver does not tell.
+
+    Of a function's profiles NVIDIA's driver lists only what is possible beside the vGPUs that there
+    are: what was *told* before is among the card's types all the same.
 
     :raises OSError: where the host's mediated devices cannot be listed
     """
@@ -41,17 +51,22 @@ def divided(cards: Iterable[model.GPU], roots: Roots) -> dict[model.PciAddress, 
             found[card.address] = vgpu.DividedCard({}, {}, unread)
             continue
         if parents:
-            found[card.address] = vgpu.DividedCard(_types_of(parents.values(), types), parents)
+            found[card.address] = vgpu.DividedCard(_types_of(parents, types, told), parents)
     return found
 
 
-def _types_of(parents: Iterable[vgpu.Parent], known: _Types) -> dict[str, vgpu.VGPUType]:
+def _types_of(
+    parents: Mapping[model.PciAddress, vgpu.Parent], known: _Types, told: Told
+) -> dict[str, vgpu.VGPUType]:
     there: set[str] = set()
-    for parent in {id(each): each for each in parents}.values():
+    for parent in {id(each): each for each in parents.values()}.values():
         there.update(parent.available, parent.made)
     # On a full card NVIDIA's driver names the types of its functions no longer.
-    facts = {each: known.get(each, vgpu.VGPUType(each)) for each in sorted(there)}
-    return {each: fact for each, fact in facts.items() if fact is not None}
+    facts = {each: known.get(each, vgpu.VGPUType(each)) for each in there}
+    profiled = (told.get(address, {}) for address, each in parents.items() if not each.mediated)
+    before = next(filter(None, profiled), {})
+    facts |= {each: known.get(each, before[each]) for each in before}
+    return {each: fact for each in sorted(facts) if (fact := facts[each]) is not None}
 
 
 def _parents(

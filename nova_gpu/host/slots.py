@@ -57,6 +57,8 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             reason = f"the function has the type {next(iter(profiles.parent.made))}"
             raise refused(reason, "take that type from it, if it is no guest's")
         _write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
+        if not _has_type(device, slot):
+            raise refused("its driver says nothing and gave the function no type")
     except (OSError, ValueError, child.Failed) as error:
         raise refused(f"it was not made: {error}") from error
 
@@ -80,8 +82,16 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             _write(f"{roots.sysfs}/bus/mdev/devices/{uuid}/remove", "1", timeout_s)
         elif found is None and profiles is not None and slot.type_id in profiles.parent.made:
             _write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
+            if _has_type(device, slot):
+                raise refused("its driver says nothing and left the function its type")
     except (OSError, ValueError, child.Failed) as error:
         raise refused(f"its vGPU was not removed: {error}") from error
+
+
+def _has_type(device: str, slot: Slot) -> bool:
+    """:raises OSError, ValueError: as :func:`nova_gpu.host.sriov.profiles`"""
+    profiles = sriov.profiles(device)
+    return profiles is not None and slot.type_id in profiles.parent.made
 
 
 def _number(type_id: str) -> str:

@@ -17,6 +17,7 @@ from oslo_log import log as logging
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import Slot
 
 LOG = logging.getLogger(__name__)
 
@@ -114,15 +115,19 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
     Of a container with metadata the device nodes count for nothing, as their numbers may be another
     card's by now. PCI addresses stay: somebody may have added one, or copied the domain. Metadata
     that somebody edited into what is no address is none. Who has one function of a card has the
-    card; other devices of the host that a guest may have are left out.
+    card; other devices of the host that a guest may have are left out. A virtual function of which
+    the metadata says which vGPU it is is that vGPU.
 
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
     domain = _parsed(xml)
-    found: list[Device | None] = [
-        parts.card_by_function.get(function) for function in _hostdevs(domain)
-    ]
     ours = _metadata(domain)
+    vgpus = {each.parent for each in ours or () if isinstance(each, Slot)}
+    found: list[Device | None] = [
+        parts.card_by_function.get(function)
+        for function in _hostdevs(domain)
+        if function not in vgpus
+    ]
     if ours is None:
         found += [parts.card_by_node.get(node) for node in _nodes(domain)]
     return frozenset(each for each in found if each) | (ours or frozenset())

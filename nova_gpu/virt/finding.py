@@ -15,6 +15,8 @@ from nova_gpu.virt import bulletin, health, stock, survey, vgpus
 
 LOG = logging.getLogger(__name__)
 
+UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
+
 
 class Finding:
     def __init__(

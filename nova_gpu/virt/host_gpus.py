@@ -42,8 +42,6 @@ from nova_gpu.virt.contained import contained
 
 LOG = logging.getLogger(__name__)
 
-_UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
-
 
 class HostGPUs:
     """What the driver knows and does.
@@ -62,11 +60,13 @@ class HostGPUs:
         self._watch = health.Watch(self.roots, self.mode)
         self._bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
         self._stock = stock.Stock(self._occupancy, self._bindings)
-        self.vgpus = vgpus.VGPUs(self.roots, self._survey.vgpus, self._occupancy)
+        self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
         self._finding = finding.Finding(
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
         )
-        self._census = census.Census(host, self._occupancy, lambda: self._survey.parts(self.offer))
+        self._census = census.Census(
+            host, self._occupancy, lambda: self._survey.parts(self.offer, self.vgpus.functions())
+        )
         self._abandoned = abandoned.AbandonedMoves(CONF.host)
         self._reconciliation = reconcile.Reconciliation(
             self._survey, host, lambda: virtapi.reportclient
@@ -126,8 +126,9 @@ class HostGPUs:
             try:
                 self._look(starting)
             except Exception:
-                self._stock.keep_back({card.address: _UNSEEN for card in self._stock.cards()})
-                self.vgpus.cards.withhold(_UNSEEN)
+                cards = self._stock.cards()
+                self._stock.keep_back({card.address: finding.UNSEEN for card in cards})
+                self.vgpus.cards.withhold(finding.UNSEEN)
                 raise
 
     def _look(self, starting: bool) -> None:
@@ -238,9 +239,8 @@ class HostGPUs:
 
     def ask_for_providers(self) -> None:
         """Has Placement say which providers stand for this host's groups, once."""
-        if self._stock.provider_uuids or self.vgpus.stock.provider_uuids:
-            return  # without asking libvirt for the node's name: this is in the way of every start
-        keys = (*self.offer, *self.vgpus.keys())
+        known = {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
+        keys = () if known else (*self.offer, *self.vgpus.keys())
         for key, uuid in provider_tree.ask(self.placement, self.nodename, keys).items():
             parts = key.mode is DeliveryMode.VGPU
             (self.vgpus.stock if parts else self._stock).provider_uuids[key] = uuid

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nova.pci import whitelist
 from oslo_serialization import jsonutils
 
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import passthrough, sysfs, vfio
 from nova_gpu.host.roots import Roots
 
@@ -28,7 +28,14 @@ class DeviceSpec:
 
         :raises OSError, ValueError: where the card cannot be read
         """
-        for address in passthrough.functions(gpu) if self._devices.specs else ():
+        return self.obstacle_of(passthrough.functions(gpu), roots)
+
+    def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
+        """The same of these *functions*
+
+        :raises OSError, ValueError: where one of them cannot be read
+        """
+        for address in functions if self._devices.specs else ():
             device = vfio.device(address, roots)
             spec = self._devices.device_assignable(
                 {

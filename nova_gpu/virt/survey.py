@@ -26,7 +26,7 @@ from nova_gpu.host import (
     selection,
 )
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import domains, pci_aliases, vgpu_cards
+from nova_gpu.virt import domains, pci_aliases, vgpu_selection
 from nova_gpu.virt.offer import Offer
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Survey:
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
-        self._device_spec = pci_aliases.DeviceSpec(
+        self.device_spec = pci_aliases.DeviceSpec(
             CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
         )
         try:
@@ -83,10 +83,10 @@ class Survey:
         return linked.with_links(found, self._linked)
 
     def in_parts(self, found: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
-        """As :func:`nova_gpu.virt.vgpu_cards.in_parts`; none where guests are containers."""
+        """As :func:`nova_gpu.virt.vgpu_selection.in_parts`; none where guests are containers."""
         if self.mode is DeliveryMode.LXC:
             return {}
-        return vgpu_cards.in_parts(found, self.roots)
+        return vgpu_selection.in_parts(found, self.device_spec, self.roots)
 
     def find_whole(self) -> tuple[GPU, ...]:
         """Those of :meth:`find` that are not given in parts."""
@@ -134,7 +134,7 @@ class Survey:
         if CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return f"[libvirt]virt_type = {CONF.libvirt.virt_type}; it must be kvm, qemu or lxc"
         try:
-            reason = self._device_spec.obstacle(gpu, self.roots)
+            reason = self.device_spec.obstacle(gpu, self.roots)
         except (OSError, ValueError) as error:
             return f"the host does not tell about it: {error}; see the kernel's log about it"
         return reason or passthrough.obstacle(gpu, self.roots, CONF.gpu.guest_mmio_gib)
@@ -169,14 +169,18 @@ class Survey:
             )
         return None
 
-    def parts(self, offered: Offer) -> domains.Parts:
-        return parts(offered, self.roots)
+    def parts(self, offered: Offer, divided: Iterable[PciAddress] = ()) -> domains.Parts:
+        return parts(offered, self.roots, divided)
 
 
-def parts(offered: Offer, roots: Roots) -> domains.Parts:
-    """The offered card behind each PCI function and each node that is one card's alone."""
+def parts(offered: Offer, roots: Roots, divided: Iterable[PciAddress] = ()) -> domains.Parts:
+    """The offered card behind each PCI function and each node that is one card's alone.
+
+    :param divided: the functions of those that are given in parts, each of which is its own
+    """
     gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
     return domains.Parts(
         {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)},
-        {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
+        {each: each for each in divided}
+        | {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
     )

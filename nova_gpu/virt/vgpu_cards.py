@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
 from nova_gpu.core.vgpu import DividedCard, Parent, Slot, VGPUType, device_uuid
@@ -18,6 +17,8 @@ from nova_gpu.core.vgpu_group import SharedCard, VGPUGroup, groups
 from nova_gpu.host import division, mdev
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import offer as offers
+from nova_gpu.virt import vgpu_selection
+from nova_gpu.virt.pci_aliases import DeviceSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -38,15 +39,32 @@ class Look:
     def has(self, address: PciAddress) -> bool:
         return address in self.cards
 
+    def is_function(self, slot: Slot) -> bool:
+        """Whether the vGPU at *slot* is a virtual function, and no mediated device"""
+        known = (card.card.parents[slot.parent] for card in self.cards.values() if card.has(slot))
+        return any(not parent.mediated for parent in known)
+
     def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
+        """:param instance_uuid: for whom, where it is known: a virtual function does not tell"""
+        if self.is_function(slot):
+            return any(
+                slot.type_id in card.card.parents[slot.parent].made
+                for card in self.cards.values()
+                if card.has(slot)
+            )
         return instance_uuid is not None and device_uuid(instance_uuid, slot) in self.there
 
 
 class VGPUCards:
     """Reads when it is told to, never while a claim waits; ``look`` is what it knows."""
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(
+        self, roots: Roots, device_spec: DeviceSpec, told: division.Told = MappingProxyType({})
+    ) -> None:
+        """:param told: as :func:`nova_gpu.host.division.divided` has it, by earlier services"""
         self._roots = roots
+        self._device_spec = device_spec
+        self._told = told
         self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._read: Look = Look()
@@ -69,8 +87,8 @@ class VGPUCards:
         gpus = {gpu.address: gpu for gpu in found if gpu.address not in whole}
         with self._reading:
             there = frozenset(mdev.devices(self._roots))
-            divided = division.divided(gpus.values(), self._roots)
-            cards, others = _sorted_out(gpus, divided)
+            divided = self._divided(gpus.values())
+            cards, others = vgpu_selection.sorted_out(gpus, divided, self._device_spec, self._roots)
             with self._lock:
                 for address, before in self._read.cards.items():
                     if address not in cards and address not in whole:
@@ -92,23 +110,41 @@ class VGPUCards:
             self._ailments = offers.Ailments({}, dict.fromkeys(self._read.cards, reason))
             self._take_in(self._read.cards, self._read.there)
 
-    def read_again(self, slot: Slot) -> None:
-        """Looks at the card of *slot* alone, where something was made or removed. Raises nothing:
+    def read_again(self, device: Device) -> None:
+        """Looks at the card of *device* alone, where something was made or removed. Raises nothing:
         what is not read stays, and what the kernel then refuses is refused."""
         with self._reading:
             try:
                 there = frozenset(mdev.devices(self._roots))
-                gpus = [each.gpu for each in self.look.cards.values() if each.has(slot)]
-                divided = division.divided(gpus, self._roots)
+                gpus = [each.gpu for each in self.look.cards.values() if each.has(device)]
+                divided = self._divided(gpus)
             except OSError as error:
-                LOG.warning("What else can be made beside vGPU %s is not known: %s", slot, error)
+                LOG.warning("What can be made beside vGPU %s is not known: %s", device, error)
                 return
             with self._lock:
                 cards = dict(self._read.cards)
                 for address, card in divided.items():
-                    if address in cards and (selected := _selected(card)):
+                    if address in cards and (selected := vgpu_selection.selected(card)):
                         cards[address] = dataclasses.replace(cards[address], card=selected)
                 self._take_in(cards, there)
+
+    def names(self, slot: Slot) -> Mapping[str, str]:
+        """What the types of the card of *slot* are called, by id; nothing where its driver goes on
+        telling that."""
+        known = self._told.get(slot.parent, {})
+        return {type_id: facts.name for type_id, facts in known.items() if facts.name}
+
+    def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
+        """:raises OSError: as :func:`nova_gpu.host.division.divided`"""
+        found = division.divided(gpus, self._roots, self._told)
+        news = {
+            address: card.types
+            for card in found.values()
+            for address, parent in card.parents.items()
+            if not parent.mediated
+        }
+        self._told = {**self._told, **news}
+        return found
 
     def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
         """Instances have these, also of cards and types that the host does not have, or does not
@@ -151,37 +187,6 @@ class VGPUCards:
         self._said = now
 
 
-def in_parts(found: Iterable[GPU], roots: Roots) -> dict[PciAddress, DividedCard]:
-    """Those of *found* that nova-compute would give in parts if it was started now, with the types
-    that are offered; but for those that an instance has whole.
-
-    :raises OSError: where the kernel does not tell which mediated devices there are
-    """
-    gpus = {gpu.address: gpu for gpu in found}
-    cards, _ = _sorted_out(gpus, division.divided(gpus.values(), roots))
-    return {address: shared.card for address, shared in cards.items()}
-
-
-def _sorted_out(
-    gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard]
-) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, str]]:
-    """The cards that are given in parts, and why others of *divided* are not given at all"""
-    cards, others = {}, {}
-    for address, card in divided.items():
-        if card.unread:
-            others[address] = card.unread
-        elif reason := _novas_own(card):
-            others[address] = reason
-        elif selected := _selected(card):
-            cards[address] = SharedCard(gpus[address], selected)
-        elif any(parent.made for parent in card.parents.values()):
-            others[address] = (
-                "somebody has made vGPUs of it, of types that [gpu]vgpu_types does not name; "
-                "remove those, or name their type"
-            )
-    return cards, others
-
-
 def _with_slot(known: SharedCard | None, key: GroupKey, slot: Slot) -> SharedCard:
     """The card of *slot*, at which nothing more of its type can be made"""
     if known is None:
@@ -194,32 +199,3 @@ def _with_slot(known: SharedCard | None, key: GroupKey, slot: Slot) -> SharedCar
         for address, parent in known.card.parents.items()
     }
     return dataclasses.replace(known, card=DividedCard(types, parents))
-
-
-def _selected(card: DividedCard) -> DividedCard | None:
-    """*card* with the types that [gpu]vgpu_types names, ``None`` where it has none of those"""
-    patterns = CONF.gpu.vgpu_types
-    types = {
-        type_id: facts
-        for type_id, facts in card.types.items()
-        if any(
-            fnmatch.fnmatchcase(n, each) for n in (type_id, facts.name or "") for each in patterns
-        )
-    }
-    mediated = {a: parent for a, parent in card.parents.items() if parent.mediated}
-    return DividedCard(types, mediated) if types and mediated else None
-
-
-def _novas_own(card: DividedCard) -> str | None:
-    """Why Nova's own driver has it: [devices]enabled_mdev_types, and its [mdev_*] sections"""
-    for type_id in CONF.devices.enabled_mdev_types:
-        section = getattr(CONF, f"mdev_{type_id}", None)
-        addresses = section.device_addresses if section else []
-        if type_id in card.types and (
-            not addresses or any(str(parent) in addresses for parent in card.parents)
-        ):
-            return (
-                f"[devices]enabled_mdev_types names its type {type_id}, so that Nova itself "
-                "divides it; take that out to have it offered"
-            )
-    return None

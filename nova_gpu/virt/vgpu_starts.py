@@ -15,7 +15,7 @@ from nova.virt.libvirt import config as vconfig
 from nova_gpu.core import exception, names, vgpu_held
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
-from nova_gpu.virt import flavors, guest_mdev
+from nova_gpu.virt import flavors, guest_vgpus
 
 if TYPE_CHECKING:
     from nova_gpu.virt.host_gpus import HostGPUs
@@ -54,7 +54,8 @@ def compare(instance: objects.Instance, found: Held) -> None:
 def add(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
     """:raises DeviceUnavailable: where one of them cannot be given now"""
     if slots := [slot for _, slot in held(gpus, instance)]:
-        guest_mdev.add_vgpus(guest, instance.uuid, slots)
+        functions = [slot for slot in slots if gpus.vgpus.cards.look.is_function(slot)]
+        guest_vgpus.add_vgpus(guest, instance.uuid, slots, functions)
 
 
 # What Nova's own driver is to leave alone
@@ -81,7 +82,7 @@ def of_others(
     """
     if instance is None or not assigned or not gpus.vgpus:
         return assigned
-    ours = guest_mdev.uuids(instance.uuid, _known(gpus, instance))
+    ours = guest_vgpus.uuids(instance.uuid, _known(gpus, instance))
     return {uuid: guest for uuid, guest in assigned.items() if uuid not in ours}
 
 

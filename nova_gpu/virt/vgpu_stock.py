@@ -75,8 +75,8 @@ class VGPUStock:
         counted: Collection[Slot],
     ) -> Iterator[Room]:
         """As Placement counts: what nobody has that it knows is reserved."""
-        pending = self._pending(taken)
-        for card in cards:
+        pending, named = self._pending(taken), self._occupancy.taken()
+        for card in (each.without(named) for each in cards):
             room = card.room(type_id, taken, pending)
             own = sum(card.has(slot) and slot.type_id == type_id for slot in counted)
             yield Room(max(room.total, own), own, room.free)
@@ -107,9 +107,8 @@ class VGPUStock:
         pending = self._pending(slots)
         free = {
             slot
-            for address, card in group.cards.items()
-            if address not in taken
-            for slot in card.free_slots(group.facts.id, slots, pending)
+            for card in group.cards.values()
+            for slot in card.without(taken).free_slots(group.facts.id, slots, pending)
         }
         return frozenset(free & set(addresses))
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import pathlib
+import itertools
 from collections.abc import Collection, Iterable
 
 from nova import objects
@@ -12,11 +12,11 @@ from oslo_log import log as logging
 import nova_gpu.privsep.vgpu
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
-from nova_gpu.host.roots import Roots
-from nova_gpu.virt import vgpu_cards, vgpu_stock
+from nova_gpu.host import division, sriov
+from nova_gpu.virt import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.made_vgpus import MadeVGPUs
 from nova_gpu.virt.occupancy import Occupancy
 
@@ -24,13 +24,11 @@ LOG = logging.getLogger(__name__)
 
 
 class VGPUs:
-    """:param folder: where it is noted what was made"""
-
-    def __init__(self, roots: Roots, folder: pathlib.Path, occupancy: Occupancy) -> None:
-        self._roots = roots
+    def __init__(self, looked: survey.Survey, occupancy: Occupancy) -> None:
+        self._roots = looked.roots
         self._occupancy = occupancy
-        self._made = MadeVGPUs(folder)
-        self.cards = vgpu_cards.VGPUCards(roots)
+        self._made = MadeVGPUs(looked.vgpus)
+        self.cards = vgpu_cards.VGPUCards(self._roots, looked.device_spec, self._told())
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, occupancy)
         # What an earlier service has made may be nobody's by now.
         occupancy.was_used(self._made.instances())
@@ -39,11 +37,23 @@ class VGPUs:
         """Whether this host has any, or had"""
         return bool(self.cards.look.groups or self.stock.provider_uuids or self._made.instances())
 
+    def _told(self) -> division.Told:
+        """What earlier services were told of the types of cards that are in use"""
+        return {
+            slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
+            for slot, names in self._made.told().items()
+        }
+
     def keys(self) -> list[GroupKey]:
         """The groups, and those in which their cards would be whole"""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
         keys = [GroupKey(each.vendor_id, each.product_id, DeliveryMode.PCI) for each in whole]
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
+
+    def functions(self) -> frozenset[PciAddress]:
+        """Those that vGPUs are made at, or that are vGPUs themselves"""
+        parents = (each.card.parents for each in self.cards.look.cards.values())
+        return frozenset(itertools.chain.from_iterable(parents))
 
     def held(self, resources: Iterable[objects.Resource] | None) -> list[tuple[VGPUGroup, Slot]]:
         """What *resources* have of this host, by slot.
@@ -83,17 +93,16 @@ class VGPUs:
         :raises DeviceUnavailable: where one cannot be made now
         """
         for slot in slots:
-            if self.cards.look.is_made(slot, self._made.instances().get(slot)):
-                other = self._made.instances()[slot]
-                if other != instance_uuid:
-                    raise exception.DeviceUnavailable(
-                        str(slot),
-                        "the vGPU of an instance that is gone is still there",
-                        "see why it was not removed in nova-compute's log",
-                        other,
-                    )
+            other = self._made.instances().get(slot)
+            if other not in (None, instance_uuid) and self.cards.look.is_made(slot, other):
+                raise exception.DeviceUnavailable(
+                    str(slot),
+                    "the vGPU of an instance that is gone is still there",
+                    "see why it was not removed in nova-compute's log",
+                    other,
+                )
             try:
-                self._made.add(slot, instance_uuid)
+                self._made.add(slot, instance_uuid, self.cards.names(slot))
                 nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
             except OSError as error:
                 raise exception.DeviceUnavailable(
@@ -121,21 +130,24 @@ class VGPUs:
 
         :param instance_uuid: who had them, where that is known
         """
-        for slot in devices:
-            if isinstance(slot, Slot):
-                self._release(slot, instance_uuid or self._made.instances().get(slot))
+        functions = self.functions()
+        for each in devices:
+            if isinstance(each, Slot):
+                self._release(each, instance_uuid or self._made.instances().get(each))
+            elif each in functions:  # it was in somebody else's domain
+                self._release(each, None)
 
-    def _release(self, slot: Slot, instance_uuid: str | None) -> None:
+    def _release(self, device: Device, instance_uuid: str | None) -> None:
         try:
-            with self._occupancy.clean(slot):
-                if instance_uuid is not None:
-                    nova_gpu.privsep.vgpu.remove(str(slot), instance_uuid)
-                    self._made.remove(slot, instance_uuid)
-                self.cards.read_again(slot)
-                self._occupancy.cleaned(slot)
+            with self._occupancy.clean(device):
+                if isinstance(device, Slot) and instance_uuid is not None:
+                    nova_gpu.privsep.vgpu.remove(str(device), instance_uuid)
+                    self._made.remove(device, instance_uuid)
+                self.cards.read_again(device)
+                self._occupancy.cleaned(device)
         except exception.DeviceUnavailable:
             return  # another guest has it, or it is being removed already
         except Exception as error:  # also what privsep itself may raise
-            LOG.error("vGPU %s is kept from instances until it is removed: %s", slot, error)
+            LOG.error("vGPU %s is kept from instances until it is removed: %s", device, error)
         else:
-            LOG.info("vGPU %s is free", slot)
+            LOG.info("vGPU %s is free", device)

@@ -22,12 +22,15 @@ def slots(address: str, number: int, *numbers: int) -> list[str]:
 class DividedServersTestBase(kvm.KVMServersTestBase):
     """``kernels[name]`` makes and removes the mediated devices of a host."""
 
+    MACHINE = "grid-2"
+    PRODUCT = "10de_1bb3"
+
     def setUp(self) -> None:
-        self.kernels: dict[str, dividing_kernel.DividingKernel] = {}
+        self.kernels: dict[str, Any] = {}
         super().setUp()
 
-    def start_host(self, name: str = "host1", machine: str = "grid-2", **kwargs: Any) -> None:
-        super().start_host(name, machine, **kwargs)
+    def start_host(self, name: str = "host1", machine: str = "", **kwargs: Any) -> None:
+        super().start_host(name, machine or self.MACHINE, **kwargs)
 
     def prepare(self, host: hosts.Host) -> None:
         for address in (FIRST, SECOND):
@@ -74,7 +77,7 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
         providers = self.placement.get(url, version="1.14").body["resource_providers"]
         found = {}
         for each in providers:
-            if match := re.search(r"_gpu_10de_1bb3_vgpu_nvidia-(\d+)$", each["name"]):
+            if match := re.search(rf"_gpu_{self.PRODUCT}_vgpu_nvidia-(\d+)$", each["name"]):
                 inventory = self._get_provider_inventory(each["uuid"])["VGPU"]
                 used = self._get_provider_usages(each["uuid"])["VGPU"]
                 found[int(match[1])] = (inventory["total"], inventory["reserved"], used)

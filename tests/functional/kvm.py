@@ -48,7 +48,7 @@ class KVMServersTestBase(base.GPUServersTestBase):
         by_port: dict[str, list[str]] = {}
         for hostdev in domain.findall("devices/hostdev[@type='pci']"):
             if (place := hostdev.find("address")) is not None:
-                by_port.setdefault(place.get("bus"), []).append(_address(hostdev))
+                by_port.setdefault(place.get("bus"), []).append(address(hostdev))
         ports = domain.xpath("devices/controller[@model='pcie-root-port']/@index")
         own = [int(port, 16) for port in by_port]
         self.assertEqual(list(range(1, len(own) + 1)), own)
@@ -72,7 +72,8 @@ class KVMServersTestBase(base.GPUServersTestBase):
         return sorted(map(str, former_drivers.recorded(folder)))
 
 
-def _address(hostdev: Any) -> str:
+def address(hostdev: Any) -> str:
+    """Of what the domain names"""
     source = hostdev.find("source/address")
     parts = [int(source.get(part), 16) for part in ("domain", "bus", "slot", "function")]
     return str(model.PciAddress(*parts))

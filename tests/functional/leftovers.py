@@ -87,6 +87,9 @@ class LeavesNothing:
                 yield "quarantine", f"{name}: {each}"
             for each in sorted(mdev.devices(self.hosts[name].roots)):
                 yield "vgpu", f"{each} of {name}"
+            for path in sorted(self.hosts[name].devices.glob("*/nvidia/current_vgpu_type")):
+                if (number := path.read_text().strip()) != "0":
+                    yield "vgpu", f"the type {number} of {path.parent.parent.name} of {name}"
             occupancy = compute.driver._gpus._occupancy
             for address in sorted(map(str, occupancy.taken() | occupancy.used())):
                 yield "hold", f"{name} keeps {address} for a guest, or has to clean it"

@@ -116,6 +116,14 @@ class ProfilesTest(unittest.TestCase):
             with self.subTest(type_id):
                 self.assertEqual(Room(count, 0, count), vgpu_room.room(card, type_id))
 
+    def test_one_function_is_one_vgpu(self) -> None:
+        card = DividedCard(L40S, {FUNCTIONS[0]: Parent(False, dict.fromkeys(L40S, 1), {})})
+        self.assertEqual(Room(1, 0, 1), vgpu_room.room(card, "nvidia-1147"))
+
+    def test_fewer_functions_than_a_card_carries_take_no_more_of_it(self) -> None:
+        card = profiled(L40S, list(L40S), "nvidia-1155")
+        self.assertEqual(5, vgpu_room.room(card, "nvidia-1147").free)
+
     def test_slices_of_a_mig_card_bind_where_memory_does_not(self) -> None:
         types = {**H200_MIG, "nvidia-1": VGPUType("nvidia-1", memory_mib=1024, slices=4)}
         card = profiled(types, list(types))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from types import MappingProxyType
 
 import fixtures
 from oslotest import base
@@ -21,10 +22,12 @@ class TestDivided(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu.host.division"))
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
+    told: division.Told = MappingProxyType({})
+
     def divided(self) -> dict[str, values.DividedCard]:
         chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])
         cards = discovery.discover(self.host.roots, chosen, {}, dict)
-        found = division.divided(cards, self.host.roots)
+        found = division.divided(cards, self.host.roots, self.told)
         return {str(address): card for address, card in found.items()}
 
     def test_no_card_that_cannot_be_divided(self) -> None:
@@ -80,6 +83,19 @@ class TestDivided(base.BaseTestCase):
         (function,) = vgpu.add_functions(self.host, TWO, 1)
         vgpu.set_profiles(self.host, function, {}, current=1156)
         self.assertEqual({"nvidia-1156": values.VGPUType("nvidia-1156")}, self.divided()[TWO].types)
+        types = {each: values.VGPUType(each, "told") for each in ("nvidia-1155", "nvidia-1156")}
+        self.told = {PciAddress.parse(function): types}
+        self.assertEqual(types, self.divided()[TWO].types)
+
+    def test_what_was_told_before_beside_a_card_that_tells_it_still(self) -> None:
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "26b9", totalvfs=1)
+            (function,) = vgpu.add_functions(self.host, address, 1)
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+        types = self.divided()[TWO].types
+        vgpu.set_profiles(self.host, function, {}, current=1156)
+        self.told = {PciAddress.parse(function): types}
+        self.assertEqual(types, self.divided()[TWO].types)
 
     def test_types_that_no_guest_takes(self) -> None:
         self.host.add_gpu(ONE, "10de", "1bb3")

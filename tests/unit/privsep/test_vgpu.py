@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from unittest import mock
 
 import fixtures
 import nova.privsep
@@ -137,6 +138,20 @@ class TestProfiles(VGPUTestCase):
         self.assertIn("nvidia-1156", error.reason)
         nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
         self.assertEqual("1156", self.current())
+
+    def test_a_driver_that_says_nothing(self) -> None:
+        slot = f"{self.function}/nvidia-1147/0"
+        with mock.patch("nova_gpu.host.slots._write"):
+            error = self.assertRaises(
+                exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+            )
+        self.assertIn("gave the function no type", error.reason)
+        nova_gpu.privsep.vgpu.make(slot, INSTANCE)
+        with mock.patch("nova_gpu.host.slots._write"):
+            failed = self.assertRaises(
+                exception.NotClean, nova_gpu.privsep.vgpu.remove, slot, INSTANCE
+            )
+        self.assertIn("left the function its type", failed.reason)
 
     def test_of_another_driver(self) -> None:
         self.assertRaises(

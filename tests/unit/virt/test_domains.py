@@ -9,6 +9,7 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.virt import domains
 from tests.fixtures import cards
 
@@ -74,6 +75,20 @@ class GPUsInTest(unittest.TestCase):
         ours = domains.GuestMetaGPUs((A,)).to_xml()
         devices = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
         self.assertNames([A, C], domain(devices, ours))
+
+    def test_a_virtual_function_is_the_vgpu_that_the_metadata_says(self) -> None:
+        vf, other = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
+        parts = domains.Parts({}, {vf: vf, other: other})
+        slot = Slot(vf, "nvidia-1155", 0)
+        metadata = f"<g:gpus xmlns:g='{domains.NAMESPACE}'><g:gpu address='{slot}'/></g:gpus>"
+        devices = [
+            f"<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0x0000' "
+            f"bus='0x3b' slot='0x00' function='0x{each.function}'/></source></hostdev>"
+            for each in (vf, other)
+        ]
+        self.assertEqual({slot}, domains.gpus_in(domain(devices[0], metadata), parts))
+        self.assertEqual({slot, other}, domains.gpus_in(domain("".join(devices), metadata), parts))
+        self.assertEqual({vf}, domains.gpus_in(domain(devices[0]), parts))
 
     def test_others_metadata(self) -> None:
         theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"

@@ -37,6 +37,18 @@ class TestMadeVGPUs(base.BaseTestCase):
         self.assertEqual({SECOND: ANOTHER}, made.instances())
         self.assertEqual({SECOND: ANOTHER}, MadeVGPUs(self.folder).instances())
 
+    def test_what_the_types_are_called(self) -> None:
+        names = {"nvidia-1155": "NVIDIA L40S-24Q", "nvidia-1156": "NVIDIA L40S-48Q"}
+        made = MadeVGPUs(self.folder)
+        made.add(FIRST, INSTANCE, names)
+        made.add(SECOND, ANOTHER)
+        self.assertEqual({FIRST: names, SECOND: {}}, MadeVGPUs(self.folder).told())
+        (path,) = self.folder.glob(f"{INSTANCE}*")
+        for text in ("{", "[]", '{"../x": "y", "nvidia-1": 2}', "[" * 100_000):
+            path.write_text(text)
+            self.assertEqual({FIRST: {}, SECOND: {}}, MadeVGPUs(self.folder).told())
+            self.assertEqual({FIRST: INSTANCE, SECOND: ANOTHER}, MadeVGPUs(self.folder).instances())
+
     def test_other_files(self) -> None:
         made = MadeVGPUs(self.folder)
         made.add(FIRST, INSTANCE)

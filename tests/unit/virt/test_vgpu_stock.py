@@ -21,7 +21,7 @@ from nova_gpu.core import vgpu as values
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import discovery, selection
-from nova_gpu.virt import made_vgpus, occupancy, offer, vgpu_cards, vgpu_stock
+from nova_gpu.virt import made_vgpus, occupancy, offer, pci_aliases, vgpu_cards, vgpu_stock
 from nova_gpu.virt.records import Records
 from tests.fixtures import hosts, vgpu
 
@@ -41,13 +41,16 @@ class StockTestCase(base.BaseTestCase):
         for address in ADDRESSES:
             self.host.add_gpu(address, "10de", "1bb3")
             vgpu.add_types(self.host, address, vgpu.TESLA_P4)
-        self.cards = vgpu_cards.VGPUCards(self.host.roots)
+        self.cards = self.new_cards()
         self.noted = occupancy.Occupancy()
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
         self.stock = vgpu_stock.VGPUStock(self.cards, self.made, self.noted)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
+
+    def new_cards(self) -> vgpu_cards.VGPUCards:
+        return vgpu_cards.VGPUCards(self.host.roots, pci_aliases.DeviceSpec(()))
 
     def found(self) -> tuple[GPU, ...]:
         selected = selection.Selection.parse(["10de"], [], [])
@@ -134,7 +137,7 @@ class TestStock(StockTestCase):
         self.publish()
         self.assertEqual((12, 3), self.inventory(64))
         self.tracker._check_resources(None)
-        fresh = vgpu_cards.VGPUCards(self.host.roots)
+        fresh = self.new_cards()
         self.cards.look, self.cards._read = fresh.look, fresh._read  # as after a restart
         self.look()
         self.publish()

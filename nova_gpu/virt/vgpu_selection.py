@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cards are given in parts, and in which, as the options and the host have it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterable, Mapping
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import vgpu_room
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu import DividedCard
+from nova_gpu.core.vgpu_group import SharedCard
+from nova_gpu.host import division, sysfs, vfio
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.pci_aliases import DeviceSpec
+
+
+def sorted_out(
+    gpus: Mapping[PciAddress, GPU],
+    divided: Mapping[PciAddress, DividedCard],
+    device_spec: DeviceSpec,
+    roots: Roots,
+) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, str]]:
+    """The cards that are given in parts, and why others of *divided* are not given at all."""
+    cards, others = {}, {}
+    for address, card in divided.items():
+        if reason := card.unread or _novas_own(card):
+            others[address] = reason
+        elif part := selected(card):
+            if reason := _obstacle(part, device_spec, roots):
+                others[address] = reason
+            else:
+                cards[address] = SharedCard(gpus[address], part)
+        elif any(parent.made for parent in card.parents.values()):
+            others[address] = (
+                "somebody has made vGPUs of it, of types that [gpu]vgpu_types does not name; "
+                "remove those, or name their type"
+            )
+    return cards, others
+
+
+def in_parts(
+    found: Iterable[GPU], device_spec: DeviceSpec, roots: Roots
+) -> dict[PciAddress, DividedCard]:
+    """Those of *found* that nova-compute would give in parts if it was started now, with the types
+    that are offered; but for those that an instance has whole.
+
+    :raises OSError: where the kernel does not tell which mediated devices there are
+    """
+    gpus = {gpu.address: gpu for gpu in found}
+    cards, _ = sorted_out(gpus, division.divided(gpus.values(), roots), device_spec, roots)
+    return {address: shared.card for address, shared in cards.items()}
+
+
+def selected(card: DividedCard) -> DividedCard | None:
+    """*card* with the types that [gpu]vgpu_types names, ``None`` where it has none of those.
+
+    How many of each it carries may only be seen beside the others, so that it is told here.
+    """
+    patterns = CONF.gpu.vgpu_types
+    types = {
+        type_id: dataclasses.replace(facts, per_card=vgpu_room.carried(card, type_id))
+        for type_id, facts in card.types.items()
+        if any(
+            fnmatch.fnmatchcase(n, each) for n in (type_id, facts.name or "") for each in patterns
+        )
+    }
+    return dataclasses.replace(card, types=types) if types else None
+
+
+def _novas_own(card: DividedCard) -> str | None:
+    """Why Nova's own driver has it: [devices]enabled_mdev_types, and its [mdev_*] sections"""
+    mediating = {str(address) for address, parent in card.parents.items() if parent.mediated}
+    for type_id in CONF.devices.enabled_mdev_types:
+        section = getattr(CONF, f"mdev_{type_id}", None)
+        addresses = section.device_addresses if section else []
+        if type_id in card.types and (mediating & {*addresses} if addresses else mediating):
+            return (
+                f"[devices]enabled_mdev_types names its type {type_id}, so that Nova itself "
+                "divides it; take that out to have it offered"
+            )
+    return None
+
+
+def _obstacle(card: DividedCard, device_spec: DeviceSpec, roots: Roots) -> str | None:
+    """Why guests cannot have those of its functions that are vGPUs themselves"""
+    functions = [address for address, parent in card.parents.items() if not parent.mediated]
+    try:
+        if functions and sysfs.link(vfio.device(functions[0], roots), "iommu_group") is None:
+            return (
+                f"its virtual function {functions[0]} is in no IOMMU group; turn on VT-d or AMD-Vi "
+                "in the firmware and boot with what nova-gpu host prepare prints"
+            )
+        return device_spec.obstacle_of(functions, roots)
+    except (OSError, ValueError) as error:
+        return f"the host does not tell about it: {error}; see the kernel's log about it"

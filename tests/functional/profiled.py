@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cloud of KVM hosts, with cards whose virtual functions have vGPU types and no mdev."""
+
+from __future__ import annotations
+
+from nova_gpu.core import vgpu as values
+from tests.fixtures import hosts, profiling_kernel, vgpu
+from tests.functional import divided, kvm
+from tests.functional.base import Server
+
+WHOLE = divided.WHOLE
+# The functions of the two cards
+FIRST = [f"0000:3b:00.{each}" for each in range(4, 8)]
+SECOND = [f"0000:af:00.{each}" for each in range(4, 8)]
+
+
+def slots(number: int, *functions: str) -> list[str]:
+    """Of the type with that number of NVIDIA's"""
+    return [f"{each}/nvidia-{number}/0" for each in functions]
+
+
+class ProfiledServersTestBase(divided.DividedServersTestBase):
+    """``kernels[name]`` gives the functions of a host their types."""
+
+    MACHINE = "l40s-2"
+    PRODUCT = "10de_26b9"
+
+    def prepare(self, host: hosts.Host) -> None:
+        self.kernels[f"host{len(self.kernels) + 1}"] = self.useFixture(
+            profiling_kernel.ProfilingKernel(host, vgpu.L40S)
+        )
+
+    def assertVGPUs(self, server: Server, expected: list[str], host: str = "host1") -> None:
+        """Nova's database, the guest's XML, the kernel and Placement say the same."""
+        self.assertEqual("ACTIVE", self._show_server(server)["status"])
+        self.assertEqual(sorted(expected), self.recorded(server))
+        places = [values.Slot.parse(each) for each in expected]
+        domain = self.domain(server, host)
+        functions = domain.xpath("devices/hostdev[@type='pci'][not(address)]")
+        self.assertEqual(
+            sorted(str(each.parent) for each in places), sorted(map(kvm.address, functions))
+        )
+        self.assertEqual({"no"} if places else set(), {each.get("managed") for each in functions})
+        for place in places:
+            self.assertEqual(place.type_id, f"nvidia-{self.kernels[host].made[str(place.parent)]}")
+            driver = self.hosts[host].path(str(place.parent)) / "driver"
+            self.assertEqual("nvidia", driver.resolve().name)
+        self.assertEqual({host: len(expected)} if expected else {}, self.allocated_vgpus(server))

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual functions with a vGPU type and no mediated device, from the provider tree to the guest
+and back."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import uuid
+
+from lxml import etree
+
+from tests.functional import profiled
+from tests.functional.base import Server
+from tests.functional.profiled import FIRST, SECOND, WHOLE, slots
+
+EMPTY = {1145: (8, 0, 0), 1147: (8, 0, 0), 1155: (4, 0, 0), 1156: (2, 0, 0)}
+
+
+class RoadTest(profiled.ProfiledServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+
+    def test_there_and_back(self) -> None:
+        self.assertEqual(EMPTY, self.inventories())
+        self.assertInventory(total=1)  # the card that has no functions
+        one = self.boot(self.of_type(1155))
+        self.assertVGPUs(one, slots(1155, FIRST[0]))
+        self.assertEqual([], self.rendered(one))
+        two = self.boot(self.flavor(vgpus="= 2", vgpu_type="NVIDIA L40S-24Q"))
+        self.assertVGPUs(two, slots(1155, FIRST[1], SECOND[0]))
+        self.period()
+        # The driver makes vGPUs of one type at the functions of a card.
+        taken = {1145: (8, 8, 0), 1147: (8, 8, 0), 1155: (4, 0, 3), 1156: (2, 2, 0)}
+        self.assertEqual(taken, self.inventories())
+        # A card of which the driver names no type any more, and another service
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual(taken, self.inventories())
+        whole = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(whole, [WHOLE])
+        for server in (one, two, whole):
+            self._delete_server(server)
+        self.assertEqual({}, self.kernels["host1"].made)
+        self.period()
+        self.assertEqual(EMPTY, self.inventories())
+        for number in (1156, 1147, 1155):  # round after round, of other types
+            server = self.boot(self.of_type(number))
+            self.assertVGPUs(server, slots(number, FIRST[0]))
+            self._delete_server(server)
+            self.assertEqual({}, self.kernels["host1"].made)
+            self.period()
+        self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
+
+    def test_what_becomes_of_the_guest(self) -> None:
+        kernel = self.kernels["host1"]
+        self.flags(vgpu_order="breadth_first", group="gpu")
+        server, mine = self.boot(self.of_type(1155, 2)), slots(1155, FIRST[0], SECOND[0])
+        self.assertVGPUs(server, mine)
+        self._reboot_server(server, hard=True)
+        self.assertVGPUs(server, mine)
+        self.assertEqual(2, len(kernel.done))  # nothing was set twice
+        self._stop_server(server)
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual(2, len(kernel.made))
+        other = self.boot(self.of_type(1155))
+        self.assertVGPUs(other, slots(1155, FIRST[1]))
+        self._start_server(server)
+        self.assertVGPUs(server, mine)
+        # A host boot: no function has a type, and they have before anybody else has their room.
+        self._stop_server(server)
+        kernel.forget_all()
+        self.restart_host("host1")
+        self.assertEqual(3, len(kernel.made))
+        self._start_server(server)
+        self.assertVGPUs(server, mine)
+        said = self.refused({"suspend": None}, server)
+        self.assertIn(f"the state of GPU {', '.join(mine)} cannot be saved", said[0])
+        self._delete_server(server)
+        self._delete_server(other)
+        self.assertEqual({}, kernel.made)
+
+    def test_moves(self) -> None:
+        self.start_host("host2")
+        server = self.boot(self.of_type(1155))
+        host = self._show_server(server)["OS-EXT-SRV-ATTR:host"]
+        there = {"host1": "host2", "host2": "host1"}[host]
+        self._resize_server(server, self.of_type(1147, 2))
+        self.assertEqual(1, len(self.kernels[host].made))
+        self._revert_resize(server)
+        self.period(there)
+        self.assertEqual({}, self.kernels[there].made)
+        self.assertVGPUs(server, slots(1155, FIRST[0]), host)
+        self._resize_server(server, self.of_type(1147, 2))
+        self.confirm(server, host)
+        self.assertEqual({}, self.kernels[host].made)
+        self.assertVGPUs(server, slots(1147, *FIRST[:2]), there)
+
+
+class RefusalsTest(profiled.ProfiledServersTestBase):
+    def test_a_driver_that_gives_none(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        self.kernels["host1"].refused |= {*FIRST, *SECOND}
+        servers = [self.boot(self.of_type(1156)) for _ in range(2)]
+        for server, function in zip(servers, (FIRST[0], SECOND[0]), strict=True):
+            self.assertVGPUs(server, slots(1156, function), "host2")
+
+    def test_somebody_elses(self) -> None:
+        """A type that somebody has given, and a function in a domain that is no instance."""
+        self.start_host("host1")
+        host = self.hosts["host1"]
+        (host.path(FIRST[0]) / "nvidia/current_vgpu_type").write_text("1155\n")
+        self.kernels["host1"]._tell("0000:3b:00.0")
+        self.period()
+        server = self.boot(self.of_type(1147))
+        self.assertVGPUs(server, slots(1147, SECOND[0]))
+        connection = self.computes["host1"].driver._host.get_connection()
+        domain = connection.defineXML(self._strangers(server))
+        self.period()
+        self.assertEqual((4, 3, 0), self.inventories()[1155])
+        self.assertIn(f"GPU {FIRST[1]} is kept from instances", self.stdlog.logger.output)
+        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[2]))
+        domain.undefine()
+        self.leaves = dict.fromkeys(("vgpu", "reserved"), "somebody else has given one its type")
+
+    def _strangers(self, server: Server) -> str:
+        """A domain that has another function, as somebody would write it"""
+        domain = self.domain(server)
+        domain.find("uuid").text, domain.find("name").text = str(uuid.uuid4()), "stranger"
+        domain.remove(domain.find("metadata"))
+        source = domain.find("devices/hostdev[@type='pci']/source/address")
+        source.set("bus", "0x3b")
+        source.set("function", "0x5")
+        return str(etree.tostring(domain, encoding="unicode"))
+
+    def test_what_stands_in_the_way(self) -> None:
+        device_spec = ['{"vendor_id": "10de", "product_id": "26b9", "managed": "no"}']
+        self.flags(device_spec=device_spec, group="pci")
+        self.start_host("host1")
+        self.assertEqual({}, self.inventories())
+        self.assertIn("has Nova give 0000:3b:00.4 to instances", self.stdlog.logger.output)
+
+    def test_whole_by_option(self) -> None:
+        """With functions it is given to nobody."""
+        self.flags(vgpu_types=[], group="gpu")
+        self.start_host("host1")
+        self.assertEqual({}, self.inventories())
+        self.assertInventory(total=1)
+        self.assertIn("it has 4 SR-IOV virtual functions", self.stdlog.logger.output)
+
+
+class ManyTest(profiled.ProfiledServersTestBase):
+    CAST_AS_CALL = False
+
+    def test_twelve_at_once_share_none(self) -> None:
+        """Of which there is room for eight."""
+        self.flags(instances=-1, cores=-1, ram=-1, group="quota")
+        self.start_host()
+        flavor = self.of_type(1147)
+        requests = [self._build_server(flavor_id=flavor, networks="none") for _ in range(12)]
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            servers = list(pool.map(lambda r: self.api.post_server({"server": r}), requests))
+        self._wait_for_assert(lambda: self.assertTrue(self._are_settled(servers)), 240, 0.5)
+        active = [each for each in servers if self._show_server(each)["status"] == "ACTIVE"]
+        held = [slot for server in active for slot in self.recorded(server)]
+        self.assertEqual(sorted(slots(1147, *FIRST, *SECOND)), sorted(held))
+        self.assertEqual(8, len(self.kernels["host1"].made))
+        for server in servers:
+            self.api.delete_server(server["id"])
+        self._wait_for_assert(lambda: self.assertEqual([], self._servers()), 240, 0.5)
+        self.assertEqual({}, self.kernels["host1"].made)
+
+    def _are_settled(self, servers: list[Server]) -> bool:
+        return all(self._show_server(each)["status"] in ("ACTIVE", "ERROR") for each in servers)
