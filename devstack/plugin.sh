@@ -22,8 +22,8 @@ function configure_nova_gpu {
         iniset_multiline "$NOVA_CONF" filter_scheduler available_filters \
             nova.scheduler.filters.all_filters nova_gpu.scheduler.filters.GPUFilter
         iniset "$NOVA_CONF" filter_scheduler enabled_filters "$NOVA_FILTERS,GPUFilter"
-        iniset_multiline "$NOVA_CONF" filter_scheduler weight_classes \
-            nova.scheduler.weights.all_weighers nova_gpu.scheduler.weights.GPUWeigher
+        iniset "$NOVA_CONF" filter_scheduler weight_classes \
+            nova.scheduler.weights.all_weighers,nova_gpu.scheduler.weights.GPUWeigher
     fi
 }
 

@@ -23,7 +23,7 @@ _ELSEWHERE = "Looked at on controllers, which have [api_database]connection."
 
 
 _FILTER = "nova_gpu.scheduler.filters.GPUFilter"
-_ALL_FILTERS = "nova_gpu.scheduler.filters.all_filters"
+_WEIGHER = "nova_gpu.scheduler.weights.GPUWeigher"
 # Nova 2025.2, 2026.1 and 2026.2
 _RELEASES = range(32, 35)
 _MOST_SHOWN = 20
@@ -50,7 +50,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_filter(self) -> upgradecheck.Result:
-        available = {*CONF.filter_scheduler.available_filters} & {_FILTER, _ALL_FILTERS}
+        available = _FILTER in CONF.filter_scheduler.available_filters
         enabled = "GPUFilter" in CONF.filter_scheduler.enabled_filters
         if available and enabled:
             return _Result(upgradecheck.Code.SUCCESS)
@@ -65,6 +65,17 @@ class Checks(upgradecheck.UpgradeCommands):
                 upgradecheck.Code.WARNING, f"Without GPUFilter no flavor's words are read: {told}."
             )
         return _Result(upgradecheck.Code.SUCCESS, f"Not a controller's options. {told}.")
+
+    def _check_weighers(self) -> upgradecheck.Result:
+        """Of several lines of this option only the last counts."""
+        if CONF.filter_scheduler.weight_classes != [_WEIGHER]:
+            return _Result(upgradecheck.Code.SUCCESS)
+        return _Result(
+            upgradecheck.Code.WARNING,
+            "None of Nova's own weighers is left, so that hosts without GPUs are not told apart; "
+            "in one line: [filter_scheduler]weight_classes = "
+            f"nova.scheduler.weights.all_weighers,{_WEIGHER}.",
+        )
 
     def _check_owners(self) -> upgradecheck.Result:
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
@@ -163,6 +174,7 @@ class Checks(upgradecheck.UpgradeCommands):
         ("Guests have PCI Express", _check_machine_type),
         ("Cards have one owner", _check_owners),
         ("Scheduler reads flavors", _check_filter),
+        ("Nova's weighers are kept", _check_weighers),
         ("Flavors are right", _check_flavors),
         ("Hosts are of one version", _check_hosts),
     )

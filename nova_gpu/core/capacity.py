@@ -72,6 +72,12 @@ def answers(
     return sorted(found, key=lambda each: (-each.instances, each.host))
 
 
+def could_boot(answers: Iterable[Answer]) -> tuple[int, int]:
+    """How many instances, and on how many hosts"""
+    able = [each.instances for each in answers if each.instances]
+    return sum(able), len(able)
+
+
 def _answer(
     asked: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
 ) -> Answer:

@@ -174,3 +174,5 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     if line := sys.stdin.readline():
         print(json.dumps(main(json.loads(line))), flush=True)
+        # A guest waits for its end, of which the interpreter's clearing up is the longer part.
+        os._exit(0)

@@ -9,7 +9,8 @@ from typing import Any
 
 from osc_lib.command import command
 
-from nova_gpu.osc import hosts, query, rest
+from nova_gpu.core import capacity
+from nova_gpu.osc import flavors, hosts, query
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
 
@@ -30,13 +31,9 @@ class ShowCapacity(command.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.app.client_manager.sdk_connection
-        with rest.clean_refusals("Nova"):
-            flavor = connection.compute.find_flavor(
-                parsed_args.flavor, ignore_missing=False, get_extra_specs=True
-            )
+        (flavor,) = flavors.read(connection, [parsed_args.flavor])
         answers = hosts.answers(connection, query.Size.of(flavor), flavor.extra_specs or {})
-        total = sum(each.instances for each in answers)
-        able = sum(each.instances > 0 for each in answers)
+        total, able = capacity.could_boot(answers)
         # Beside the table, whose machine-readable forms have no place for it.
         print(
             f"{flavor.name}: {total} could boot now, on {able} of {len(answers)} hosts with GPUs.",

@@ -9,8 +9,8 @@ from typing import Any
 
 from osc_lib.command import command
 
-from nova_gpu.core import exception, mistakes, request, wanted
-from nova_gpu.osc import rest
+from nova_gpu.core import exception, mistakes
+from nova_gpu.osc import flavors
 from nova_gpu.osc.lines import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
@@ -40,13 +40,13 @@ class CheckFlavor(command.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         rows = []
-        compute = self.app.client_manager.sdk_connection.compute
-        for flavor in _flavors(compute, parsed_args.flavors):
+        connection = self.app.client_manager.sdk_connection
+        for flavor in flavors.read(connection, parsed_args.flavors):
             specs = flavor.extra_specs or {}
             found = [*mistakes.mistakes(specs), *_novas(specs)]
             asks_for, counted = _described(specs)
             if parsed_args.flavors or found or asks_for:
-                rows.append((flavor.name, asks_for or "no GPU", counted, Lines(found)))
+                rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(found)))
             self._found_mistakes |= bool(found)
         return _COLUMNS, rows
 
@@ -54,23 +54,15 @@ class CheckFlavor(command.Lister):
         return super().run(parsed_args) or int(self._found_mistakes)
 
 
-def _flavors(compute: Any, named: Sequence[str]) -> Iterator[Any]:
-    with rest.clean_refusals("Nova"):
-        if not named:
-            yield from compute.flavors(details=True, is_public=None, get_extra_specs=True)
-        for name in named:
-            yield compute.find_flavor(name, ignore_missing=False, get_extra_specs=True)
-
-
 def _described(specs: Mapping[str, str]) -> tuple[str, str]:
     """What it asks for, and whether quota counts it."""
     try:
-        asked = request.parse(specs)
+        asked = flavors.requests(specs)
     except exception.InvalidExtraSpec:
         return _UNREADABLE, ""
-    if asked is None:
+    if not asked:
         return "", ""
-    return wanted.all_of(asked), "yes" if asked.counted else "no"
+    return flavors.in_words(asked), "yes" if all(each.counted for each in asked) else "no"
 
 
 def _novas(specs: Mapping[str, str]) -> Iterator[str]:

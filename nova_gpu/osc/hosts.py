@@ -13,7 +13,7 @@ from nova_gpu.osc import query, rest
 
 _NO_SUCH_HOST = "Nova has no such host"
 
-_Summaries = Mapping[str, Mapping[str, Any]]
+Summaries = Mapping[str, Mapping[str, Any]]
 
 
 def known_traits(connection: Any) -> Collection[str]:
@@ -26,7 +26,7 @@ def known_traits(connection: Any) -> Collection[str]:
 def answers(connection: Any, size: query.Size, specs: Mapping[str, str]) -> list[capacity.Answer]:
     """How many instances of such a flavor each host could take now.
 
-    :raises CommandError: as :func:`read`, and for a flavor that asks for no GPU
+    :raises CommandError: as :func:`read`, and as :func:`nova_gpu.osc.query.of`
     """
     wanted = query.of(size, specs, lambda: known_traits(connection))
     smallest = max(group.count for group in wanted.groups)
@@ -51,8 +51,7 @@ def read(connection: Any, querystring: str, smallest: int) -> list[Host]:
     nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     url = f"/allocation_candidates?{querystring}"
     wanted = rest.placement(connection, url, unknown_trait=nobody)
-    some_free = f"/allocation_candidates?resources={names.RESOURCE_CLASS}:1"
-    summaries = rest.placement(connection, some_free)["provider_summaries"]
+    summaries = with_free(connection, names.RESOURCE_CLASS)
     candidates = _roots(wanted)
     unusable = compute_nodes(connection)
 
@@ -79,6 +78,13 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
     return found
 
 
+def with_free(connection: Any, resource_class: str) -> Summaries:
+    """What each provider has, by uuid, on all hosts that have one of the class free."""
+    url = f"/allocation_candidates?resources={resource_class}:1"
+    found: Summaries = rest.placement(connection, url)["provider_summaries"]
+    return found
+
+
 def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
     """The compute nodes for which there is a candidate"""
     summaries = candidates["provider_summaries"]
@@ -89,7 +95,7 @@ def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-def _group(connection: Any, uuid: str, summaries: _Summaries, smallest: int) -> Group | None:
+def _group(connection: Any, uuid: str, summaries: Summaries, smallest: int) -> Group | None:
     """``None`` for a provider that has no GPUs, or is gone by now."""
     summary = summaries.get(uuid, {"resources": {}})
     counted = summary["resources"].get(names.RESOURCE_CLASS)

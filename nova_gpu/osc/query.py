@@ -36,6 +36,10 @@ class Size:
         )
 
 
+class Unservable(exceptions.CommandError):
+    """A flavor of which no instance is to be had, whatever hosts have free."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:
     """``amounts`` are those of the compute node itself, by resource class."""
@@ -48,22 +52,22 @@ class Query:
 
 def of(size: Size, specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]) -> Query:
     """:param known_traits: asked where the flavor cannot be spelled out without them
-    :raises CommandError: for a flavor that asks for no GPU, or that the scheduler would refuse
+    :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
     """
     try:
         asked = request.parse(specs)
         if asked is None:
-            raise exceptions.CommandError(
+            raise Unservable(
                 f"the flavor asks for no GPU: neither {names.GPUS} nor resources:"
                 f"{names.RESOURCE_CLASS} is among its properties"
             )
         known = known_traits() if query.needs_known(asked) else ()
         spelled_out = query.extra_specs(specs, asked, known)
         if spelled_out is None:
-            raise exceptions.CommandError("no GPU that any host reports satisfies the flavor")
+            raise Unservable("no GPU that any host reports satisfies the flavor")
         groups = request.parse(spelled_out)
     except exception.InvalidExtraSpec as e:
-        raise exceptions.CommandError(str(e)) from e
+        raise Unservable(str(e)) from e
     assert groups is not None
     wanted = _wanted(size, spelled_out)
     amounts = dict(wanted.get_request_group(None).resources)

@@ -7,7 +7,7 @@ Everything here raises CommandError, with one line that says who refused what.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keystoneauth1 import exceptions as ks_exc
@@ -20,6 +20,33 @@ _VERSION = "1.36"
 
 class Refused(exceptions.CommandError):
     """What policy does not allow whoever asks."""
+
+
+class Snapshot:
+    """A connection that asks each thing once, so that all that is read through it agrees."""
+
+    def __init__(self, connection: Any) -> None:
+        self.placement = _Once(connection.placement)
+        self.compute = _Once(connection.compute)
+
+
+class _Once:
+    """:param proxy: openstacksdk's, of one service"""
+
+    def __init__(self, proxy: Any) -> None:
+        self._proxy = proxy
+        self._answers: dict[Any, Any] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def ask(*arguments: Any, **options: Any) -> Any:
+            asked = (name, arguments, frozenset(options.items()))
+            if asked not in self._answers:
+                answer = getattr(self._proxy, name)(*arguments, **options)
+                # A generator's pages are read now, while its caller looks for what is refused.
+                self._answers[asked] = list(answer) if isinstance(answer, Iterator) else answer
+            return self._answers[asked]
+
+        return ask
 
 
 def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: Any = None) -> Any:

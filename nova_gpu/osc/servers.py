@@ -12,15 +12,13 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 from osc_lib.command import command
 
-from nova_gpu.core import exception, mistakes, names, request, wanted
+from nova_gpu.core import exception, names, request
 from nova_gpu.core.request import GPURequest
-from nova_gpu.osc import rest
+from nova_gpu.osc import flavors, rest
 
 # The last one whose diagnostics are the driver's own.
 _DIAGNOSTICS = "2.47"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
-
-NOTHING = "no GPU"
 
 
 class ShowOne(command.ShowOne):
@@ -55,9 +53,7 @@ def request_of(server: Any) -> GPURequest | None:
 
 def asked_for(server: Any) -> str:
     """What its flavor asks for, in words, or what is wrong with that"""
-    if asked := request_of(server):
-        return wanted.all_of(asked)
-    return "; ".join(mistakes.mistakes(extra_specs(server))) or NOTHING
+    return flavors.asked_for(extra_specs(server))
 
 
 def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,25 @@ from osc_lib.command import command
 
 from nova_gpu.core import names
 from nova_gpu.osc import providers, rest, servers
+from nova_gpu.osc.providers import Provider
 
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "Remark")
 _OWN = ("Server", "Name", "Status", "GPUs", "Asked For")
 _MOVE = "kept until its move is confirmed or reverted"
 _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """What Placement counts of one group of GPUs for an instance, or for a move. ``server`` is the
+    instance's uuid, and the consumer's where Nova knows none."""
+
+    server: str
+    name: str
+    project: str
+    remark: str
+    provider: Provider
+    gpus: int
 
 
 class ShowUsage(command.Lister):
@@ -30,13 +45,13 @@ class ShowUsage(command.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.app.client_manager.sdk_connection
         try:
-            rows = sorted(_held(connection), key=lambda row: (row[3], row[4], row[1]))
+            found = held(connection)
         except rest.Refused:
             return _OWN, self._own(connection)
-        held = sum(row[_ALL.index("GPUs")] for row in rows)
-        projects = len({row[_ALL.index("Project")] for row in rows})
-        print(f"GPUs in use: {held}; projects: {projects}.", file=self.app.stderr)
-        return _ALL, rows
+        gpus = sum(each.gpus for each in found)
+        projects = len({each.project for each in found})
+        print(f"GPUs in use: {gpus}; projects: {projects}.", file=self.app.stderr)
+        return _ALL, map(_row, found)
 
     def _own(self, connection: Any) -> list[tuple[Any, ...]]:
         rows = sorted(_of_project(connection), key=lambda row: row[1])
@@ -50,9 +65,18 @@ class ShowUsage(command.Lister):
         return rows
 
 
-def _held(connection: Any) -> Iterator[tuple[Any, ...]]:
-    """One row for each instance or move and group of GPUs"""
+def _row(each: Held) -> tuple[Any, ...]:
+    where = (each.provider.host, each.provider.product, each.provider.architecture)
+    return each.server, each.name, each.project, *where, each.gpus, each.remark
+
+
+def held(connection: Any) -> list[Held]:
+    """One for each instance or move and group of GPUs, by host, product and name
+
+    :raises Refused: where Placement does not show them to whoever asks
+    """
     known = _Consumers(connection)
+    found = []
     for provider in providers.read(connection):
         if not provider.group.used:
             continue
@@ -60,9 +84,9 @@ def _held(connection: Any) -> Iterator[tuple[Any, ...]]:
         allocations = rest.placement(connection, url, missing={"allocations": {}})["allocations"]
         for consumer, allocation in allocations.items():
             if amount := allocation["resources"].get(provider.resource_class):
-                uuid, name, project, remark = known.describe(consumer, provider.host)
-                where = (provider.host, provider.product, provider.architecture)
-                yield uuid, name, project, *where, amount, remark
+                who = known.describe(consumer, provider.host)
+                found.append(Held(*who, provider=provider, gpus=amount))
+    return sorted(found, key=lambda each: (each.provider.host, each.provider.product, each.name))
 
 
 class _Consumers:

@@ -4,8 +4,7 @@
 ::
 
     [filter_scheduler]
-    weight_classes = nova.scheduler.weights.all_weighers
-    weight_classes = nova_gpu.scheduler.weights.GPUWeigher
+    weight_classes = nova.scheduler.weights.all_weighers,nova_gpu.scheduler.weights.GPUWeigher
 """
 
 from __future__ import annotations

@@ -239,8 +239,9 @@ class HostGPUs:
 
     def ask_for_providers(self) -> None:
         """Has Placement say which providers stand for this host's groups, once."""
-        known = {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
-        keys = () if known else (*self.offer, *self.vgpus.keys())
+        if self._stock.provider_uuids or self.vgpus.stock.provider_uuids:
+            return  # without asking libvirt for the node's name: this is in the way of every start
+        keys = (*self.offer, *self.vgpus.keys())
         for key, uuid in provider_tree.ask(self.placement, self.nodename, keys).items():
             parts = key.mode is DeliveryMode.VGPU
             (self.vgpus.stock if parts else self._stock).provider_uuids[key] = uuid

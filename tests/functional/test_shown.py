@@ -5,66 +5,20 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
-from typing import Any
 
-from osc_lib import exceptions
+import fixtures
+from lxml import html
 
-from nova_gpu.osc import explain, flavor_check, group, host, server, usage
+from nova_gpu.osc import explain, flavor_check, group, host, report, server, usage
 from tests.fixtures import ailments
 from tests.functional import base, sdk
+from tests.functional.shown import ShownTestBase
 
 _KEPLER = ("10de:1023", "tesla_k40m", "kepler", "lxc")
 _FERMI = ("10de:1091", "tesla_m2090", "fermi", "lxc")
-_GUIDE = pathlib.Path(__file__).parents[2] / "doc/source/reference/gpu-commands"
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]{15}")
-_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_EXAMPLES = (
-    "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",
-    "b2d844e0-ac09-41b1-a66e-5ecb027612b1",
-    "0d1f7a3e-5b62-4c0f-9d0b-3c5a8e2f4471",
-    "8e8a3c3b-0c3b-4f3c-9a53-5ba5e1e7a001",
-)
 
 
-class ShownTest(base.GPUServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self._uuids: dict[str, str] = {}
-        self.start_host("host1")
-        self.start_host("host2", "two-architectures")
-
-    def values(self, command: type, *arguments: str, admin: bool = True) -> list[tuple[Any, ...]]:
-        (_, rows), _ = sdk.run(self, command, *arguments, admin=admin)
-        return list(rows)
-
-    def fields(self, command: type, *arguments: str, admin: bool = True) -> dict[str, Any]:
-        """As a program reads it"""
-        status, printed, _ = sdk.shown(self, command, *arguments, "-f", "json", admin=admin)
-        self.assertEqual(0, status)
-        return dict(json.loads(printed))
-
-    def documented(
-        self, name: str, command: type, *arguments: str, admin: bool = True, status: int = 0
-    ) -> None:
-        """The guide shows what the command prints, but for what differs from run to run."""
-        returned, printed, beside = sdk.shown(self, command, *arguments, admin=admin)
-        self.assertEqual(status, returned)
-        text = f"{beside}{printed}"
-        for found in dict.fromkeys(_UUID.findall(text)):
-            text = text.replace(found, self._uuids.setdefault(found, _EXAMPLES[len(self._uuids)]))
-        text = _TIME.sub("2026-11-21T22:58:08.392474", text)
-        self.assertEqual((_GUIDE / f"{name}.txt").read_text(), text)
-
-    def refusal(self, command: type, *arguments: str, admin: bool = True) -> str:
-        refused = self.assertRaises(
-            exceptions.CommandError, self.values, command, *arguments, admin=admin
-        )
-        self.assertNotIn("\n", str(refused))
-        return str(refused)
-
-
-class HostsTest(ShownTest):
+class HostsTest(ShownTestBase):
     def test_groups_hosts_and_who_has_what(self) -> None:
         two = self.boot(self.flavor(**base.BLUEPRINT), host="host1", name="pair")
         one = self.boot(self.flavor(gpus="1", gpu_arch="kepler"), name="single")
@@ -98,6 +52,7 @@ class HostsTest(ShownTest):
         self.period("host1")
         self._test_show(two)
         self._test_usage(two, one)
+        self._test_report()
         for command in (group.ListGroups, host.ListHosts):
             self.assertIn("for administrators", self.refusal(command, admin=False))
 
@@ -157,8 +112,36 @@ class HostsTest(ShownTest):
             204, self.placement.delete(f"/allocations/{stranger}", version="1.28").status
         )
 
+    def _test_report(self) -> None:
+        """The page has what the commands show."""
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "gpus.html"
+        _, beside = sdk.run(self, report.WriteReport, "--html", str(path))
+        self.assertIn(f"{path}: 3 groups of GPUs, 2 flavors, 2 instances with GPUs.", beside)
+        page = html.fromstring(path.read_text())
 
-class ReasonsTest(ShownTest):
+        def cells(section: str) -> list[list[str]]:
+            rows = page.xpath(f"//*[@id='{section}']//tbody/tr")
+            return [[" ".join(each.itertext()) for each in row.xpath("td")] for row in rows]
+
+        self.assertEqual(
+            [["host1", "8", "2"], ["host2", "4", "1"], ["host2", "4", "2"]],
+            [[row[0], row[6], row[3]] for row in cells("groups")],
+        )
+        held = [(row[0].split()[0], row[2], row[4], row[5]) for row in cells("instances")]
+        shown = self.values(usage.ShowUsage)
+        self.assertEqual([(row[1], row[3], str(row[6]), row[7]) for row in shown], held)
+        could = {row[1]: row[2:4] for row in cells("capacity")}
+        self.assertEqual(["4", "2"], could["2 GPUs (architecture fermi, hypervisor lxc)"][:2])
+
+        written = path.read_text()
+        lost = str(path / "below")
+        self.assertIn("cannot be written", self.refusal(report.WriteReport, "--html", lost))
+        refused = self.refusal(report.WriteReport, "--html", str(path), admin=False)
+        self.assertIn("for administrators", refused)
+        self.assertEqual(written, path.read_text())
+
+
+class ReasonsTest(ShownTestBase):
     def test_why_here_and_why_nowhere(self) -> None:
         self.boot(self.gpu_flavor(8), host="host1", name="all")
         here = self.fields(explain.ExplainServer, "all")

@@ -38,6 +38,19 @@ class ChecksTest(test.TestCase):
             self.assertEqual(Code(code), result.code)
             self.assertEqual(code != 0, f"Nova is {version}" in (result.details or ""))
 
+    def test_weighers(self) -> None:
+        ours, novas = (
+            "nova_gpu.scheduler.weights.GPUWeigher",
+            "nova.scheduler.weights.all_weighers",
+        )
+        for classes, code in (
+            ([novas], Code.SUCCESS),
+            ([novas, ours], Code.SUCCESS),
+            ([ours], Code.WARNING),
+        ):
+            self.flags(weight_classes=classes, group="filter_scheduler")
+            self.assertEqual(code, self.checks._check_weighers().code)
+
     def test_filter(self) -> None:
         self.assertResult(Code.WARNING, "no flavor's words", self.checks._check_filter())
         with mock.patch.object(self.checks, "_is_controller", return_value=False):

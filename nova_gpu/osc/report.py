@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu report --html FILE``"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from osc_lib import exceptions
+from osc_lib.command import command
+from oslo_utils import timeutils
+
+from nova_gpu.osc import fleet, page
+
+
+class WriteReport(command.Command):
+    """Write a page that shows the GPUs: by group, who has them, and what could boot now.
+
+    It is one file that loads nothing from elsewhere. It names the instances of all projects. For
+    administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--html", metavar="<file>", required=True, type=pathlib.Path, help="File to write"
+        )
+        parser.add_argument("--title", metavar="<text>", default="GPUs", help="(default: GPUs)")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        begun = timeutils.utcnow()
+        found = fleet.read(self.app.client_manager.sdk_connection)
+        text = page.render(found, parsed_args.title, begun)
+        try:
+            parsed_args.html.write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise exceptions.CommandError(
+                f"{parsed_args.html} cannot be written: {e.strerror}"
+            ) from e
+        print(
+            f"{parsed_args.html}: {len(found.groups)} groups of GPUs, {len(found.capacities)} "
+            f"flavors, {len({each.server for each in found.held})} instances with GPUs.",
+            file=self.app.stderr,
+        )

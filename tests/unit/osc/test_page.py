@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import hashlib
+import re
+import unittest
+from html import parser
+
+from lxml import html
+
+from nova_gpu.core.capacity import Answer, Group
+from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.osc import page
+from nova_gpu.osc.fleet import Capacity, Fleet
+from nova_gpu.osc.providers import Provider
+from nova_gpu.osc.usage import Held
+
+_WHEN = datetime.datetime(2026, 11, 22, 2, 30)
+_TRAITS = frozenset({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_MODEL_TESLA_M2090"})
+_KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
+_PROVIDER = Provider("u1", "host1", None, _KEY, "PGPU", Group(8, 1, 2, _TRAITS))
+_HELD = Held("5f7c", "first", "p1", "", _PROVIDER, 2)
+_ANSWERS = (
+    Answer("host1", 2, 5, 7, "no more GPUs"),
+    Answer("host2", 0, 0, 8, "2 GPUs asked for, 0 of 8 free"),
+)
+_CAPACITY = Capacity("cg1.xlarge", "2 GPUs", _ANSWERS)
+_FLEET = Fleet((_PROVIDER,), (_HELD,), (_CAPACITY,))
+
+# What people have named things, to see what becomes of it.
+_STRANGE = (
+    "</td><script>alert(1)</script>",
+    "</bdi></style></title><img src=x onerror=alert(1)>",
+    '" onmouseover="alert(1)" \'',
+    "<!-- --> ]]> &amp; &lt; &#60;script&#62;",
+    "javascript:alert(1)",
+    "\u202etxt.exe \x00\x08\x1b[31m\ud800",
+)
+_TAGS = frozenset(
+    (
+        *("html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section"),
+        *("h1", "h2", "p", "a", "div", "span", "bdi", "small", "ul", "li", "dl", "dt", "dd"),
+        *("svg", "rect", "table", "thead", "tbody", "tr", "th", "td"),
+    )
+)
+_ATTRIBUTES = frozenset(
+    (
+        *("lang", "charset", "http-equiv", "content", "name", "href", "id", "class", "scope"),
+        *("data-label", "viewbox", "preserveaspectratio", "aria-hidden", "x", "width", "height"),
+    )
+)
+
+
+class _Seen(parser.HTMLParser):
+    """As a browser splits it up"""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: dict[str, set[str]] = {}
+        self.comments: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            self.attributes.setdefault(name, set()).add(value or "")
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+def render(fleet: Fleet = _FLEET, title: str = "GPUs") -> str:
+    return page.render(fleet, title, _WHEN)
+
+
+def texts(text: str, where: str) -> list[str]:
+    return [" ".join(each.itertext()) for each in html.fromstring(text).xpath(where)]
+
+
+class PageTest(unittest.TestCase):
+    def assertHarmless(self, text: str) -> None:
+        seen = _Seen(text)
+        self.assertEqual(set(), seen.tags - _TAGS)
+        self.assertEqual(set(), seen.attributes.keys() - _ATTRIBUTES)
+        self.assertEqual([], seen.comments)
+        self.assertEqual(
+            {"#groups", "#projects", "#instances", "#capacity"}, seen.attributes["href"]
+        )
+        self.assertNotIn("\x00", text)
+
+    def test_it_loads_and_runs_nothing(self) -> None:
+        text = render()
+        self.assertHarmless(text)
+        (style,) = html.fromstring(text).xpath("//style/text()")
+        self.assertIsNone(re.search(r"url\(|@import|expression|</", style))
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        (policy,) = html.fromstring(text).xpath("//meta[@http-equiv]/@content")
+        self.assertTrue(policy.startswith("default-src 'none'"), policy)
+        self.assertIn(f"style-src 'sha256-{digest}'", policy)
+        self.assertNotIn("unsafe", policy)
+
+    def test_what_strangers_have_named_stays_text(self) -> None:
+        for strange in _STRANGE:
+            provider = dataclasses.replace(_PROVIDER, host=strange, unusable=strange)
+            held = Held(strange, strange, strange, strange, provider, 1)
+            answers = (Answer(strange, 1, 1, 1, strange),)
+            wrong = Capacity(strange, strange, (), strange)
+            could = Capacity(strange, strange, answers)
+            with self.subTest(strange=strange):
+                text = render(Fleet((provider,), (held,), (wrong, could)), strange)
+                self.assertHarmless(text)
+                shown = strange.translate(
+                    dict.fromkeys((0, 8, 27, 0xD800), "\N{REPLACEMENT CHARACTER}")
+                )
+                for where in ("//h1/bdi", "//title", "//td/bdi[1]", "//li/bdi"):
+                    self.assertIn(shown, texts(text, where))
+                text.encode()
+
+    def test_what_it_says(self) -> None:
+        text = render()
+        tiles = dict(zip(texts(text, "//dt"), texts(text, "//dd"), strict=True))
+        self.assertEqual(
+            {
+                "GPUs in use": "2 of 8",
+                "GPUs free": "5",
+                "GPUs reserved": "1",
+                "hosts": "1",
+                "instances with GPUs": "1",
+                "projects with GPUs": "1",
+            },
+            tiles,
+        )
+        self.assertIn("at 2026-11-22 02:30 UTC", texts(text, "//header/p")[0])
+        group = [each.strip() for each in texts(text, "//*[@id='groups']//td")]
+        self.assertEqual(
+            ["host1", "tesla_m2090 10de:1091, fermi", "lxc", "2", "1", "5", "8"], group[:7]
+        )
+        widths = html.fromstring(text).xpath("//rect/@width")
+        self.assertEqual(["2", "1", "5"], widths)
+        self.assertEqual(["p1", "1", "2"], texts(text, "//*[@id='projects']//td"))
+        self.assertEqual("first 5f7c", texts(text, "//*[@id='instances']//td")[0])
+        could = texts(text, "//*[@id='capacity']//td")
+        self.assertEqual(["cg1.xlarge", "2 GPUs", "2", "1"], could[:4])
+        self.assertIn("1 host:  2 GPUs asked for, 0 of 8 free", could[4])
+
+    def test_cells_bring_the_heads_of_their_columns(self) -> None:
+        tree = html.fromstring(render())
+        for table in tree.xpath("//table"):
+            heads = [each.text_content() for each in table.xpath(".//th")]
+            self.assertEqual(heads, table.xpath("(.//tbody/tr)[1]/td/@data-label"))
+
+    def test_parts_and_whole_cards_are_counted_apart(self) -> None:
+        key = GroupKey("10de", "1eb8", DeliveryMode.VGPU, "nvidia-222")
+        parts = Provider("u2", "host2", None, key, "VGPU", Group(16, 0, 3, _TRAITS))
+        text = render(Fleet((_PROVIDER, parts), (), ()))
+        tiles = dict(zip(texts(text, "//dt"), texts(text, "//dd"), strict=True))
+        self.assertEqual(("2 of 8", "3 of 16"), (tiles["GPUs in use"], tiles["vGPUs in use"]))
+
+    def test_ill_while_in_use_is_drawn_once(self) -> None:
+        ill = dataclasses.replace(_PROVIDER, group=Group(8, 2, 8, _TRAITS))
+        widths = html.fromstring(render(Fleet((ill,), (), ()))).xpath("//rect/@width")
+        self.assertEqual(["8", "0", "0"], widths)
+
+    def test_many_reasons_are_summed_up(self) -> None:
+        answers = tuple(Answer(f"h{n}", 0, 0, 8, f"{n} of 8 free") for n in range(9))
+        text = render(Fleet((), (), (Capacity("cg1", "9 GPUs", answers),)))
+        lines = texts(text, "//li")
+        self.assertEqual(7, len(lines))
+        self.assertEqual("3 hosts: other reasons", lines[-1])
+
+    def test_nothing_there(self) -> None:
+        text = render(Fleet((), (), ()))
+        self.assertHarmless(text)
+        self.assertEqual(["None."] * 4, texts(text, "//section/p[not(@class)]"))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be copied into nova.conf means to Nova what it says."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import textwrap
+
+import fixtures
+import testtools
+from nova.conf import compute, libvirt, scheduler
+from oslo_config import cfg, iniparser
+
+from nova_gpu.conf import gpu
+
+ROOT = pathlib.Path(__file__).parents[2]
+_SAMPLES = ROOT / "etc/nova"
+_OURS = "nova_gpu.scheduler.filters.GPUFilter"
+_WEIGHERS = ["nova.scheduler.weights.all_weighers", "nova_gpu.scheduler.weights.GPUWeigher"]
+_BLOCK = re.compile(r"(?:::|\.\. code-block:: ini)\n\n((?: {3,}.*\n|\n)+)")
+
+
+class _Keys(iniparser.BaseParser):  # type: ignore[misc]
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+        self._section = "DEFAULT"
+        self.parse(text.splitlines(keepends=True))
+
+    def new_section(self, section: str) -> None:
+        self._section = section
+
+    def assignment(self, key: str, value: str) -> None:
+        self.found.append((self._section, key))
+
+
+def _blocks(path: pathlib.Path) -> list[str]:
+    """The pieces of nova.conf that a document shows"""
+    found = (textwrap.dedent(each) for each in _BLOCK.findall(path.read_text()))
+    return [each for each in found if re.match(r"(# .*\n|\n)*\[[A-Za-z_]+\]\n", each)]
+
+
+class SamplesTest(testtools.TestCase):
+    def read(self, text: str) -> cfg.ConfigOpts:
+        path = self.useFixture(fixtures.TempDir()).join("nova.conf")
+        pathlib.Path(path).write_text(text)
+        conf = cfg.ConfigOpts()
+        for module in (compute, libvirt, scheduler, gpu):
+            module.register_opts(conf)
+        conf(["--config-file", path])
+        return conf
+
+    def assertKnown(self, text: str, where: str) -> None:
+        """Each option is one of Nova's or ours, and no line of it is lost."""
+        conf = self.read(text)
+        found = _Keys(text).found
+        for section, key in found:
+            group = conf if section == "DEFAULT" else conf[section]
+            self.assertIn(key, group, where)
+        options = {
+            (section, each["opt"].dest): each["opt"]
+            for section, group in [("DEFAULT", conf), *conf._groups.items()]
+            for each in group._opts.values()
+        }
+        several = {each for each in found if found.count(each) > 1}
+        self.assertEqual([], [each for each in several if not options[each].multi], where)
+
+    def test_samples(self) -> None:
+        samples = sorted(_SAMPLES.glob("nova-*.conf.sample"))
+        self.assertGreaterEqual(len(samples), 3)
+        for sample in samples:
+            self.assertKnown(sample.read_text(), sample.name)
+
+    def test_documents(self) -> None:
+        shown = 0
+        for path in [ROOT / "README.rst", *sorted((ROOT / "doc/source").rglob("*.rst"))]:
+            for block in _blocks(path):
+                sections = {section for section, _ in _Keys(block).found}
+                if sections <= {"DEFAULT", "libvirt", "filter_scheduler", "gpu"}:
+                    self.assertKnown(block, path.name)
+                    shown += 1
+        self.assertGreater(shown, 5)
+
+    def test_scheduler(self) -> None:
+        """Nova's own filters and weighers stay, beside ours."""
+        default = cfg.ConfigOpts()
+        scheduler.register_opts(default)
+        for path in (
+            _SAMPLES / "nova-scheduler.conf.sample",
+            ROOT / "tools/novalab/templates/nova-controller.conf",
+            ROOT / "README.rst",
+        ):
+            text = path.read_text()
+            if path.suffix == ".rst":
+                (text,) = (each for each in _blocks(path) if "[filter_scheduler]" in each)
+            keys = "[filter_scheduler]" + text.partition("[filter_scheduler]")[2]
+            found = self.read(keys.partition("[gpu]")[0]).filter_scheduler
+            stock = default.filter_scheduler
+            self.assertEqual([*stock.available_filters, _OURS], found.available_filters)
+            self.assertEqual([*stock.enabled_filters, "GPUFilter"], found.enabled_filters)
+            self.assertEqual(_WEIGHERS, found.weight_classes)
