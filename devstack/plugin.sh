@@ -10,13 +10,17 @@ function install_nova_gpu {
 
 function configure_nova_gpu {
     if is_service_enabled n-cpu; then
-        local ids="0:$NOVA_GPU_FIRST_ID:$NOVA_GPU_ID_COUNT"
         # nova-cpu.conf is copied from this file when nova-compute starts.
         iniset "$NOVA_CONF" DEFAULT compute_driver gpu.GPULibvirtDriver
-        iniset "$NOVA_CONF" libvirt uid_maps "$ids"
-        iniset "$NOVA_CONF" libvirt gid_maps "$ids"
-        iniset "$NOVA_CONF" libvirt images_type raw
-        iniset "$NOVA_CONF" libvirt snapshot_image_format raw
+        if [[ "$LIBVIRT_TYPE" == lxc ]]; then
+            local ids="0:$NOVA_GPU_FIRST_ID:$NOVA_GPU_ID_COUNT"
+            iniset "$NOVA_CONF" libvirt uid_maps "$ids"
+            iniset "$NOVA_CONF" libvirt gid_maps "$ids"
+            iniset "$NOVA_CONF" libvirt images_type raw
+            iniset "$NOVA_CONF" libvirt snapshot_image_format raw
+        else
+            iniset "$NOVA_CONF" libvirt hw_machine_type x86_64=q35
+        fi
     fi
     if is_service_enabled n-sch; then
         iniset_multiline "$NOVA_CONF" filter_scheduler available_filters \
@@ -31,7 +35,8 @@ function create_nova_gpu_flavor {
     if is_service_enabled n-api; then
         openstack --os-cloud devstack-admin flavor create cg1.xlarge \
             --vcpus 2 --ram 512 --disk 1 \
-            --property gpus='= 2' --property gpu_arch='s== fermi' --property hypervisor='s== LXC'
+            --property gpus='= 2' --property gpu_arch='s== fermi' \
+            --property hypervisor="s== ${LIBVIRT_TYPE^^}"
     fi
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 import re
 import textwrap
@@ -10,7 +11,7 @@ import textwrap
 import fixtures
 import testtools
 from nova.conf import compute, libvirt, scheduler
-from oslo_config import cfg, iniparser
+from oslo_config import cfg, generator, iniparser
 
 from nova_gpu.conf import gpu
 
@@ -71,6 +72,17 @@ class SamplesTest(testtools.TestCase):
         self.assertGreaterEqual(len(samples), 3)
         for sample in samples:
             self.assertKnown(sample.read_text(), sample.name)
+
+    def test_the_sample_of_all_options_is_what_the_generator_makes(self) -> None:
+        conf = cfg.ConfigOpts()
+        generator.register_cli_opts(conf)
+        conf(["--config-file", str(ROOT / "etc/nova-gpu-config-generator.conf")])
+        made = io.StringIO()
+        generator.generate(conf, made)
+        sample = _SAMPLES / "nova-gpu.conf.sample"
+        remedy = "oslo-config-generator --config-file etc/nova-gpu-config-generator.conf"
+        if made.getvalue() != sample.read_text():
+            self.fail(f"{sample.name} is old: {remedy}")
 
     def test_documents(self) -> None:
         shown = 0

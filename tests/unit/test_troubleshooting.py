@@ -23,7 +23,8 @@ _REASONS = (
     *("core/quantity", "core/vgpu_held", "host/consoles", "host/division", "host/passthrough"),
     *("host/clean_command", "host/linked", "host/selection", "scheduler/cpu_only"),
     *("scheduler/filters", "scheduler/reasons", "virt/gather", "virt/offer", "virt/pci_aliases"),
-    *("virt/refusals", "virt/survey", "virt/unbound", "virt/vgpu_cards", "virt/whole_cards"),
+    *("virt/refusals", "virt/survey", "virt/unbound", "virt/vgpu_cards"),
+    *("virt/vgpu_selection", "virt/whole_cards"),
 )
 # A text is found by so many of its words.
 _WORDS = 6

@@ -48,6 +48,7 @@ allow_in_cgroup() {
     mount -t cgroup -o devices none "$work/cgroup" || return 1
     own=$(sed -n 's/^[0-9]*:devices:\(.*\)/\1/p' /proc/self/cgroup)
     echo "c $major:* rwm" >"$work/cgroup$own/devices.allow"
+    # shellcheck disable=SC2320  # whether it could be written
     result=$?
     umount "$work/cgroup"
     return $result

@@ -91,7 +91,7 @@ def _prepare(env: Environment, no_install: bool) -> None:
         if not Path(env.python).exists():
             raise environment.InstallFailed(f"{env.python} is not there: run without --no-install")
         return
-    packages = [*machine.python_packages(), *machine.BUILD]
+    packages = [*machine.python_packages(), *machine.BUILD, *machine.LINTERS]
     if added := machine.install(packages, STATE / "log" / "apt.log"):
         report.say(f"installed {' '.join(added)}")
     report.say(f"virtual environment {env.path.relative_to(environment.ROOT)}")

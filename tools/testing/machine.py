@@ -14,6 +14,7 @@ from pathlib import Path
 
 # libvirt-python has no wheel: it is compiled against the distribution's libvirt.
 BUILD = ("gcc", "libc6-dev", "libvirt-dev", "pkg-config")
+LINTERS = ("shellcheck",)
 # A real libvirtd with its LXC driver, and what a guest's root file system is made with.
 LXC = (
     "busybox-static",

@@ -14,6 +14,14 @@ from tools.testing.environment import STATE, Environment
 # "SKIP: reason" when the machine cannot run them at all.
 SKIPPED = 77
 
+# What is run by bash, and by any other shell. devstack's are sourced.
+BASH = (".ci/run", *(f"devstack/{name}" for name in ("override-defaults", "plugin.sh", "settings")))
+SH = (
+    "tools/test",
+    *(f"tools/novalab/{name}.sh" for name in ("init", "probe")),
+    *(f"tools/vfiolab/inside/{name}.sh" for name in ("guest", "init", "initramfs")),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Check:
@@ -39,7 +47,7 @@ class Suite:
 
 
 SUITES = (
-    Suite("style", "ruff, Nova's hacking checks, release notes, documentation", 600),
+    Suite("style", "ruff, Nova's hacking checks, shellcheck, release notes, documentation", 600),
     Suite("types", "mypy --strict", 600),
     Suite("unit", "tests/unit", 1500),
     Suite(
@@ -97,6 +105,8 @@ def _style() -> Sequence[Check]:
         Check("ruff check", ("ruff", "check", ".")),
         Check("ruff format", ("ruff", "format", "--check", ".")),
         Check("flake8", ("flake8", "nova_gpu", "tests", "tools", "benchmarks")),
+        Check("shellcheck", ("shellcheck", "--severity=warning", "--shell=bash", *BASH)),
+        Check("shellcheck sh", ("shellcheck", "--severity=warning", "--shell=dash", *SH)),
         Check("reno lint", ("reno", "lint")),
         Check("documentation", (*documentation, "doc/source", str(STATE / "doc"))),
     )

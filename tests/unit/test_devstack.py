@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devstack plugin's functions, in the order in which devstack calls them.
+
+What they call of devstack's is written here anew, as its functions-common and inc/ini-config have
+it; what they make of nova.conf is compared with the samples, which is what the lab runs with.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+from collections import defaultdict
+
+from oslo_config import iniparser
+
+from tools.testing import suites
+
+ROOT = pathlib.Path(__file__).parents[2]
+_DEVSTACK = r"""
+set -eu
+function define_plugin { echo "plugin $1"; }
+function is_service_enabled {
+    local each
+    for each in "$@"; do [[ " $SERVICES " != *" $each "* ]] || return 0; done
+    return 1
+}
+function setup_develop { echo "develop $1"; }
+function openstack { echo "openstack $*"; }
+function iniset { printf 'set\t%s\t%s\t%s\n' "$2" "$3" "$4" >>"$1"; }
+function iniset_multiline {
+    local file=$1 section=$2 option=$3
+    shift 3
+    printf "lines\t$section\t$option" >>"$file"
+    printf '\t%s' "$@" >>"$file"
+    echo >>"$file"
+}
+DEST=/opt/stack
+NOVA_FILTERS=ComputeFilter,SameHostFilter
+LIBVIRT_TYPE=kvm
+source "$PLUGIN/override-defaults"
+source "$PLUGIN/settings"
+while read -r phase; do source "$PLUGIN/plugin.sh" $phase; done
+echo "virt $VIRT_DRIVER $LIBVIRT_TYPE"
+"""
+_STACK = (
+    *("stack pre-install", "stack install", "stack post-config", "stack extra"),
+    "stack test-config",
+)
+
+
+class _Sample(iniparser.BaseParser):  # type: ignore[misc]
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.found: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._section = ""
+        self.parse((ROOT / "etc/nova" / name).read_text().splitlines(keepends=True))
+
+    def new_section(self, section: str) -> None:
+        self._section = section
+
+    def assignment(self, key: str, value: list[str]) -> None:
+        self.found[self._section, key].append("\n".join(value))
+
+
+class PluginTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.conf = pathlib.Path(folder.name, "nova.conf")
+
+    def run_plugin(self, services: str, *phases: str, **variables: str) -> list[str]:
+        """What it prints, line by line; :meth:`options` has what it sets."""
+        self.conf.write_text("")
+        done = subprocess.run(
+            ["bash", "-c", _DEVSTACK],
+            input="".join(f"{each}\n" for each in phases or _STACK),
+            env={
+                "PATH": "/usr/bin:/bin",
+                "PLUGIN": str(ROOT / "devstack"),
+                "NOVA_CONF": str(self.conf),
+                "SERVICES": services,
+                **variables,
+            },
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        return done.stdout.splitlines()
+
+    def options(self) -> dict[tuple[str, str], list[str]]:
+        """The values by section and option; an option that is set again has the last one."""
+        found = {}
+        for line in self.conf.read_text().splitlines():
+            how, section, option, *values = line.split("\t")
+            self.assertIn(how, ("set", "lines"))
+            found[section, option] = values
+        return found
+
+    def sample(self, name: str) -> dict[tuple[str, str], list[str]]:
+        found = _Sample(name).found
+        found.pop(("libvirt", "virt_type"), None)  # by LIBVIRT_TYPE
+        if ("filter_scheduler", "enabled_filters") in found:
+            found["filter_scheduler", "enabled_filters"] = [
+                "ComputeFilter,SameHostFilter,GPUFilter"
+            ]
+        return dict(found)
+
+    def test_all_in_one(self) -> None:
+        printed = self.run_plugin("n-api n-sch n-cpu")
+        self.assertEqual("plugin nova-gpu", printed[0])
+        self.assertIn("develop /opt/stack/nova-gpu", printed)
+        self.assertIn("virt libvirt lxc", printed)
+        self.assertEqual(1, sum("flavor create cg1.xlarge" in each for each in printed))
+        (flavor,) = (each for each in printed if "flavor create" in each)
+        self.assertIn("hypervisor=s== LXC", flavor)
+        samples = ("nova-compute.conf.sample", "nova-scheduler.conf.sample")
+        self.assertEqual(
+            self.sample(samples[0]) | self.sample(samples[1]),
+            self.options(),
+        )
+
+    def test_hosts_apart(self) -> None:
+        self.run_plugin("n-cpu")
+        self.assertEqual(self.sample("nova-compute.conf.sample"), self.options())
+        self.run_plugin("n-sch n-cond")
+        self.assertEqual(self.sample("nova-scheduler.conf.sample"), self.options())
+        printed = self.run_plugin("n-api")
+        self.assertEqual({}, self.options())
+        self.assertTrue([each for each in printed if "flavor create" in each])
+        printed = self.run_plugin("n-cond placement-api")
+        self.assertEqual(["plugin nova-gpu", "virt libvirt lxc"], printed)
+
+    def test_kvm(self) -> None:
+        printed = self.run_plugin("n-api n-cpu", NOVA_GPU_VIRT_TYPE="kvm")
+        self.assertIn("virt libvirt kvm", printed)
+        self.assertEqual(self.sample("nova-compute-kvm.conf.sample"), self.options())
+        self.assertTrue([each for each in printed if "hypervisor=s== KVM" in each])
+
+    def test_ids(self) -> None:
+        self.run_plugin("n-cpu", NOVA_GPU_FIRST_ID="200000", NOVA_GPU_ID_COUNT="1000")
+        self.assertEqual(["0:200000:1000"], self.options()["libvirt", "uid_maps"])
+        self.assertEqual(["0:200000:1000"], self.options()["libvirt", "gid_maps"])
+
+    def test_the_end(self) -> None:
+        printed = self.run_plugin("n-api n-sch n-cpu", "unstack", "clean")
+        self.assertIn("openstack --os-cloud devstack-admin flavor delete cg1.xlarge", printed)
+        self.assertEqual({}, self.options())
+
+
+class ShellTest(unittest.TestCase):
+    def test_every_script_is_checked(self) -> None:
+        checked = {*suites.BASH, *suites.SH}
+        for folder, folders, files in os.walk(ROOT):
+            folders[:] = [each for each in folders if each == ".ci" or not each.startswith(".")]
+            for path in (pathlib.Path(folder, each) for each in files):
+                with path.open("rb") as file:
+                    first = file.readline(60)
+                shell = first.startswith(b"#!") and first.split()[-1].endswith(b"sh")
+                if shell or path.suffix == ".sh":
+                    self.assertIn(str(path.relative_to(ROOT)), checked)
+        self.assertEqual([], [each for each in checked if not (ROOT / each).is_file()])
