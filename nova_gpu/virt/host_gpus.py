@@ -126,8 +126,7 @@ class HostGPUs:
             try:
                 self._look(starting)
             except Exception:
-                cards = self._stock.cards()
-                self._stock.keep_back({card.address: finding.UNSEEN for card in cards})
+                self._stock.keep_back({c.address: finding.UNSEEN for c in self._stock.cards()})
                 self.vgpus.cards.withhold(finding.UNSEEN)
                 raise
 
