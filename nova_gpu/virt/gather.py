@@ -18,11 +18,14 @@ from nova.compute import vm_states
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception, names, request
+from nova_gpu.core import device, exception, names, request, request_group, vgpu_request
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu import DividedCard, Slot
 from nova_gpu.host import passthrough
-from nova_gpu.virt import domains, offer, orphans, placement, records, survey
-from nova_gpu.virt.truths import Guest, Holder, Instance, Provider, Truths
+from nova_gpu.virt import domains, gather_providers, gather_vgpus, offer, orphans, records, survey
+from nova_gpu.virt.gather_providers import Card
+from nova_gpu.virt.truths import Guest, Holder, Instance, Truths
 
 _T = TypeVar("_T")
 # What says where each of them is.
@@ -71,19 +74,25 @@ def gather(sources: Sources) -> Truths:
     """What each of the four says now. Nothing raises: who does not answer is in ``unread``."""
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
-    gpus = answers.of("sysfs", lambda: _gpus(sources))
+    there = answers.of("sysfs", lambda: _gpus(sources))
+    gpus, parts = there or (None, {})
+    functions = frozenset(address for card in parts.values() for address in card.parents)
     guests, nodename = None, None
-    if gpus is not None:
-        guests = answers.of("libvirt", lambda: _guests(sources, gpus))
+    if there is not None:
+        cards, _ = there
+        guests = answers.of("libvirt", lambda: _guests(sources, cards, functions))
         if guests is not None:
             nodename = answers.of("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
         nodename = answers.of("Nova's database", lambda: _nodename(context))
     found = providers = None
     if nodename is not None:
-        node: str = nodename
+        node, mode = nodename, sources.looked.mode
         # Before the database: who comes to be in between is looked up there.
-        providers = answers.of("Placement", lambda: _providers(sources, context, node, gpus or {}))
+        providers = answers.of(
+            "Placement",
+            lambda: gather_providers.read(sources.placement, context, node, mode, gpus or {}),
+        )
         with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
         found = answers.of("Nova's database", lambda: _instances(context, node, with_gpus))
     instances, returning = found or (None, frozenset())
@@ -92,6 +101,12 @@ def gather(sources: Sources) -> Truths:
     if instances is not None:
         others = consumers - instances.keys()
         holders = answers.of("Nova's database", lambda: _holders(others))
+    made = None
+    if there is not None and guests is not None and instances is not None:
+        owners = {uuid: guest.cards for uuid, guest in guests.items()}
+        for uuid, instance in instances.items():
+            owners[uuid] = owners.get(uuid, frozenset()) | instance.cards
+        made = answers.of("sysfs", lambda: gather_vgpus.made(sources.looked, parts, owners))
     return Truths(
         cards=None if gpus is None else frozenset(gpus),
         unfit={} if gpus is None else _unfit(sources, gpus),
@@ -101,24 +116,25 @@ def gather(sources: Sources) -> Truths:
         providers=providers,
         holders=holders or {},
         unread=tuple(dict.fromkeys(answers.unread)),
+        functions=functions,
+        made=made,
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Card:
-    gpu: GPU
-    obstacle: str | None
+def _gpus(
+    sources: Sources,
+) -> tuple[dict[PciAddress, Card], Mapping[PciAddress, DividedCard]]:
+    """The cards that are given whole, and those that are given in parts"""
+    found = sources.looked.find()
+    parts = sources.looked.in_parts(found)
+    whole = [gpu for gpu in found if gpu.address not in parts]
+    obstacles = sources.obstacles(whole)
+    return {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}, parts
 
 
-def _gpus(sources: Sources) -> dict[PciAddress, _Card]:
-    found = sources.looked.find_whole()  # others are not compared
-    obstacles = sources.obstacles(found)
-    return {gpu.address: _Card(gpu, obstacles.get(gpu.address)) for gpu in found}
-
-
-def _unfit(sources: Sources, cards: Mapping[PciAddress, _Card]) -> dict[PciAddress, str]:
+def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
     looked = sources.looked
-    reasons = {address: card.obstacle for address, card in cards.items() if card.obstacle}
+    reasons: dict[Device, str] = {a: card.obstacle for a, card in cards.items() if card.obstacle}
     if looked.mode is DeliveryMode.PCI:
         for address, card in cards.items():
             if not passthrough.is_with_vfio(card.gpu, looked.roots):
@@ -129,18 +145,16 @@ def _unfit(sources: Sources, cards: Mapping[PciAddress, _Card]) -> dict[PciAddre
     return reasons
 
 
-def _guests(sources: Sources, cards: Mapping[PciAddress, _Card]) -> dict[str, Guest]:
+def _guests(
+    sources: Sources, cards: Mapping[PciAddress, Card], functions: Iterable[PciAddress]
+) -> dict[str, Guest]:
     looked = sources.looked
     everything = offer.offer(
         (card.gpu for card in cards.values()), {}, looked.mode, {}, offer.Ailments()
     )
-    named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything))
+    named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything, functions))
     running = domains.running(sources.libvirt)
-    guests = {}
-    for uuid, gpus in named.items():  # without vGPUs, which are not compared
-        whole = frozenset(each for each in gpus if isinstance(each, PciAddress))
-        guests[uuid] = Guest(uuid in running, whole)
-    return guests
+    return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
@@ -164,66 +178,28 @@ def _instances(
         state = instance.vm_state if instance else None
         specs = instance.flavor.extra_specs if instance else {}
         devices = [(provider, device.parse(text)) for provider, text in identifiers]
-        cards = [(provider, each) for provider, each in devices if isinstance(each, PciAddress)]
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
-            asked=_asked(specs, len(cards)),
-            counted=frozenset(cards),
+            asked=_asked(specs, [each for _, each in devices]),
+            counted=frozenset(devices),
             aliased="pci_passthrough:alias" in specs,
         )
     return instances, counted.returning
 
 
-def _asked(extra_specs: Mapping[str, str], held: int) -> int:
-    """Of a flavor that cannot be read any more, what it has: the API and the scheduler refuse it"""
+def _asked(extra_specs: Mapping[str, str], held: Collection[Device]) -> int:
+    """GPUs and vGPUs. Of a flavor that cannot be read any more, what it has: the API and the
+    scheduler refuse it. Of one that asks for vGPUs in Nova's words alone, those of ours it has."""
     try:
-        asked = request.parse(extra_specs)
+        whole, parts = request.parse(extra_specs), vgpu_request.parse(extra_specs)
     except exception.InvalidExtraSpec:
-        return held
-    return asked.count if asked else 0
-
-
-def _providers(
-    sources: Sources,
-    context: nova_context.RequestContext,
-    nodename: str,
-    cards: Mapping[PciAddress, _Card],
-) -> dict[str, Provider]:
-    client = sources.placement
-    root = client.get_provider_by_name(context, nodename)["uuid"]
-    providers = {}
-    for each in client.get_providers_in_tree(context, root):
-        key = names.parse_provider_name(nodename, each["name"])
-        if key is None or key.mode is DeliveryMode.VGPU:
-            continue
-        uuid = each["uuid"]
-        inventory = _inventory(client, uuid)
-        allocations = client.get_allocations_for_resource_provider(context, uuid).allocations
-        own = {
-            address: card.obstacle is None
-            for address, card in cards.items()
-            if offer.group_key(card.gpu, sources.looked.mode) == key
-        }
-        providers[uuid] = Provider(
-            name=each["name"],
-            total=inventory.get("total", 0),
-            reserved=inventory.get("reserved", 0),
-            allocated={
-                consumer: allocation["resources"][names.RESOURCE_CLASS]
-                for consumer, allocation in allocations.items()
-                if names.RESOURCE_CLASS in allocation["resources"]
-            },
-            cards=frozenset(own),
-            fit=frozenset(address for address, is_fit in own.items() if is_fit),
-        )
-    return providers
-
-
-def _inventory(client: Any, provider_uuid: str) -> Mapping[str, int]:
-    answer = placement.get(client, f"/resource_providers/{provider_uuid}/inventories")
-    inventory: Mapping[str, int] = answer["inventories"].get(names.RESOURCE_CLASS, {})
-    return inventory
+        return len(held)
+    asked = whole.count if whole else 0
+    if parts is not None:
+        return asked + parts.count
+    novas = request_group.ask_for_gpus(extra_specs, names.VGPU_RESOURCE_CLASS)
+    return asked + (sum(isinstance(each, Slot) for each in held) if novas else 0)
 
 
 def _holders(consumers: Iterable[str]) -> dict[str, Holder]:

@@ -47,18 +47,18 @@ def _restore(
     now = {
         (each.provider_uuid, each.identifier)
         for each in instance.resources or ()
-        if each.resource_class == names.RESOURCE_CLASS
+        if each.resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
     }
     if instance.task_state or now != {(provider, str(card)) for provider, card in counted}:
         raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
     payload = placement.get_allocs_for_consumer(context, uuid)
     allocations = payload["allocations"] or _of_the_host(context, instance)
-    for provider_uuid in truths.providers or {}:
+    for provider_uuid, group in (truths.providers or {}).items():
         amount = sum(provider == provider_uuid for provider, _ in counted)
         resources = allocations.get(provider_uuid, {}).get("resources", {})
-        resources.pop(names.RESOURCE_CLASS, None)
+        resources.pop(group.resource_class, None)
         if amount:
-            resources[names.RESOURCE_CLASS] = amount
+            resources[group.resource_class] = amount
         if resources:
             allocations[provider_uuid] = {"resources": resources}
         else:
@@ -82,5 +82,6 @@ def _of_the_host(
     """
     node = objects.ComputeNode.get_by_host_and_nodename(context, instance.host, instance.node)
     resources = dict(scheduler_utils.resources_from_flavor(instance, instance.flavor))
-    resources.pop(names.RESOURCE_CLASS, None)
+    for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+        resources.pop(resource_class, None)
     return {node.uuid: {"resources": resources}}

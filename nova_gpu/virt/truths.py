@@ -12,9 +12,13 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 
+from nova_gpu.core import names
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import Slot
 
-Cards = frozenset[PciAddress]
+# Whole ones, and vGPUs.
+Cards = frozenset[Device]
 
 
 class Kind(enum.StrEnum):
@@ -28,6 +32,8 @@ class Kind(enum.StrEnum):
     FLAVOR_DIFFERS = "flavor-differs"
     CARD_MISSING = "card-missing"
     CARD_UNFIT = "card-unfit"
+    VGPU_MISSING = "vgpu-missing"
+    VGPU_LEFT = "vgpu-left"
     ALLOCATION_DIFFERS = "allocation-differs"
     ALLOCATION_ELSEWHERE = "allocation-elsewhere"
     ALLOCATION_LEFT = "allocation-left"
@@ -67,7 +73,7 @@ class Instance:
     active: bool
     settled: bool
     asked: int
-    counted: frozenset[tuple[str, PciAddress]]
+    counted: frozenset[tuple[str, Device]]
     aliased: bool = False
 
     @property
@@ -88,7 +94,8 @@ class Holder(enum.Enum):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
     """One group in Placement. ``allocated``: GPUs by consumer. ``cards``: those of its product
-    here, ``fit``: those of them that can be given to a guest."""
+    here, ``fit``: those of them that can be given to a guest. Of a group of vGPUs, which is one
+    where the ``resource_class`` says so, there are neither."""
 
     name: str
     total: int
@@ -96,6 +103,7 @@ class Provider:
     allocated: Mapping[str, int]
     cards: Cards
     fit: Cards
+    resource_class: str = names.RESOURCE_CLASS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,14 +112,17 @@ class Truths:
 
     ``unfit``: why a card cannot be given to a guest or is with another driver than its guest needs.
     ``guests`` and ``instances`` by uuid, ``providers`` by uuid. ``holders``: consumers of GPUs here
-    that are no instance of this host.
+    that are no instance of this host. ``functions``: those of cards that are given in parts.
+    ``made``: the vGPUs that there are, by the uuid of whose they are.
     """
 
     cards: Cards | None
-    unfit: Mapping[PciAddress, str]
+    unfit: Mapping[Device, str]
     guests: Mapping[str, Guest] | None
     instances: Mapping[str, Instance] | None
     returning: frozenset[str]
     providers: Mapping[str, Provider] | None
     holders: Mapping[str, Holder]
     unread: tuple[str, ...] = ()
+    functions: frozenset[PciAddress] = frozenset()
+    made: Mapping[str, frozenset[Slot]] | None = None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterator, Mapping
 
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core import names
+from nova_gpu.core.device import Device
+from nova_gpu.virt import verify_vgpus
 from nova_gpu.virt.truths import Cards, Difference, Guest, Holder, Instance, Kind, Provider, Truths
 
 _NONE: Cards = frozenset()
@@ -26,6 +28,7 @@ def compare(truths: Truths) -> tuple[Difference, ...]:
         *_allocations(truths),
         *_strange_allocations(truths),
         *_inventories(truths),
+        *verify_vgpus.compare(truths),
     )
 
 
@@ -48,8 +51,8 @@ def _shared(truths: Truths) -> Iterator[Difference]:
         )
 
 
-def _more_than_once(cards_by_uuid: Mapping[str, Cards]) -> Iterator[tuple[PciAddress, list[str]]]:
-    for card in sorted(_NONE.union(*cards_by_uuid.values())):
+def _more_than_once(cards_by_uuid: Mapping[str, Cards]) -> Iterator[tuple[Device, list[str]]]:
+    for card in sorted(_NONE.union(*cards_by_uuid.values()), key=str):
         uuids = sorted(uuid for uuid, cards in cards_by_uuid.items() if card in cards)
         if len(uuids) > 1:
             yield card, uuids
@@ -111,8 +114,8 @@ def _differs(guest: Guest, instance: Instance) -> bool:
 def _cards(truths: Truths) -> Iterator[Difference]:
     """Cards that an instance has, and what is the matter with them"""
     for uuid, instance in (truths.instances or {}).items():
-        for card in sorted(instance.cards) if instance.settled else ():
-            if truths.cards is not None and card not in truths.cards:
+        for card in sorted(instance.cards, key=str) if instance.settled else ():
+            if truths.cards is not None and not verify_vgpus.is_here(card, truths):
                 yield Difference(
                     Kind.CARD_MISSING,
                     str(card),
@@ -195,6 +198,8 @@ def _inventories(truths: Truths) -> Iterator[Difference]:
         return
     remedy = "nova-compute corrects it within a period; see its log, and whether it runs"
     for provider_uuid, provider in truths.providers.items():
+        if provider.resource_class != names.RESOURCE_CLASS:
+            continue  # how many more there can be only the driver says
         if len(provider.fit) > provider.total:
             yield Difference(
                 Kind.INVENTORY_SHORT,
@@ -239,5 +244,5 @@ def _used(truths: Truths) -> Cards:
     return by_guests.union(*(each.cards for each in (truths.instances or {}).values()))
 
 
-def _words(cards: Collection[PciAddress]) -> str:
-    return ", ".join(map(str, sorted(cards))) or "no GPU"
+def _words(cards: Collection[Device]) -> str:
+    return ", ".join(sorted(map(str, cards))) or "no GPU"

@@ -20,7 +20,7 @@ from tests.functional.test_strangers import _DOMAIN as FOREIGN
 FIRST = base.FIRST_SOCKET[0]
 
 
-class VerifyTestBase(base.GPUServersTestBase):
+class Verifying(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
@@ -48,6 +48,8 @@ class VerifyTestBase(base.GPUServersTestBase):
         self.assertEqual(0, verdict.status)
         self.assertFound()
 
+
+class VerifyTestBase(Verifying):
     def allocations(self, server: base.Server) -> dict[str, Any]:
         found = self._get_allocations_by_server_uuid(server["id"])
         return {provider: each["resources"] for provider, each in found.items()}

@@ -7,12 +7,14 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.virt import verify
 from nova_gpu.virt.truths import Guest, Holder, Instance, Kind, Provider, Truths
 from tests.fixtures import cards
 
 A, B, C, D = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
 ALL = frozenset({A, B, C, D})
+S, T, U = (Slot.parse(f"0000:3b:00.0/nvidia-63/{number}") for number in range(3))
 GROUP = "group"
 
 
@@ -203,6 +205,64 @@ class CompareTest(unittest.TestCase):
             changes["providers"] = {GROUP: provider({"two": 1, "who": 1}, total=9)}
             with self.subTest(name):
                 self.assertFound(*expected, **{**changes, name: None})
+
+
+class VGPUsTest(unittest.TestCase):
+    """An instance with two of them, and a domain of another"""
+
+    def found(self, **changes: Any) -> list[tuple[Kind, str]]:
+        truths = Truths(
+            cards=frozenset(),
+            unfit={},
+            guests={"one": guest(S, T)},
+            instances={"one": instance(S, T)},
+            returning=frozenset(),
+            providers={
+                GROUP: Provider("h_vgpu", 0, 0, {"one": 2}, frozenset(), frozenset(), "VGPU")
+            },
+            holders={},
+            functions=frozenset({S.parent}),
+            made={"one": frozenset({S, T})},
+        )
+        found = verify.compare(dataclasses.replace(truths, **changes))
+        return [(each.kind, each.subject) for each in found]
+
+    def test_they_agree(self) -> None:
+        self.assertEqual([], self.found())
+
+    def test_one_that_is_named_and_not_there(self) -> None:
+        self.assertEqual([(Kind.VGPU_MISSING, str(T))], self.found(made={"one": frozenset({S})}))
+        moving = {"one": instance(S, T, settled=False)}
+        self.assertEqual([], self.found(made={}, instances=moving))
+
+    def test_one_that_is_there_and_nobody_has(self) -> None:
+        made = {"one": frozenset({S, T}), "gone": frozenset({U})}
+        self.assertEqual([(Kind.VGPU_LEFT, str(U))], self.found(made=made))
+        self.assertEqual([], self.found(made=made, returning=frozenset({"gone"})))
+        for unknown in ("made", "guests", "instances"):
+            self.assertNotIn(Kind.VGPU_LEFT, dict(self.found(**{"made": made, unknown: None})))
+
+    def test_a_card_that_is_gone(self) -> None:
+        found = self.found(functions=frozenset(), made={"one": frozenset({S, T})})
+        self.assertEqual([(Kind.CARD_MISSING, str(S)), (Kind.CARD_MISSING, str(T))], found)
+
+    def test_another_in_the_domain_and_one_in_two(self) -> None:
+        found = self.found(guests={"one": guest(S, T, U), "two": guest(U)})
+        self.assertEqual(
+            [
+                (Kind.SHARED_BY_DOMAINS, str(U)),
+                (Kind.FOREIGN_DOMAIN, "two"),
+                (Kind.DOMAIN_DIFFERS, "one"),
+                (Kind.VGPU_MISSING, str(U)),
+            ],
+            found,
+        )
+
+    def test_allocations(self) -> None:
+        provider = Provider("h_vgpu", 0, 0, {"one": 1}, frozenset(), frozenset(), "VGPU")
+        self.assertEqual(
+            [(Kind.ALLOCATION_DIFFERS, "one")], self.found(providers={GROUP: provider})
+        )
 
 
 class DocumentationTest(unittest.TestCase):
