@@ -6,11 +6,14 @@
     {"v": 2, "hypervisor": "LXC", "groups": [{"product": "10de:1091", "architecture": "fermi",
      "mode": "lxc", "total": 8, "model": "Tesla M2090", "memory_mib": 5301,
      "islands": {"numa": 4, "nvlink": 1}}], "free": [[[-1, 0, -1, -1, 4], [-1, 1, -1, -1, 3]]],
-     "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096}}
+     "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
+     "divided": {"total": 2, "free": 1, "vgpus": [["nvidia-63", "GRID P4-1Q", 8]]}}
 
 ``groups`` is static: what there is. ``free`` is what nobody had at the end of the last period, for
 each group as :func:`nova_gpu.core.topology.cells` has it; there is nothing to refuse a host for in
-it. What is not known is null. Hosts that have the same report the same.
+it. ``divided`` is the same of the cards that are given in parts: how many there are, how many of
+them have room for a vGPU of any type, and how many of each type there can be more. It is left out
+where there is none. What is not known is null. Hosts that have the same report the same.
 
 Who reads takes what it knows and passes over what it does not, so that a later release may say more
 without a new version. Version 1 had of a group no more than ``total`` and what stands before it;
@@ -87,6 +90,27 @@ NOTHING = Reserved()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Divided:
+    """The cards that are given in parts: how many, and how many have room for a vGPU of any type.
+
+    ``vgpus``: id and name of each type, and how many more of it there can be.
+    """
+
+    total: int = 0
+    free: int = 0
+    vgpus: tuple[tuple[str, str | None, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_numbers((self.total, self.free, *(count for *_, count in self.vgpus)))
+        for type_id, name, _ in self.vgpus:
+            if not (isinstance(type_id, str) and isinstance(name, str | None)):
+                raise TypeError("a type's id must be a string, and its name one or null")
+
+
+UNDIVIDED = Divided()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Report:
     """All that a host says. ``free`` has the free GPUs of each of its groups, in their order; it is
     ``None`` of a host that does not say it."""
@@ -94,14 +118,21 @@ class Report:
     host: HostStats
     free: tuple[Cells, ...] | None = None
     reserved_per_free_gpu: Reserved = NOTHING
+    divided: Divided = UNDIVIDED
 
     @property
-    def total(self) -> int:
-        return sum(group.total for group in self.host.groups)
+    def cards(self) -> int:
+        """How many, whole and in parts"""
+        return sum(group.total for group in self.host.groups) + self.divided.total
+
+    @property
+    def free_cards(self) -> int:
+        """Those of them of which an instance could have one, or a part"""
+        return self.free_gpus + self.divided.free
 
     @property
     def free_gpus(self) -> int:
-        """How many; as good as none where it is not said"""
+        """How many whole ones; as good as none where it is not said"""
         return sum(count for cells in self.free or () for *_, count in cells)
 
 
@@ -111,6 +142,8 @@ def dumps(report: Report) -> str:
         fields["free"] = report.free
     if report.reserved_per_free_gpu:
         fields["reserved_per_free_gpu"] = dataclasses.asdict(report.reserved_per_free_gpu)
+    if report.divided != UNDIVIDED:
+        fields["divided"] = dataclasses.asdict(report.divided)
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -137,6 +170,7 @@ def loads(text: str) -> Report:
             HostStats(fields["hypervisor"], groups),
             _free(fields["free"], len(groups)) if "free" in fields else None,
             Reserved(reserved["vcpus"], reserved["memory_mib"]),
+            _divided(fields["divided"]) if "divided" in fields else UNDIVIDED,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e
@@ -152,6 +186,12 @@ def _group(fields: Mapping[str, Any]) -> GroupStats:
         **{key: value for key, value in fields.items() if key in _GROUP},
         islands=Islands(islands["numa"], islands["nvlink"]),
     )
+
+
+def _divided(fields: Mapping[str, Any]) -> Divided:
+    """:raises ValueError, TypeError, KeyError: where it is none"""
+    vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
+    return Divided(fields["total"], fields["free"], vgpus)
 
 
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from nova_gpu.core import names, request_group, vgpu_request
 from nova_gpu.core.condition import Condition
+from nova_gpu.core.stats import Divided
 from nova_gpu.core.vgpu import VGPUType
+from nova_gpu.core.vgpu_request import VGPURequest
 
 
 def mismatch(extra_specs: Mapping[str, str], held: Sequence[VGPUType]) -> str | None:
@@ -28,6 +30,16 @@ def mismatch(extra_specs: Mapping[str, str], held: Sequence[VGPUType]) -> str | 
         if asked.type is not None and not is_type(asked.type, facts):
             return f"the flavor asks for vGPUs with {names.VGPU_TYPE} {asked.type}, not {facts.id}"
     return None
+
+
+def most_free(asked: VGPURequest, divided: Divided) -> int:
+    """How many vGPUs of a type that *asked* takes a host has room for.
+
+    Types share cards, so that the numbers of several do not add up.
+    """
+    kinds = ((VGPUType(type_id, name), count) for type_id, name, count in divided.vgpus)
+    fitting = (count for facts, count in kinds if asked.type is None or is_type(asked.type, facts))
+    return max(fitting, default=0)
 
 
 def is_type(condition: Condition, facts: VGPUType) -> bool:

@@ -27,7 +27,7 @@ def judge(spec: objects.RequestSpec) -> Callable[[HostState], str | None]:
             report = reported.report(host_state)
         except exception.InvalidStats as e:
             return str(e) if insists else None
-        if report is None or not report.total:
+        if report is None or not report.cards:
             return None
         if insists:
             return "it has GPUs, and [gpu]cpu_only_instances is never"
@@ -45,6 +45,6 @@ def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) 
     return stranding.stranded(
         vcpus - spec.vcpus,
         memory_mib - spec.memory_mb,
-        report.free_gpus,
+        report.free_cards,
         report.reserved_per_free_gpu,
     )

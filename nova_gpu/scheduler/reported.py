@@ -14,6 +14,7 @@ from nova_gpu.core import names, request, stats, vgpu_request
 from nova_gpu.core.query import Request
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.stats import HostStats, Report
+from nova_gpu.core.vgpu_request import VGPURequest
 
 # By the compute node's uuid, the string it reported last and what that says. Strings of 10,000
 # hosts and more are held, so that the next request finds them all; see :func:`report`.
@@ -35,14 +36,22 @@ def asked(spec: objects.RequestSpec) -> GPURequest | None:
     return _asked(frozenset(extra_specs(spec).items()))
 
 
+def asked_vgpus(spec: objects.RequestSpec) -> VGPURequest | None:
+    """The same of vGPUs, in our words
+
+    :raises InvalidExtraSpec: as :func:`nova_gpu.core.vgpu_request.parse`
+    """
+    specs = extra_specs(spec)
+    return vgpu_request.parse(specs) if vgpu_request.asks_for_vgpus(specs) else None
+
+
 def requests(spec: objects.RequestSpec) -> tuple[Request, ...]:
     """All that the flavor asks for: GPUs, vGPUs, both, or nothing.
 
     :raises InvalidExtraSpec: where one of them cannot be understood
     """
-    specs = extra_specs(spec)
-    parts = vgpu_request.parse(specs) if vgpu_request.asks_for_vgpus(specs) else None
-    return tuple(each for each in (asked(spec), parts) if each is not None)
+    both = (asked(spec), asked_vgpus(spec))
+    return tuple(each for each in both if each is not None)
 
 
 @functools.lru_cache(maxsize=256)

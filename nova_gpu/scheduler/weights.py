@@ -17,11 +17,12 @@ from nova.scheduler import utils, weights
 from nova.scheduler.host_manager import HostState
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, rank
+from nova_gpu.core import exception, rank, vgpu_held
 from nova_gpu.core.arrangement import Distribution
 from nova_gpu.core.rank import Rank
 from nova_gpu.core.request import GPURequest
 from nova_gpu.core.stats import Report
+from nova_gpu.core.vgpu_request import VGPURequest
 from nova_gpu.scheduler import reported
 
 # Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.
@@ -46,10 +47,13 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         hosts = [each.obj for each in weighed_obj_list]
         try:
             asked = reported.asked(weight_properties)
+            parts = reported.asked_vgpus(weight_properties)
         except exception.InvalidExtraSpec:  # which no filter has let pass
             return [0.0] * len(hosts)
         if asked:
             return _multiplied(hosts, with_gpus(hosts, asked), "gpu_weight_multiplier")
+        if parts:
+            return _multiplied(hosts, with_vgpus(hosts, parts), "gpu_weight_multiplier")
         return _multiplied(hosts, without_gpus(hosts), "gpu_host_weight_multiplier")
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
@@ -74,6 +78,23 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
             # What is free is told once a period. Meanwhile this tells equal hosts apart.
             found = (*found, host.num_instances)
         ranks.append(found)
+    return _in_steps(ranks)
+
+
+def with_vgpus(hosts: Sequence[HostState], asked: VGPURequest) -> list[float]:
+    """The same of vGPUs: by how many more the host has room for of a type that is asked for."""
+    spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
+    ranks: list[Rank | None] = []
+    for host in hosts:
+        report = _report(host)
+        free = 0 if report is None else vgpu_held.most_free(asked, report.divided)
+        # Of what is not free the claim is the judge: it may be so in this period only.
+        full = int(free < asked.count)
+        ranks.append((full, *((-free, host.num_instances) if spread else (free,))))
+    return _in_steps(ranks)
+
+
+def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
     order = sorted({each for each in ranks if each is not None})
     steps = len(order) - 1 if None not in ranks else len(order)
     weight_by_rank = {each: 1 - n / steps if steps else 1.0 for n, each in enumerate(order)}
@@ -81,12 +102,13 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
 
 
 def without_gpus(hosts: Sequence[HostState]) -> list[float]:
-    """1 of a host without GPUs, 1/2 of one that has none free, and 0 of the one with most."""
+    """1 of a host without GPUs, 1/2 of one that has none free, and 0 of the one with most. A card
+    that is given in parts is free while there is room for one."""
     reports = [_report(host) for host in hosts]
-    most = max((report.free_gpus for report in reports if report), default=0)
+    most = max((report.free_cards for report in reports if report), default=0)
     return [
-        _NO_FREE_GPU * (1 - report.free_gpus / most if most else 1)
-        if report and report.total
+        _NO_FREE_GPU * (1 - report.free_cards / most if most else 1)
+        if report and report.cards
         else 1.0
         for report in reports
     ]

@@ -15,7 +15,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup
 from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
@@ -176,15 +176,15 @@ class HostGPUs:
 
     def stats(self) -> str | None:
         """What the scheduler reads of this host, ``None`` without GPUs."""
-        if not self.offer:
+        if not self.has_gpus:
             return None
-        return offers.report(
-            self.offer, self.hypervisor_type, self._stock.free(), stranding.reserved()
-        )
+        each, free = stranding.reserved(), self._stock.free()
+        divided = self.vgpus.stock.divided()
+        return offers.report(self.offer, self.hypervisor_type, free, each, divided)
 
-    def free(self) -> frozenset[PciAddress]:
-        """The cards that an instance could be given now"""
-        return self._stock.free()
+    def free(self) -> int:
+        """How many cards there are of which an instance could be given one now, or a part"""
+        return len(self._stock.free()) + self.vgpus.stock.divided().free
 
     @property
     def placement(self) -> Any:

@@ -89,10 +89,12 @@ def report(
     hypervisor_type: str,
     free: Collection[PciAddress],
     reserved: stats.Reserved = stats.NOTHING,
+    divided: stats.Divided = stats.UNDIVIDED,
 ) -> str:
     """What the scheduler reads of this host.
 
     :param free: the cards that an instance could be given now
+    :param divided: those that are given in parts
     """
     groups = tuple(
         stats.GroupStats(
@@ -110,7 +112,8 @@ def report(
         topology.cells(gpu for address, gpu in group.gpus.items() if address in free)
         for group in offered.values()
     )
-    return stats.dumps(stats.Report(stats.HostStats(hypervisor_type, groups), cells, reserved))
+    host = stats.HostStats(hypervisor_type, groups)
+    return stats.dumps(stats.Report(host, cells, reserved, divided))
 
 
 def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:

@@ -43,7 +43,7 @@ def refuse(gpus: HostGPUs, instance: objects.Instance) -> None:
     each = reserved()
     if not each or instance.vm_state != vm_states.BUILDING:
         return
-    free = len(gpus.free())
+    free = gpus.free()
     if not free or not request.is_cpu_only(flavors.extra_specs_of(instance)):
         return
     try:

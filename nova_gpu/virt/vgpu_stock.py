@@ -9,7 +9,7 @@ from typing import Any
 from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, names, vgpu_choice
+from nova_gpu.core import device, names, stats, vgpu_choice
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.vgpu import Slot
@@ -128,6 +128,21 @@ class VGPUStock:
     ) -> None:
         timeout_s = CONF.gpu.handed_out_timeout
         self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)
+
+    def divided(self) -> stats.Divided:
+        """What the scheduler reads of these cards, by what was read last"""
+        taken, named = self._taken(), self._occupancy.taken()
+        pending, cards = self._pending(taken), self._cards.look.cards.values()
+        free: dict[tuple[str, str | None], int] = {}
+        with_room = 0
+        for card in (each.without(named) for each in cards):
+            rooms = {t: card.room(t, taken, pending).free for t in card.card.types}
+            with_room += any(rooms.values())
+            for type_id, room in rooms.items():
+                key = type_id, card.card.types[type_id].name
+                free[key] = free.get(key, 0) + room
+        vgpus = sorted(((*key, count) for key, count in free.items()), key=lambda each: each[0])
+        return stats.Divided(len(cards), with_room, tuple(vgpus))
 
     # Who has what
 

@@ -134,7 +134,7 @@ class PlainInstances:
 
     def test_while_something_does_not_answer(self) -> None:
         free = self._free()
-        self.assertEqual(len(self.ADDRESSES) - 1, len(free))
+        self.assertEqual(len(self.ADDRESSES) - 1, free)
         bug = RuntimeError("what nobody thought of")
         for name, broken in (
             ("nova_gpu.virt.records.read", messaging_exceptions.MessagingTimeout("nobody answers")),
@@ -151,11 +151,11 @@ class PlainInstances:
                         self.restart_host("host1")
                     self.assertPlainInstancesWork()
                     if broken is bug and not name.endswith(".publish"):
-                        self.assertEqual(frozenset(), self._free())
+                        self.assertEqual(0, self._free())
                 self.period()
                 self.assertEqual(free, self._free(), name)
 
-    def _free(self) -> frozenset[PciAddress]:
+    def _free(self) -> int:
         return self.computes["host1"].driver._gpus.free()
 
 

@@ -39,12 +39,32 @@ class StatsTest(unittest.TestCase):
                 with self.subTest(report=report):
                     self.assertEqual(report, stats.loads(stats.dumps(report)))
 
+    def test_cards_in_parts(self) -> None:
+        divided = stats.Divided(3, 2, (("nvidia-63", "GRID P4-1Q", 9), ("nvidia-64", None, 0)))
+        report = stats.Report(stats.HostStats("QEMU", ()), (), divided=divided)
+        self.assertEqual((3, 0, 2), (report.cards, report.free_gpus, report.free_cards))
+        text = stats.dumps(report)
+        self.assertEqual(report, stats.loads(text))
+        fields = json.loads(text)
+        vgpus = [["nvidia-63", "GRID P4-1Q", 9], ["nvidia-64", None, 0]]
+        self.assertEqual({"total": 3, "free": 2, "vgpus": vgpus}, fields["divided"])
+        for wrong in (
+            {"total": -1},
+            {"free": "2"},
+            {"vgpus": [[1, "a", 2]]},
+            {"vgpus": [["a", "b"]]},
+            {"vgpus": [["a", 3, 2]]},
+            {"vgpus": None},
+        ):
+            with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
+                stats.loads(json.dumps({**fields, "divided": {**fields["divided"], **wrong}}))
+
     def test_the_form_on_the_wire(self) -> None:
         host = stats.HostStats("LXC", (FERMI,))
         self.assertEqual(SECOND | {"groups": [GROUP]}, json.loads(stats.dumps(stats.Report(host))))
         cells = ((-1, 0, -1, -1, 4), (-1, 1, -1, -1, 3))
         report = stats.Report(host, (cells,), stats.Reserved(vcpus=2, memory_mib=4096))
-        self.assertEqual((8, 7), (report.total, report.free_gpus))
+        self.assertEqual((8, 7, 7), (report.cards, report.free_gpus, report.free_cards))
         more = {
             "free": [[list(cell) for cell in cells]],
             "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
@@ -62,7 +82,7 @@ class StatsTest(unittest.TestCase):
         old = FIRST | {"groups": [group | {"provider": "host1_gpu_10de_1091_lxc"}]}
         read = stats.loads(json.dumps(old))
         self.assertEqual((stats.GroupStats("10de:1091", "fermi", "lxc", 8),), read.host.groups)
-        self.assertEqual((None, 8, 0), (read.free, read.total, read.free_gpus))
+        self.assertEqual((None, 8, 0), (read.free, read.cards, read.free_gpus))
 
     def test_what_a_later_release_adds_is_passed_over(self) -> None:
         more = SECOND | {"groups": [GROUP | {"more": 1, "islands": {"pod": 8} | GROUP["islands"]}]}

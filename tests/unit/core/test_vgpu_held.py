@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core import vgpu_held
+from nova_gpu.core import vgpu_held, vgpu_request
+from nova_gpu.core.stats import Divided
 from nova_gpu.core.vgpu import VGPUType
 
 SMALL = VGPUType("nvidia-63", "GRID P4-1Q")
 LARGE = VGPUType("nvidia-66", "GRID P4-8Q")
+
+
+class TestMostFree(unittest.TestCase):
+    def test_of_the_type_that_is_asked_for(self) -> None:
+        divided = Divided(1, 1, (("nvidia-63", "GRID P4-1Q", 8), ("nvidia-66", None, 1)))
+        for specs, count in (
+            ({"vgpus": "1"}, 8),
+            ({"vgpus": "1", "vgpu_type": "nvidia-66"}, 1),
+            ({"vgpus": "1", "vgpu_type": "GRID P4-1Q"}, 8),
+            ({"vgpus": "1", "vgpu_type": "GRID P4-8Q"}, 0),
+        ):
+            asked = vgpu_request.parse(specs)
+            assert asked
+            with self.subTest(specs):
+                self.assertEqual(count, vgpu_held.most_free(asked, divided))
 
 
 class TestMismatch(unittest.TestCase):

@@ -58,6 +58,19 @@ class CPUOnlyTest(test.NoDBTestCase):
                 self.assertTrue(self.passes(host_state(), specs))
         self.assertFalse(self.passes(host_state(), {"resources:VCPU": "1"}))
 
+    def test_cards_in_parts(self) -> None:
+        """One has room while it has room for a vGPU."""
+        for free, expected in ((1, False), (0, True)):
+            state, reserved = host_state(None, vcpus=14), stats.Reserved(vcpus=4)
+            divided = stats.Divided(2, free, (("nvidia-63", None, 8 * free),))
+            report = stats.Report(stats.HostStats("QEMU", ()), (), reserved, divided)
+            state.stats["nova_gpu"] = stats.dumps(report)
+            with self.subTest(free=free):
+                self.flags(cpu_only_instances="last", group="gpu")
+                self.assertEqual(expected, self.passes(state))
+                self.flags(cpu_only_instances="never", group="gpu")
+                self.assertFalse(self.passes(state))
+
     def test_what_free_gpus_need(self) -> None:
         """The flavor has one vCPU and 512 MiB; the host 16 and 8192 MiB in all."""
         for reserved, free, used, expected in (

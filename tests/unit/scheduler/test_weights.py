@@ -123,6 +123,27 @@ class GPUWeigherTest(test.NoDBTestCase):
         packed = {"gpus": "1", "gpu:distribution": "pack"}
         self.assertEqual(["D", "C", "B", "A"], self.order(hosts, **packed))
 
+    def test_vgpus(self) -> None:
+        hosts = []
+        for name, one, other in (("A", 9, 4), ("B", 2, 1), ("C", 0, 7), ("D", 1, 0)):
+            state = host(name, None)
+            free = (("nvidia-63", "GRID P4-1Q", one), ("nvidia-66", None, other))
+            divided = stats.Divided(2, min(2, one + other), free)
+            report = stats.Report(stats.HostStats("QEMU", ()), (), divided=divided)
+            state.stats["nova_gpu"] = stats.dumps(report)
+            hosts.append(state)
+        hosts.append(host("Z", None))
+        small, two = {"vgpus": "1", "vgpu_type": "GRID P4-1Q"}, {"vgpus": "2"}
+        packed = dict(self.weighed(hosts, small))
+        self.assertEqual(["D", "B", "A"], sorted(packed, key=lambda n: -packed[n])[:3])
+        self.assertEqual(0.0, packed["Z"])
+        self.assertEqual(["B", "C", "A"], self.order(hosts, **two)[:3])
+        self.flags(distribution="spread", group="gpu")
+        self.assertEqual(["A", "B", "D"], self.order(hosts, **small)[:3])
+        self.assertEqual(["A", "C", "B"], self.order(hosts, **two)[:3])
+        # To others a host is the worse the more cards have room.
+        self.assertEqual(["Z", "D"], self.order(hosts)[:2])
+
     def test_spreading_within_a_period(self) -> None:
         hosts = [self.named("A"), self.named("B"), self.named("A")]
         hosts[0].num_instances, hosts[2].host = 1, "A2"

@@ -17,6 +17,7 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import stats
 from nova_gpu.core import vgpu as values
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey
 from nova_gpu.core.vgpu import Slot
@@ -125,6 +126,21 @@ class TestStock(StockTestCase):
         self.assertEqual((12, 8), self.inventory(64))
         self.assertEqual((6, 6), self.inventory(65))
         self.assertEqual((3, 2), self.inventory(66))
+
+    def test_what_the_scheduler_reads(self) -> None:
+        self.assertEqual(stats.UNDIVIDED, self.stock.divided())
+        self.look()
+        self.noted.was_used([Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")])
+        named = frozenset({Slot.parse(ADDRESSES[1] + "/nvidia-64/0").parent})
+        vgpus = {63: 16, 64: 8, 65: 4, 66: 2}
+        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n]) for n in vgpus)
+        self.assertEqual(stats.Divided(3, 2, free), self.stock.divided())
+        self.noted.saw_domains({INSTANCE: named})
+        free = tuple((f"nvidia-{n}", self.name(n), vgpus[n] // 2) for n in vgpus)
+        self.assertEqual(stats.Divided(3, 1, free), self.stock.divided())
+
+    def name(self, number: int) -> str | None:
+        return next(each.name for each in vgpu.TESLA_P4 if each.id == f"nvidia-{number}")
 
     def test_a_card_that_is_gone_while_an_instance_has_a_part_of_it(self) -> None:
         self.look()
