@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova_gpu.core.model import GPU, Product
+from nova_gpu.core.vgpu import Slot
 
 # Of the payload; a field more raises the second number, any other change the first.
-VERSION = "1.0"
+VERSION = "1.1"
 
 
 class EventType(enum.StrEnum):
@@ -32,16 +33,17 @@ class EventType(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """GPUs of one product to which something happened.
+    """GPUs of one product, or vGPUs of one type of it, to which something happened.
 
     :param host: the compute host (``[DEFAULT]host``), ``None`` of what no host has
     :param instance_uuid: whose they are, ``None`` where they are nobody's
-    :param addresses: PCI addresses
+    :param addresses: PCI addresses, or the vGPUs' slots
     :param product_id: ``10de:2335``
     :param product: its name
     :param architecture: ``hopper``; of GPUs that were asked for in vain, what the flavor says
     :param count: how many GPUs it is about, ``None`` where a flavor does not say it
     :param reason: what is wrong, and what to do about it
+    :param vgpu_type: ``nvidia-35``, ``None`` of whole GPUs
     """
 
     type: EventType
@@ -54,6 +56,7 @@ class Event:
     product: str | None = None
     architecture: str | None = None
     reason: str | None = None
+    vgpu_type: str | None = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
         """The same of an instance's GPUs"""
@@ -84,4 +87,25 @@ def of_cards(
             product=product.name,
             architecture=product.architecture,
             reason=reason,
+        )
+
+
+def of_vgpus(
+    event_type: EventType, vgpus: Iterable[tuple[Product, Slot]], host: str
+) -> Iterator[Event]:
+    """One event for each type of each product among *vgpus*, each of which is with the product of
+    its card."""
+    by_type: dict[tuple[Product, str], list[Slot]] = {}
+    for product, slot in vgpus:
+        by_type.setdefault((product, slot.type_id), []).append(slot)
+    for (product, type_id), same in by_type.items():
+        yield Event(
+            event_type,
+            count=len(same),
+            host=host,
+            addresses=tuple(map(str, sorted(same))),
+            product_id=product.key,
+            product=product.name,
+            architecture=product.architecture,
+            vgpu_type=type_id,
         )

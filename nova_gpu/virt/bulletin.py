@@ -14,13 +14,17 @@ from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events
 from nova_gpu.core.device import Device
-from nova_gpu.core.events import EventType
-from nova_gpu.core.model import GPU, GPUGroup, PciAddress
+from nova_gpu.core.events import Event, EventType
+from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.virt import counters
 from nova_gpu.virt.occupancy import Owner
 from nova_gpu.virt.offer import Offer
 
 LOG = logging.getLogger(__name__)
+
+# Of a card of that product
+VGPU = tuple[Product, Slot]
 
 
 class Bulletin:
@@ -30,29 +34,40 @@ class Bulletin:
         self._compute_host = CONF.host
         self._said: set[tuple[PciAddress, str | None]] = set()
         self._withheld: Mapping[PciAddress, str] = {}
-        self._released: collections.deque[tuple[str, PciAddress]] = collections.deque(maxlen=1000)
+        self._released: collections.deque[tuple[str, Device]] = collections.deque(maxlen=1000)
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
 
     # Guests
 
-    def claimed(self, instance: objects.Instance, cards: Collection[GPU]) -> None:
-        """A guest is about to start with *cards*, which it did not have on this host before."""
-        for card in cards:
-            if (instance.uuid, card.address) in self._released:
-                self._released.remove((instance.uuid, card.address))
+    def claimed(
+        self, instance: objects.Instance, cards: Collection[GPU], vgpus: Collection[VGPU] = ()
+    ) -> None:
+        """A guest is about to start with these, which it did not have on this host before."""
+        owner = Owner(instance.uuid, instance.project_id)
+        devices: list[Device] = [card.address for card in cards]
+        for device in devices + [slot for _, slot in vgpus]:
+            if (instance.uuid, device) in self._released:
+                self._released.remove((instance.uuid, device))
         if cards:
             counters.claimed(len(cards))
-        self._emit(EventType.CLAIM, cards, Owner(instance.uuid, instance.project_id))
+        self._emit(EventType.CLAIM, cards, owner)
+        self._send(events.of_vgpus(EventType.CLAIM, vgpus, self._compute_host), owner)
 
-    def released(self, instance: objects.Instance, cards: Collection[GPU]) -> None:
-        """The instance has *cards* no more, or not on this host.
+    def released(
+        self, instance: objects.Instance, cards: Collection[GPU], vgpus: Collection[VGPU] = ()
+    ) -> None:
+        """The instance has these no more, or not on this host.
 
         Of a start that fails Nova removes the domain twice; that is one release.
         """
+        owner = Owner(instance.uuid, instance.project_id)
         news = [card for card in cards if (instance.uuid, card.address) not in self._released]
+        parts = [each for each in vgpus if (instance.uuid, each[1]) not in self._released]
         self._released.extend((instance.uuid, card.address) for card in news)
-        self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
+        self._released.extend((instance.uuid, slot) for _, slot in parts)
+        self._emit(EventType.RELEASE, news, owner)
+        self._send(events.of_vgpus(EventType.RELEASE, parts, self._compute_host), owner)
 
     # Cards
 
@@ -145,7 +160,11 @@ class Bulletin:
         owner: Owner | None,
         reason: str | None = None,
     ) -> None:
-        for event in events.of_cards(event_type, cards, self._compute_host, reason):
+        self._send(events.of_cards(event_type, cards, self._compute_host, reason), owner)
+
+    @staticmethod
+    def _send(found: Iterable[Event], owner: Owner | None) -> None:
+        for event in found:
             notifications.emit(event.of(owner.instance_uuid, owner.project_id) if owner else event)
 
 

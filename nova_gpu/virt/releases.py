@@ -82,7 +82,8 @@ class Releases:
                 if rebuilding:
                     self._occupancy.keep(instance.uuid, had)
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
-        self._bulletin.released(instance, cards)
+        vgpus = () if comes_back else self._vgpus.of_products(had)
+        self._bulletin.released(instance, cards, vgpus)
         if not comes_back:
             self._vgpus.release(had, instance.uuid)
 
@@ -93,8 +94,9 @@ class Releases:
             old = instance.migration_context.old_resources or ()
             cards = self._cards(self._stock.addresses(old))
             self._release_all(cards, Owner(instance.uuid, instance.project_id))
-            self._bulletin.released(instance, cards)
-            self._vgpus.release(self._vgpus.slots(old), instance.uuid)
+            slots = self._vgpus.slots(old)
+            self._bulletin.released(instance, cards, self._vgpus.of_products(slots))
+            self._vgpus.release(slots, instance.uuid)
 
     def resume(self) -> None:
         """What an earlier service was about to clean when it ended is still to be cleaned, and what

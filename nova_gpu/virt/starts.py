@@ -66,7 +66,8 @@ def starting(
             gpus.vgpus.make(instance.uuid, slots)
         if spawning or arriving:
             # What is rebuilt in its place is spawned with what it has.
-            gpus.bulletin.claimed(instance, [gpu for gpu in cards if gpu.address not in before])
+            new = [(group.product, slot) for group, slot in parts if slot not in before]
+            gpus.bulletin.claimed(instance, [c for c in cards if c.address not in before], new)
         if addresses or slots:
             given = ", ".join([*map(str, sorted(addresses)), *map(str, sorted(slots))])
             LOG.info("Starting with GPUs %s", given, instance=instance)

@@ -12,7 +12,7 @@ from oslo_log import log as logging
 import nova_gpu.privsep.vgpu
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
 from nova_gpu.host import division, sriov
@@ -83,6 +83,17 @@ class VGPUs:
             for each in resources or ()
             if each.resource_class == names.VGPU_RESOURCE_CLASS
             and (group := self.stock.group_of(each.provider_uuid))
+        ]
+
+    def of_products(self, devices: Iterable[Device]) -> list[tuple[Product, Slot]]:
+        """Those of *devices* that are slots of known cards, each with its group's product"""
+        groups = self.cards.look.groups.values()
+        return [
+            (group.product, each)
+            for each in devices
+            if isinstance(each, Slot)
+            for group in groups
+            if group.facts.id == each.type_id and group.card_of(each)
         ]
 
     # Made and removed

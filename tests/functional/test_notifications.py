@@ -42,6 +42,7 @@ class NotificationsTest(base.GPUServersTestBase):
             "product": "Tesla M2090",
             "architecture": "fermi",
             "count": 1,
+            "vgpu_type": None,
             **expected,
         }
         reason = notification.payload["reason"]

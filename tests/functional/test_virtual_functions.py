@@ -9,7 +9,7 @@ import uuid
 
 from lxml import etree
 
-from tests.functional import profiled
+from tests.functional import profiled, test_notifications
 from tests.functional.base import Server
 from tests.functional.profiled import FIRST, SECOND, WHOLE, slots
 
@@ -27,6 +27,7 @@ class RoadTest(profiled.ProfiledServersTestBase):
         one = self.boot(self.of_type(1155))
         self.assertVGPUs(one, slots(1155, FIRST[0]))
         self.assertEqual([], self.rendered(one))
+        self.assertSent("gpu.claim", one, slots(1155, FIRST[0]))
         two = self.boot(self.flavor(vgpus="= 2", vgpu_type="NVIDIA L40S-24Q"))
         self.assertVGPUs(two, slots(1155, FIRST[1], SECOND[0]))
         self.period()
@@ -41,6 +42,7 @@ class RoadTest(profiled.ProfiledServersTestBase):
         self.assertGPUs(whole, [WHOLE])
         for server in (one, two, whole):
             self._delete_server(server)
+        self.assertSent("gpu.release", two, slots(1155, FIRST[1], SECOND[0]))
         self.assertEqual({}, self.kernels["host1"].made)
         self.period()
         self.assertEqual(EMPTY, self.inventories())
@@ -51,6 +53,18 @@ class RoadTest(profiled.ProfiledServersTestBase):
             self.assertEqual({}, self.kernels["host1"].made)
             self.period()
         self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
+
+    def assertSent(self, event_type: str, server: Server, addresses: list[str]) -> None:
+        """The only notification about *server* since the last call"""
+        found = [
+            each
+            for each in test_notifications.NotificationsTest.sent(self)
+            if each.payload["instance_uuid"] == server["id"]
+        ]
+        (sent,) = [each for each in found if each.event_type == event_type]
+        payload = {"count": len(addresses), "addresses": addresses, "vgpu_type": "nvidia-1155"}
+        payload |= {"host": "host1", "product_id": "10de:26b9", "product": "L40S"}
+        self.assertEqual(payload, {key: sent.payload[key] for key in payload})
 
     def test_what_becomes_of_the_guest(self) -> None:
         kernel = self.kernels["host1"]

@@ -6,7 +6,9 @@ import pathlib
 import re
 import unittest
 
-from nova_gpu.core.events import VERSION, Event, EventType
+from nova_gpu.core.events import VERSION, Event, EventType, of_vgpus
+from nova_gpu.core.model import Product
+from nova_gpu.core.vgpu import Slot
 
 
 class TestPayload(unittest.TestCase):
@@ -17,6 +19,25 @@ class TestPayload(unittest.TestCase):
         self.assertEqual(["0000:04:00.0", "0000:05:00.0"], payload["addresses"])
         self.assertNotIn("type", payload)
         self.assertIsNone(payload["reason"])
+
+    def test_vgpus_by_type(self) -> None:
+        one, two = (Product("10de", each, each, "ada", 24576) for each in ("26b9", "26b5"))
+        places = ["3b:00.4/nvidia-1155/0", "3b:00.5/nvidia-1155/0", "3b:00.6/nvidia-1156/0"]
+        first, second, third = (Slot.parse(f"0000:{each}") for each in places)
+        found = list(
+            of_vgpus(
+                EventType.RELEASE, [(one, second), (one, third), (one, first), (two, third)], "gpu1"
+            )
+        )
+        self.assertEqual(
+            [
+                ("nvidia-1155", "10de:26b9", (str(first), str(second)), 2),
+                ("nvidia-1156", "10de:26b9", (str(third),), 1),
+                ("nvidia-1156", "10de:26b5", (str(third),), 1),
+            ],
+            [(each.vgpu_type, each.product_id, each.addresses, each.count) for each in found],
+        )
+        self.assertEqual({"gpu1"}, {each.payload["host"] for each in found})
 
     def test_what_is_wrong_is_an_error(self) -> None:
         errors = {each for each in EventType if each.is_error}

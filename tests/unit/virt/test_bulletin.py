@@ -11,6 +11,7 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core.events import Event
 from nova_gpu.core.model import DeliveryMode, PciAddress, Product
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.virt import bulletin, offer
 from nova_gpu.virt.occupancy import Owner
 from tests.fixtures import cards
@@ -130,6 +131,23 @@ class GuestsTest(BulletinTest):
         self.assertEqual(["gpu.claim", "gpu.release"], self.types())
         self.bulletin.claimed(instance, [])
         self.assertEqual([], self.types())
+
+    def test_vgpus(self) -> None:
+        instance = objects.Instance(uuid=UUID, project_id="a-project")
+        vgpus = [(FERMI, Slot(FIRST, "nvidia-35", number)) for number in (1, 0)]
+        self.bulletin.claimed(instance, self.cards[1:], vgpus)
+        whole, parts = self.events
+        self.assertEqual(((B,), None), (whole.addresses, whole.vgpu_type))
+        slots = (f"{A}/nvidia-35/0", f"{A}/nvidia-35/1")
+        self.assertEqual((slots, "nvidia-35"), (parts.addresses, parts.vgpu_type))
+        self.assertEqual((UUID, "a-project"), (parts.instance_uuid, parts.project_id))
+        self.events.clear()
+        for _ in range(2):
+            self.bulletin.released(instance, [], vgpus)
+        self.assertEqual(["gpu.release"], self.types())
+        self.bulletin.claimed(instance, [], vgpus)
+        self.bulletin.released(instance, [], vgpus)
+        self.assertEqual(["gpu.claim", "gpu.release"], self.types())
 
     def test_quarantine(self) -> None:
         self.bulletin.quarantined(self.cards[0], "not clean; see the log", OWNERS[FIRST])
