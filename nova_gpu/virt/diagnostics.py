@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards a running guest has, for ``GET /servers/{id}/diagnostics`` before microversion 2.48.
+"""What a running guest has, for ``GET /servers/{id}/diagnostics`` before microversion 2.48.
 
 From there on Nova's own fields are all there are.
 """
@@ -12,7 +12,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.virt import domains, survey
 from nova_gpu.virt.host_gpus import HostGPUs
 
@@ -25,18 +27,21 @@ def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
     :param guest: a nova.virt.libvirt.guest.Guest
     :returns: nothing where the guest's XML cannot be read: what else Nova has of it is shown
     """
-    if not gpus.offer:
+    if not gpus.has_gpus:
         return {}
-    parts = survey.parts(gpus.offer, gpus.roots)
+    parts = survey.parts(gpus.offer, gpus.roots, gpus.vgpus.functions())
     try:
         named = domains.gpus_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:
         LOG.warning("The guest's GPUs are not among its diagnostics: %s", error)
         return {}
     found = {}
-    cards = sorted(each for each in named if isinstance(each, PciAddress))
-    for index, address in enumerate(cards):
-        facts = {"address": str(address), **dict(_facts(gpus, address))}
+    devices: list[Device] = []
+    devices += sorted(each for each in named if isinstance(each, PciAddress))
+    devices += sorted(each for each in named if isinstance(each, Slot))
+    for index, each in enumerate(devices):
+        own = _facts(gpus, each) if isinstance(each, PciAddress) else _facts_of_vgpu(gpus, each)
+        facts = {"address": str(each), **dict(own)}
         found.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
     return found
 
@@ -49,3 +54,13 @@ def _facts(gpus: HostGPUs, address: PciAddress) -> Iterator[tuple[str, Any]]:
             yield "name", gpu.product.name
             yield "numa_node", gpu.numa_node
             yield "trouble", group.withheld.get(address)
+
+
+def _facts_of_vgpu(gpus: HostGPUs, slot: Slot) -> Iterator[tuple[str, Any]]:
+    """Those of its card"""
+    for card in gpus.vgpus.cards.look.cards.values():
+        if card.has(slot):
+            yield "product", card.gpu.product.key
+            yield "name", card.gpu.product.name
+            yield "numa_node", card.gpu.numa_node
+            yield "trouble", card.ill or card.withheld

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+import types
+import unittest
+from typing import Any
+
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.core.model import GPU, Product
+from nova_gpu.core.vgpu import DividedCard, Parent, Slot
+from nova_gpu.core.vgpu_group import SharedCard
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import diagnostics, guest_vgpus, vgpu_cards
+from tests.fixtures import cards
+
+INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+CARD, FUNCTION = cards.addresses("0000:3b:00.0", "0000:3b:00.4")
+GONE = Slot.parse("0000:af:00.4/nvidia-1155/0")
+
+
+class VGPUsTest(unittest.TestCase):
+    def test_a_vgpu_is_shown_with_its_card(self) -> None:
+        product = Product("10de", "26b9", "L40S", "ada", 49152)
+        gpu = GPU(CARD, product, 0x030200, numa_node=1)
+        parents = {FUNCTION: Parent(False, {}, {"nvidia-1155": 1})}
+        shared = SharedCard(gpu, DividedCard({}, parents), withheld="it is in quarantine")
+        look = vgpu_cards.Look({CARD: shared})
+        gpus: Any = types.SimpleNamespace(
+            has_gpus=True,
+            offer={},
+            roots=Roots(*[pathlib.Path("/nowhere")] * 3, ()),
+            vgpus=types.SimpleNamespace(
+                functions=lambda: frozenset(parents), cards=types.SimpleNamespace(look=look)
+            ),
+        )
+        config = vconfig.LibvirtConfigGuest()
+        config.name, config.virt_type, config.os_type = "one", "kvm", "hvm"
+        slot = Slot(FUNCTION, "nvidia-1155", 0)
+        guest_vgpus.add_vgpus(config, INSTANCE, [slot, GONE], [slot, GONE])
+        guest: Any = types.SimpleNamespace(get_xml_desc=config.to_xml)
+        self.assertEqual(
+            {
+                "gpu0_address": str(slot),
+                "gpu0_product": "10de:26b9",
+                "gpu0_name": "L40S",
+                "gpu0_numa_node": 1,
+                "gpu0_trouble": "it is in quarantine",
+                "gpu1_address": str(GONE),
+            },
+            diagnostics.of(gpus, guest),
+        )
