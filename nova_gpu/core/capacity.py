@@ -18,6 +18,11 @@ from nova_gpu.core.request_group import GroupRequest
 
 # Past so many ways to serve one instance of several groups, the first way that is found counts.
 _MOST_WAYS = 64
+# What a host's groups are told by where they are others than asked for
+_TOLD = (
+    *(names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR, names.TRAIT_MODEL),
+    names.TRAIT_VGPU_TYPE,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class Host:
     :param unusable: why nothing is started there, or ``None``
     :param candidate: whether Placement has a candidate for one instance of the flavor there
     :param free: of the node's own resources, by resource class
+    :param kind: what the groups have, ``GPUs`` or ``vGPUs``
     """
 
     name: str
@@ -41,6 +47,7 @@ class Host:
     candidate: bool
     free: Mapping[str, int]
     groups: tuple[Group, ...]
+    kind: str = "GPUs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ def _instances(
     if host.unusable:
         return 0, host.unusable
     for part in asked:
-        if reason := _lacking(part, host.groups):
+        if reason := _lacking(part, host):
             return 0, reason
     # What the node itself has not (a disk that hosts share) Placement alone can count.
     short = {
@@ -114,7 +121,9 @@ def _instances(
     by_gpus = _packed(asked, host.groups, isolate, most + 1)
     if scarcest and most < by_gpus:
         return most, _scarce(scarcest, amounts, host, most)
-    return by_gpus, "no more GPUs" if by_gpus else "its free GPUs do not serve all of the flavor"
+    if by_gpus:
+        return by_gpus, f"no more {host.kind}"
+    return 0, f"its free {host.kind} do not serve all of the flavor"
 
 
 def _scarce(resource_class: str, amounts: Mapping[str, int], host: Host, instances: int = 0) -> str:
@@ -128,34 +137,36 @@ def fits(part: GroupRequest, group: Group) -> bool:
     return part.required_traits <= group.traits and not part.forbidden_traits & group.traits
 
 
-def _lacking(part: GroupRequest, groups: Sequence[Group]) -> str | None:
+def _lacking(part: GroupRequest, host: Host) -> str | None:
     """Why no group can give *part* now, or ``None``."""
-    fitting = [group for group in groups if fits(part, group)]
+    fitting = [group for group in host.groups if fits(part, group)]
     if not fitting:
-        return "; ".join(sorted({_unlike(part, group) for group in groups})) or "it has no GPUs"
+        unlike = sorted({_unlike(part, group, host.kind) for group in host.groups})
+        return "; ".join(unlike) or f"it has no {host.kind}"
     largest = max(fitting, key=lambda group: group.free)
     if largest.free >= part.count:
         return None
     if max(group.total for group in fitting) < part.count:
-        return f"{part.count} GPUs asked for, it has {max(group.total for group in fitting)}"
-    text = f"{part.count} GPUs asked for, {largest.free} of {largest.total} free"
+        most = max(group.total for group in fitting)
+        return f"{part.count} {host.kind} asked for, it has {most}"
+    text = f"{part.count} {host.kind} asked for, {largest.free} of {largest.total} free"
     if out := inventory.out_of_service(largest.total, largest.free, largest.used):
         text += f" ({out} out of service)"
     return text
 
 
-def _unlike(part: GroupRequest, group: Group) -> str:
+def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
     """What the GPUs of *group* are and should not be, or should be and are not."""
-    for prefix in (names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR, names.TRAIT_MODEL):
+    for prefix in _TOLD:
         wanted = names.known_values(prefix, part.required_traits)
         if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
-            noun = prefix.removeprefix(names.TRAIT_GPU).strip("_").lower()
-            return f"{noun} {', '.join(there) or 'unknown'}, not {', '.join(wanted)}"
+            noun = prefix.removeprefix(names.TRAIT_GPU).strip("_").lower().replace("_", " ")
+            return f"{noun} {', '.join(sorted(there)) or 'unknown'}, not {', '.join(wanted)}"
     lacking = sorted(part.required_traits - group.traits)
     unwanted = sorted(part.forbidden_traits & group.traits)
     texts = [f"lack {', '.join(lacking)}"] * bool(lacking)
     texts += [f"are {', '.join(unwanted)}"] * bool(unwanted)
-    return f"its GPUs {' and '.join(texts)}"
+    return f"its {kind} {' and '.join(texts)}"
 
 
 def _packed(

@@ -18,7 +18,11 @@ _KINDS = {names.RESOURCE_CLASS: "GPU", names.VGPU_RESOURCE_CLASS: "vGPU"}
 
 def kind(request: Request, count: int = 2) -> str:
     """``GPU`` or ``vGPU``, or several of them"""
-    return _KINDS[request.resource_class] + ("" if count == 1 else "s")
+    return kind_of(request.resource_class, count)
+
+
+def kind_of(resource_class: str, count: int = 2) -> str:
+    return _KINDS[resource_class] + ("" if count == 1 else "s")
 
 
 def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:

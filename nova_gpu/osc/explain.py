@@ -37,7 +37,7 @@ class ExplainServer(servers.ShowOne):
         }
         if wrong := mistakes.mistakes(servers.extra_specs(server)):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
-        elif servers.request_of(server) is None:
+        elif not servers.requests_of(server):
             shown["why"] = Lines(["it asks for no GPU: nova-gpu has no part in where it is"])
         else:
             try:

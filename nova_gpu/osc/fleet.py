@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from nova_gpu.core import request
+from nova_gpu.core import request, vgpu_request
 from nova_gpu.core.capacity import Answer
 from nova_gpu.osc import flavors, hosts, providers, query, rest, usage
 from nova_gpu.osc.providers import Provider
@@ -16,7 +16,7 @@ from nova_gpu.osc.usage import Held
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capacity:
-    """Of one flavor with whole GPUs. ``answers`` has one for each host; ``wrong`` is why there is
+    """Of one flavor with GPUs. ``answers`` has one for each host; ``wrong`` is why there is
     none."""
 
     flavor: str
@@ -49,7 +49,7 @@ def read(connection: Any) -> Fleet:
 def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
     for flavor in flavors.read(snapshot):
         specs = flavor.extra_specs or {}
-        if not request.asks_for_gpus(specs):
+        if not (request.asks_for_gpus(specs) or vgpu_request.asks_for_vgpus(specs)):
             continue
         try:
             answers = hosts.answers(snapshot, query.Size.of(flavor), specs)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nova_gpu.core import capacity, names
+from nova_gpu.core import capacity, names, wanted
 from nova_gpu.core.capacity import Group, Host
 from nova_gpu.osc import query, rest
 
@@ -28,18 +28,23 @@ def answers(connection: Any, size: query.Size, specs: Mapping[str, str]) -> list
 
     :raises CommandError: as :func:`read`, and as :func:`nova_gpu.osc.query.of`
     """
-    wanted = query.of(size, specs, lambda: known_traits(connection))
-    smallest = max(group.count for group in wanted.groups)
+    asked = query.of(size, specs, lambda: known_traits(connection))
+    smallest = max(group.count for group in asked.groups)
     return capacity.answers(
-        wanted.groups,
-        wanted.amounts,
-        read(connection, wanted.text, smallest),
-        isolate=wanted.isolate,
+        asked.groups,
+        asked.amounts,
+        read(connection, asked.text, smallest, asked.resource_class),
+        isolate=asked.isolate,
     )
 
 
-def read(connection: Any, querystring: str, smallest: int) -> list[Host]:
-    """All compute nodes with a provider of GPUs.
+def read(
+    connection: Any,
+    querystring: str,
+    smallest: int,
+    resource_class: str = names.RESOURCE_CLASS,
+) -> list[Host]:
+    """All compute nodes with a provider of GPUs, or of vGPUs.
 
     Two answers of Placement say all of those with a GPU free; for each group that has less than
     *smallest* free three more requests find out why.
@@ -50,20 +55,21 @@ def read(connection: Any, querystring: str, smallest: int) -> list[Host]:
     """
     nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
     url = f"/allocation_candidates?{querystring}"
-    wanted = rest.placement(connection, url, unknown_trait=nobody)
-    summaries = with_free(connection, names.RESOURCE_CLASS)
-    candidates = _roots(wanted)
+    answer = rest.placement(connection, url, unknown_trait=nobody)
+    summaries = with_free(connection, resource_class)
+    candidates = _roots(answer)
     unusable = compute_nodes(connection)
 
     groups: dict[str, list[Group]] = defaultdict(list)
     for provider in gpu_providers(connection):
-        if group := _group(connection, provider["uuid"], summaries, smallest):
+        if group := _group(connection, provider["uuid"], summaries, smallest, resource_class):
             groups[provider["root_provider_uuid"]].append(group)
     hosts = []
+    kind = wanted.kind_of(resource_class)
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or nameless(connection, root)
         free = _free(summaries.get(root, {}))
-        hosts.append(Host(name, reason, root in candidates, free, tuple(of_root)))
+        hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts
 
 
@@ -95,24 +101,26 @@ def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-def _group(connection: Any, uuid: str, summaries: Summaries, smallest: int) -> Group | None:
-    """``None`` for a provider that has no GPUs, or is gone by now."""
+def _group(
+    connection: Any, uuid: str, summaries: Summaries, smallest: int, resource_class: str
+) -> Group | None:
+    """``None`` for a provider that has none of the class, or is gone by now."""
     summary = summaries.get(uuid, {"resources": {}})
-    counted = summary["resources"].get(names.RESOURCE_CLASS)
+    counted = summary["resources"].get(resource_class)
     if counted and counted["capacity"] - counted["used"] >= smallest:
         traits = frozenset(summary["traits"])
         return Group(counted["capacity"], reserved=0, used=counted["used"], traits=traits)
     url = f"/resource_providers/{uuid}"
     nothing: dict[str, Any] = {"inventories": {}}
     inventories = rest.placement(connection, f"{url}/inventories", missing=nothing)["inventories"]
-    inventory = inventories.get(names.RESOURCE_CLASS)
+    inventory = inventories.get(resource_class)
     if inventory is None:
         return None
     return Group(
         traits=frozenset(rest.placement(connection, f"{url}/traits")["traits"]),
         total=inventory["total"],
         reserved=inventory["reserved"],
-        used=rest.placement(connection, f"{url}/usages")["usages"].get(names.RESOURCE_CLASS, 0),
+        used=rest.placement(connection, f"{url}/usages")["usages"].get(resource_class, 0),
     )
 
 

@@ -10,8 +10,9 @@ from urllib import parse
 
 from osc_lib import exceptions
 
-from nova_gpu.core import exception, names, query, request
+from nova_gpu.core import exception, names, query, request_group, wanted
 from nova_gpu.core.request_group import GroupRequest
+from nova_gpu.osc import flavors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,9 +43,11 @@ class Unservable(exceptions.CommandError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:
-    """``amounts`` are those of the compute node itself, by resource class."""
+    """``amounts`` are those of the compute node itself, by resource class. ``groups`` are those of
+    ``resource_class``: of whole cards, where the flavor asks for any."""
 
     text: str
+    resource_class: str
     groups: tuple[GroupRequest, ...]
     amounts: Mapping[str, int]
     isolate: bool
@@ -55,30 +58,40 @@ def of(size: Size, specs: Mapping[str, str], known_traits: Callable[[], Collecti
     :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
     """
     try:
-        asked = request.parse(specs)
-        if asked is None:
-            raise Unservable(
-                f"the flavor asks for no GPU: neither {names.GPUS} nor resources:"
-                f"{names.RESOURCE_CLASS} is among its properties"
-            )
-        known = known_traits() if query.needs_known(asked) else ()
-        spelled_out = query.extra_specs(specs, asked, known)
-        if spelled_out is None:
-            raise Unservable("no GPU that any host reports satisfies the flavor")
-        groups = request.parse(spelled_out)
+        spelled_out = dict(specs)
+        for asked in flavors.requests(specs):
+            known = known_traits() if query.needs_known(asked) else ()
+            told = query.extra_specs(spelled_out, asked, known)
+            if told is None:
+                raise Unservable(f"no {wanted.kind(asked, 1)} of any host satisfies the flavor")
+            spelled_out = told
+        groups = _groups(spelled_out)
     except exception.InvalidExtraSpec as e:
         raise Unservable(str(e)) from e
-    assert groups is not None
-    wanted = _wanted(size, spelled_out)
-    amounts = dict(wanted.get_request_group(None).resources)
-    amounts.pop(names.RESOURCE_CLASS, None)
+    if groups is None:
+        raise Unservable(
+            f"the flavor asks for no GPU: neither {names.GPUS}, {names.VGPUS} nor "
+            f"resources:{names.RESOURCE_CLASS} is among its properties"
+        )
+    needed = _needed(size, spelled_out)
+    amounts = dict(needed.get_request_group(None).resources)
+    for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+        amounts.pop(resource_class, None)
     # Nova's limit is on what one request may look at, and this is about all hosts.
-    pairs = [pair for pair in parse.parse_qsl(wanted.to_querystring()) if pair[0] != "limit"]
+    pairs = [pair for pair in parse.parse_qsl(needed.to_querystring()) if pair[0] != "limit"]
     isolate = spelled_out.get("group_policy") == "isolate"
-    return Query(parse.urlencode(pairs), groups.groups, amounts, isolate)
+    return Query(parse.urlencode(pairs), *groups, amounts, isolate)
 
 
-def _wanted(size: Size, specs: Mapping[str, str]) -> Any:
+def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | None:
+    for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+        found = request_group.parse(specs, resource_class).values()
+        if asked := tuple(group for group in found if group.count):
+            return resource_class, asked
+    return None
+
+
+def _needed(size: Size, specs: Mapping[str, str]) -> Any:
     """A nova.scheduler.utils.ResourceRequest"""
     # Only now: it takes a second, and other commands of the client have no use for it.
     import os_traits

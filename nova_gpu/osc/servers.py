@@ -12,8 +12,8 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 from osc_lib.command import command
 
-from nova_gpu.core import exception, names, request
-from nova_gpu.core.request import GPURequest
+from nova_gpu.core import exception, names
+from nova_gpu.core.query import Request
 from nova_gpu.osc import flavors, rest
 
 # The last one whose diagnostics are the driver's own.
@@ -43,12 +43,12 @@ def extra_specs(server: Any) -> Mapping[str, str]:
     return found
 
 
-def request_of(server: Any) -> GPURequest | None:
-    """``None`` too where its flavor has mistakes"""
+def requests_of(server: Any) -> list[Request]:
+    """Of whole cards and of parts; none too where its flavor has mistakes"""
     try:
-        return request.parse(extra_specs(server))
+        return flavors.requests(extra_specs(server))
     except exception.InvalidExtraSpec:
-        return None
+        return []
 
 
 def asked_for(server: Any) -> str:

@@ -131,5 +131,6 @@ def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
     with rest.clean_refusals("Nova"):
         for server in connection.compute.servers(details=True):
             # What is on no host (shelved, or never started) has none.
-            if server.host_id and (asked := servers.request_of(server)):
-                yield server.id, server.name, server.status, asked.count, servers.asked_for(server)
+            if server.host_id and (asked := servers.requests_of(server)):
+                gpus = sum(each.count for each in asked)
+                yield server.id, server.name, server.status, gpus, servers.asked_for(server)

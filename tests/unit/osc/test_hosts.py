@@ -49,7 +49,7 @@ class HostsTest(test.NoDBTestCase):
         found = capacity.answers(
             wanted.groups,
             wanted.amounts,
-            hosts.read(cloud, wanted.text, smallest),
+            hosts.read(cloud, wanted.text, smallest, wanted.resource_class),
             isolate=wanted.isolate,
         )
         return {each.host: (each.instances, each.reason) for each in found}
@@ -105,6 +105,24 @@ class HostsTest(test.NoDBTestCase):
         count, reason = self.answers(**{"gpus": "1", "trait:HW_CPU_X86_AVX2": "required"})["host"]
         self.assertEqual(0, count)
         self.assertIn("Placement has no candidate here", reason)
+
+    def test_vgpus(self) -> None:
+        one, other = self.add_host("one"), self.add_host("other")
+        self.placement.add_group(one, 4)
+        self.placement.add_vgpus(one, 8, "nvidia-35", used=5)
+        self.placement.add_vgpus(other, 2, "nvidia-36")
+        self.assertEqual(
+            {"one": (1, "no more vGPUs"), "other": (0, "vgpu type nvidia_36, not nvidia_35")},
+            self.answers(vgpus="2", vgpu_type="nvidia-35"),
+        )
+        self.assertEqual(
+            {
+                "one": (0, "4 vGPUs asked for, 3 of 8 free"),
+                "other": (0, "4 vGPUs asked for, it has 2"),
+            },
+            self.answers(**{"resources:VGPU": "4"}),
+        )
+        self.assertEqual({"one": (4, "no more GPUs")}, self.answers(gpus="1"))
 
     def test_nobody_has_gpus(self) -> None:
         self.add_host("host")
