@@ -13,25 +13,6 @@ from tests.cloud import leftovers
 _ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
 
 
-# The modules whose tests have not been run with it: what they leave is not looked at. No new ones.
-_LATER = frozenset(
-    (
-        "test_install",
-        "test_loss",
-        "test_moves",
-        "test_notifications",
-        "test_nvml",
-        "test_operations_moves",
-        "test_periods",
-        "test_races",
-        "test_refusals",
-        "test_strangers",
-        "test_unreadable",
-        "test_xids",
-    )
-)
-
-
 class LeavesNothing:
     """What every cloud is made of: no test has to ask for this.
 
@@ -44,9 +25,8 @@ class LeavesNothing:
     down: set[str]
 
     def tearDown(self: Any) -> None:
-        if type(self).__module__.rpartition(".")[2] not in _LATER:
-            self.delete_everything()
-            self._wait_for_assert(self._expect_nothing_left, 50, 0.2)
+        self.delete_everything()
+        self._wait_for_assert(self._expect_nothing_left, 50, 0.2)
         super().tearDown()  # type: ignore[misc]
 
     def delete_everything(self: Any) -> None:
