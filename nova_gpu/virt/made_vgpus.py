@@ -20,7 +20,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu import Slot, is_type_id
-from nova_gpu.host import small_files
+from nova_gpu.host import division, small_files, sriov
 
 LOG = logging.getLogger(__name__)
 
@@ -40,9 +40,12 @@ class MadeVGPUs:
         """The uuid of the instance for which something was made, by slot"""
         return self._instances
 
-    def told(self) -> Mapping[Slot, Mapping[str, str]]:
-        """What the types of the slot's card were called, by id, when an earlier service made it"""
-        return self._names
+    def told(self) -> division.Told:
+        """The types of the cards of these slots, as an earlier service that made them was told"""
+        return {
+            slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
+            for slot, names in self._names.items()
+        }
 
     def add(self, slot: Slot, instance_uuid: str, names: Mapping[str, str] = _NONE) -> None:
         """:param names: of the types of the slot's card, by id

@@ -27,6 +27,7 @@ from nova_gpu.host import (
 )
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import domains, pci_aliases, vgpu_selection
+from nova_gpu.virt.made_vgpus import MadeVGPUs
 from nova_gpu.virt.offer import Offer
 
 LOG = logging.getLogger(__name__)
@@ -86,7 +87,8 @@ class Survey:
         """As :func:`nova_gpu.virt.vgpu_selection.in_parts`; none where guests are containers."""
         if self.mode is DeliveryMode.LXC:
             return {}
-        return vgpu_selection.in_parts(found, self.device_spec, self.roots)
+        told = MadeVGPUs(self.vgpus).told()
+        return vgpu_selection.in_parts(found, self.device_spec, self.roots, told)
 
     def find_whole(self) -> tuple[GPU, ...]:
         """Those of :meth:`find` that are not given in parts."""

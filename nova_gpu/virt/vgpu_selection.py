@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import vgpu_room
@@ -42,15 +43,19 @@ def sorted_out(
 
 
 def in_parts(
-    found: Iterable[GPU], device_spec: DeviceSpec, roots: Roots
+    found: Iterable[GPU],
+    device_spec: DeviceSpec,
+    roots: Roots,
+    told: division.Told = MappingProxyType({}),
 ) -> dict[PciAddress, DividedCard]:
     """Those of *found* that nova-compute would give in parts if it was started now, with the types
     that are offered; but for those that an instance has whole.
 
+    :param told: as :func:`nova_gpu.host.division.divided`
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
     gpus = {gpu.address: gpu for gpu in found}
-    cards, _ = sorted_out(gpus, division.divided(gpus.values(), roots), device_spec, roots)
+    cards, _ = sorted_out(gpus, division.divided(gpus.values(), roots, told), device_spec, roots)
     return {address: shared.card for address, shared in cards.items()}
 
 

@@ -15,7 +15,6 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
-from nova_gpu.host import division, sriov
 from nova_gpu.virt import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.made_vgpus import MadeVGPUs
 from nova_gpu.virt.occupancy import Occupancy
@@ -28,7 +27,7 @@ class VGPUs:
         self._roots = looked.roots
         self._occupancy = occupancy
         self._made = MadeVGPUs(looked.vgpus)
-        self.cards = vgpu_cards.VGPUCards(self._roots, looked.device_spec, self._told())
+        self.cards = vgpu_cards.VGPUCards(self._roots, looked.device_spec, self._made.told())
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, occupancy)
         # What an earlier service has made may be nobody's by now.
         occupancy.was_used(self._made.instances())
@@ -36,13 +35,6 @@ class VGPUs:
     def __bool__(self) -> bool:
         """Whether this host has any, or had"""
         return bool(self.cards.look.groups or self.stock.provider_uuids or self._made.instances())
-
-    def _told(self) -> division.Told:
-        """What earlier services were told of the types of cards that are in use"""
-        return {
-            slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
-            for slot, names in self._made.told().items()
-        }
 
     def keys(self) -> list[GroupKey]:
         """The groups, and those in which their cards would be whole"""

@@ -8,6 +8,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core.vgpu import Slot
+from nova_gpu.host import sriov
 from nova_gpu.virt.made_vgpus import MadeVGPUs
 
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -42,11 +43,15 @@ class TestMadeVGPUs(base.BaseTestCase):
         made = MadeVGPUs(self.folder)
         made.add(FIRST, INSTANCE, names)
         made.add(SECOND, ANOTHER)
-        self.assertEqual({FIRST: names, SECOND: {}}, MadeVGPUs(self.folder).told())
+        types = {each: sriov.named(each, name) for each, name in names.items()}
+        expected = {FIRST.parent: types, SECOND.parent: {}}
+        self.assertEqual(expected, MadeVGPUs(self.folder).told())
+        self.assertEqual(49152, types["nvidia-1156"].memory_mib)
         (path,) = self.folder.glob(f"{INSTANCE}*")
         for text in ("{", "[]", '{"../x": "y", "nvidia-1": 2}', "[" * 100_000):
             path.write_text(text)
-            self.assertEqual({FIRST: {}, SECOND: {}}, MadeVGPUs(self.folder).told())
+            nothing = {FIRST.parent: {}, SECOND.parent: {}}
+            self.assertEqual(nothing, MadeVGPUs(self.folder).told())
             self.assertEqual({FIRST: INSTANCE, SECOND: ANOTHER}, MadeVGPUs(self.folder).instances())
 
     def test_other_files(self) -> None:

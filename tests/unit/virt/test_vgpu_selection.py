@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+from types import MappingProxyType
 
 import fixtures
 from oslo_config import fixture as config_fixture
@@ -10,7 +11,7 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import DividedCard
-from nova_gpu.host import discovery, selection
+from nova_gpu.host import discovery, division, selection
 from nova_gpu.virt import pci_aliases, vgpu_selection
 from tests.fixtures import hosts, vgpu
 
@@ -19,6 +20,7 @@ CARD = "0000:82:00.0"
 
 class SelectionTestCase(base.BaseTestCase):
     IOMMU = True
+    told: division.Told = MappingProxyType({})
 
     def setUp(self) -> None:
         super().setUp()
@@ -33,7 +35,7 @@ class SelectionTestCase(base.BaseTestCase):
         selected = selection.Selection.parse(["10de"], [], [])
         found = discovery.discover(self.host.roots, selected, {}, dict)
         spec = pci_aliases.DeviceSpec(device_spec)
-        parts = vgpu_selection.in_parts(found, spec, self.host.roots)
+        parts = vgpu_selection.in_parts(found, spec, self.host.roots, self.told)
         return parts.get(PciAddress.parse(CARD))
 
 
@@ -46,6 +48,17 @@ class TestInParts(SelectionTestCase):
             {"nvidia-1155": 2}, {each.id: each.per_card for each in card.types.values()}
         )
         self.assertEqual(4, len(card.parents))
+
+    def test_a_full_card_whose_driver_names_no_type_any_more(self) -> None:
+        self.config.config(group="gpu", vgpu_types=["NVIDIA *-24Q"])
+        card = self.in_parts()
+        assert card is not None
+        functions = [str(each) for each in card.parents]
+        for function, number in zip(functions, (1155, 1155, 0, 0), strict=True):
+            vgpu.set_profiles(self.host, function, {}, current=number)
+        self.assertIsNone(self.in_parts())
+        self.told = {next(iter(card.parents)): card.types}
+        self.assertIsNotNone(self.in_parts())
 
     def test_what_nova_is_told_to_give(self) -> None:
         named = '{"address": "0000:82:00.6", "managed": "no"}'
