@@ -15,7 +15,11 @@ from tools.testing.environment import STATE, Environment
 SKIPPED = 77
 
 # What is run by bash, and by any other shell. devstack's are sourced.
-BASH = (".ci/run", *(f"devstack/{name}" for name in ("override-defaults", "plugin.sh", "settings")))
+BASH = (
+    ".ci/run",
+    "tempest-plugin/against-lab",
+    *(f"devstack/{name}" for name in ("override-defaults", "plugin.sh", "settings")),
+)
 SH = (
     "tools/test",
     *(f"tools/novalab/{name}.sh" for name in ("init", "probe")),
