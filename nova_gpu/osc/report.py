@@ -39,7 +39,7 @@ class WriteReport(command.Command):
                 f"{parsed_args.html} cannot be written: {e.strerror}"
             ) from e
         print(
-            f"{parsed_args.html}: {len(found.groups)} groups of GPUs, {len(found.capacities)} "
-            f"flavors, {len({each.server for each in found.held})} instances with GPUs.",
+            f"{parsed_args.html}: groups of GPUs: {len(found.groups)}; flavors: "
+            f"{len(found.capacities)}; instances: {len({each.server for each in found.held})}.",
             file=self.app.stderr,
         )

@@ -116,7 +116,7 @@ class HostsTest(ShownTestBase):
         """The page has what the commands show."""
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "gpus.html"
         _, beside = sdk.run(self, report.WriteReport, "--html", str(path))
-        self.assertIn(f"{path}: 3 groups of GPUs, 2 flavors, 2 instances with GPUs.", beside)
+        self.assertIn(f"{path}: groups of GPUs: 3; flavors: 2; instances: 2.", beside)
         page = html.fromstring(path.read_text())
 
         def cells(section: str) -> list[list[str]]:
