@@ -116,7 +116,7 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
     card's by now. PCI addresses stay: somebody may have added one, or copied the domain. Metadata
     that somebody edited into what is no address is none. Who has one function of a card has the
     card; other devices of the host that a guest may have are left out. A virtual function of which
-    the metadata says which vGPU it is is that vGPU.
+    the metadata says which vGPU that is counts as that vGPU.
 
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
