@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import futurist
+from futurist import waiters
 from nova import utils
 from oslo_context import context as request_context
 
@@ -31,8 +32,13 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
             context.update_store()
         function(each)
 
-    with _executor(len(pending)) as executor:
+    executor = _executor(len(pending))
+    try:
         calls = [executor.submit(call, each) for each in pending]
+        waiters.wait_for_all(calls)
+    finally:
+        # Not for the threads themselves: an idle one looks once a second whether it is to end.
+        executor.shutdown(wait=False)
     for made in calls:
         made.result()
 

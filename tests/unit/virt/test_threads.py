@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import threading
+import time
 
+import fixtures
 from oslo_context import context as request_context
 from oslotest import base
 
@@ -30,6 +32,13 @@ class ForEachTest(base.BaseTestCase):
         error = self.assertRaises(ValueError, threads.for_each, work, range(3))
         self.assertEqual("zero", str(error))
         self.assertEqual([1, 2], sorted(done))
+
+    def test_nobody_waits_for_idle_threads(self) -> None:
+        """Each looks after that time whether it is to end."""
+        self.useFixture(fixtures.MonkeyPatch("futurist._thread.ThreadWorker.MAX_IDLE_FOR", 60))
+        started = time.monotonic()
+        threads.for_each(lambda _: None, range(4))
+        self.assertLess(time.monotonic() - started, 30)
 
     def test_one_alone_needs_no_thread(self) -> None:
         found = []
