@@ -20,9 +20,10 @@ import pkgutil
 import subprocess
 import sys
 import time
+import traceback
 import unittest
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 import fixtures
 
@@ -60,13 +61,16 @@ def rows(hosts: int) -> Iterator[report.Row]:
         yield report.Row(f"{name}: reschedules", seen["reschedules"], None, "")
 
 
-def measure(hosts: int) -> Mapping[int, Any]:
+def measure(hosts: int, stream: TextIO) -> NoReturn:
+    """Prints what was seen to *stream*, and ends the process.
+
+    :raises SystemExit: where there was no cloud to look at
+    """
     from nova_gpu.conf import CONF
     from tests.functional import base
 
     class Burst(base.GPUServersTestBase):
         CAST_AS_CALL = False
-        found: Mapping[int, Any]
 
         def _setup_conductor_service(self) -> Any:
             # As many schedulers as a real cloud may have. The 64 of one service would all choose
@@ -78,6 +82,16 @@ def measure(hosts: int) -> Mapping[int, Any]:
             return super()._setup_conductor_service()
 
         def test(self) -> None:
+            try:
+                seen = self._burst()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            print(json.dumps(seen), file=stream, flush=True)
+            # The services' idle threads would be waited for, which are of no use to anybody now.
+            os._exit(0)
+
+        def _burst(self) -> Mapping[int, Any]:
             logging.disable(logging.WARNING)
             self.flags(instances=-1, cores=-1, ram=-1, group="quota")
             self.useFixture(
@@ -101,7 +115,7 @@ def measure(hosts: int) -> Mapping[int, Any]:
                     "lost": claims.count(False),
                     "reschedules": len(returned),
                 }
-            type(self).found = seen
+            return seen
 
         def _fill(self, gpus: int) -> float:
             """Seconds for each instance"""
@@ -154,9 +168,7 @@ def measure(hosts: int) -> Mapping[int, Any]:
 
     result = unittest.TestResult()
     Burst("test").run(result)
-    for _, text in (*result.errors, *result.failures):
-        raise SystemExit(text[-3000:])
-    return Burst.found
+    raise SystemExit("\n".join(text[-3000:] for _, text in result.errors + result.failures))
 
 
 class _Patient:
@@ -188,9 +200,7 @@ def main() -> None:
     stream = running.begin()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(_GARBAGE_AFTER)
-    print(json.dumps(measure(arguments.hosts)), file=stream, flush=True)
-    # Nova's threads are of no use to anybody now.
-    os._exit(0)
+    measure(arguments.hosts, stream)
 
 
 if __name__ == "__main__":
