@@ -28,7 +28,7 @@ NOTES = (
     "of 1000, and the one that the request filter makes before; PCI in Placement is as in",
     "benchmarks.placement, tuned for wide trees, with 60 s and 4 GiB.",
     "Burst: eight clients at once ask for as many instances as a host has room for, until each GPU",
-    "of an empty cloud is in use; the API, scheduler, conductor, Placement and all compute services",
+    "of an empty cloud is in use; the API, scheduler, conductor, Placement and all compute hosts",
     "share one process, so that of the figures the counts say something, and seconds only what the",
     "next run compares. With --burst 100 it takes half an hour.",
 )
