@@ -39,13 +39,13 @@ _SETTLED_S = 3600.0
 # waits for the interpreter asks 200 times, and all that is in memory is looked through for garbage
 # again and again.
 _LOOK_FOR_MESSAGES_S = 0.5
+_IDLE = "futurist._thread.ThreadWorker.MAX_IDLE_FOR"
 _IDLE_S = 3600
 _SWITCH_INTERVAL_S = 0.1
 _GARBAGE_AFTER = 100_000
 # What the scheduler claims in Placement with, and where an instance comes back to that a host
 # could not start: the first time it is another function.
 _CLAIM = "nova.scheduler.utils.claim_resources"
-_IDLE = "futurist._thread.ThreadWorker.MAX_IDLE_FOR"
 _RESCHEDULE = "nova.conductor.manager.ComputeTaskManager.build_instances"
 
 
