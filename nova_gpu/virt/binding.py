@@ -12,6 +12,7 @@ import contextlib
 import pathlib
 from collections.abc import Collection, Iterable
 
+import futurist
 from nova import objects
 from nova.compute import task_states
 from oslo_concurrency import lockutils
@@ -22,7 +23,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import former_drivers, passthrough, vfio
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import unbound
+from nova_gpu.virt import threads, unbound
 from nova_gpu.virt.occupancy import Occupancy
 
 LOG = logging.getLogger(__name__)
@@ -49,8 +50,27 @@ class Bindings:
         # Those that giving back left with VFIO: they need not be asked about in every period.
         self._prepared: set[PciAddress] = set()
         self._is_settled = False
+        # What was begun, and for which instance; until its guest is started.
+        self._begun: dict[PciAddress, tuple[str, futurist.Future[None]]] = {}
         # What was said last, and how often it was so since.
         self._failures: dict[PciAddress, tuple[str, int]] = {}
+
+    def begin(self, card: GPU, instance_uuid: str) -> None:
+        """Has *card* bound beside what Nova does for the instance before it starts the guest."""
+        if not passthrough.is_with_vfio(card, self._roots):
+            begun = threads.begin(self.give_to_guests, card)
+            self._begun[card.address] = (instance_uuid, begun)
+
+    def end(self, card: GPU, instance_uuid: str) -> None:
+        """Gives *card* to the instance's guest, by what was begun where something was.
+
+        :raises BindingFailed: where one of its functions cannot be bound
+        """
+        uuid, begun = self._begun.pop(card.address, (instance_uuid, None))
+        if begun is not None and uuid == instance_uuid:
+            begun.result()
+        # The host may have had it back meanwhile: it was not known yet whose it was.
+        self.give_to_guests(card)
 
     def give_to_guests(self, card: GPU) -> None:
         """Binds the functions of *card* that are not with VFIO yet.

@@ -13,6 +13,7 @@ from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
 from nova_gpu.virt import (
+    assigned,
     container_root,
     diagnostics,
     refusals,
@@ -77,6 +78,10 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         return vgpu_starts.of_others(self._gpus, instance, found)
 
     # Every road to a running guest
+
+    def prepare_for_spawn(self, instance: Any, *args: Any, **kwargs: Any) -> None:
+        super().prepare_for_spawn(instance, *args, **kwargs)
+        assigned.prepare(self._gpus, instance)
 
     def spawn(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with starts.starting(self._gpus, instance, spawning=True):

@@ -15,7 +15,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup
+from nova_gpu.core.model import DeliveryMode, GPUGroup
 from nova_gpu.host import nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
@@ -58,8 +58,8 @@ class HostGPUs:
         self._survey = survey.Survey()
         self.mode = self._survey.mode
         self._watch = health.Watch(self.roots, self.mode)
-        self._bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
-        self._stock = stock.Stock(self._occupancy, self._bindings)
+        self.bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
+        self._stock = stock.Stock(self._occupancy, self.bindings)
         self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
         self._finding = finding.Finding(
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
@@ -75,7 +75,7 @@ class HostGPUs:
             self._survey,
             self._stock,
             self._occupancy,
-            self._bindings,
+            self.bindings,
             self._census,
             self.bulletin,
             self._watch.mended,
@@ -142,7 +142,7 @@ class HostGPUs:
                 self.releases.settle()
                 if self.mode is DeliveryMode.PCI:
                     # A card that could not be reset may take the host's driver with it.
-                    self._bindings.settle(self._stock.cards(), self._stock.kept_back())
+                    self.bindings.settle(self._stock.cards(), self._stock.kept_back())
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
                 self._reconciliation.look()
@@ -223,10 +223,6 @@ class HostGPUs:
     def named_by(self, instance_uuid: str) -> frozenset[Device]:
         """What the instance's domain names, or named before it went to come back"""
         return self._occupancy.kept_by(instance_uuid)
-
-    def give_to_guests(self, card: GPU) -> None:
-        """:raises BindingFailed: where a function of *card* cannot be had from the host's driver"""
-        self._bindings.give_to_guests(card)
 
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """Which of this host's groups a provider stands for, ``None`` for another host's.

@@ -14,13 +14,14 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.nodes
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, guest_options, names, request, topology
+from nova_gpu.core import exception, guest_options, request, topology
 from nova_gpu.core import held as holding
 from nova_gpu.core.held import Held
-from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
+    assigned,
     counters,
     flavors,
     guest_pci,
@@ -50,7 +51,7 @@ def starting(
     """
     with contextlib.ExitStack() as stack:
         with _in_novas_words(instance, spawning):
-            held = _gpus_of(gpus, instance)
+            held = assigned.gpus_of(gpus, instance)
             parts = vgpu_starts.held(gpus, instance)
             cards = [gpu for _, gpu in held]
             slots = frozenset(slot for _, slot in parts)
@@ -85,7 +86,7 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
     if gpus.mode is DeliveryMode.LXC:
         guests.isolate(guest)
     with _in_novas_words(instance, spawning=False):
-        held = [gpu for _, gpu in _gpus_of(gpus, instance)]
+        held = [gpu for _, gpu in assigned.gpus_of(gpus, instance)]
         if held and gpus.mode is DeliveryMode.LXC:
             addresses = tuple(gpu.address for gpu in held)
             given = contents.contents(held, gpus.roots, gpus.library_root)
@@ -94,33 +95,6 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
             option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
             guest_pci.add_gpus(guest, held, option_rom=option_rom)
         vgpu_starts.add(gpus, instance, guest)
-
-
-def _gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup, GPU]]:
-    """What the instance holds of this host, by address.
-
-    After a move ``instance.resources`` may name another host's devices, whose addresses may be ones
-    of this host as well: only the provider tells.
-
-    :raises DeviceUnavailable: where one of them is not here, or cannot be given
-    """
-    if not gpus.offer:
-        return []  # without asking the database
-    held = []
-    for resource in instance.resources or ():
-        if resource.resource_class != names.RESOURCE_CLASS:
-            continue
-        group = gpus.group_of(resource.provider_uuid)
-        if group is None:
-            continue
-        address = PciAddress.parse(resource.identifier)
-        reason = group.ill.get(address) if address in group.gpus else "it is not on this host"
-        if reason:
-            raise exception.DeviceUnavailable(
-                str(address), reason, "mend or replace the card, or move the instance"
-            )
-        held.append((group, group.gpus[address]))
-    return sorted(held, key=lambda each: each[1].address)
 
 
 def _compare(
@@ -175,7 +149,7 @@ def _make_ready(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) ->
     elif cards:
         whole_cards.refuse_unfit_guest(instance, cards, gpus.roots)
         for card in cards:
-            gpus.give_to_guests(card)
+            gpus.bindings.end(card, instance.uuid)
 
 
 def _open_nodes(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:

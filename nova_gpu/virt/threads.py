@@ -25,13 +25,7 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
         for each in pending:
             function(each)
         return
-    context = request_context.get_current()
-
-    def call(each: Item) -> None:
-        if context is not None:
-            context.update_store()
-        function(each)
-
+    call = _within_request(function)
     executor = _executor(len(pending))
     try:
         calls = [executor.submit(call, each) for each in pending]
@@ -41,6 +35,27 @@ def for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
         executor.shutdown(wait=False)
     for made in calls:
         made.result()
+
+
+def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]:
+    """Calls *function* with *item* beside what the caller does next."""
+    executor = _executor(1)
+    begun = executor.submit(_within_request(function), item)
+    # Not before: one that is shut down drops what none of its threads has taken yet.
+    begun.add_done_callback(lambda _: executor.shutdown(wait=False))
+    return begun
+
+
+def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
+    """Has what *function* logs carry the request of who asks for it here."""
+    context = request_context.get_current()
+
+    def call(item: Item) -> None:
+        if context is not None:
+            context.update_store()
+        function(item)
+
+    return call
 
 
 def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThreadPoolExecutor:

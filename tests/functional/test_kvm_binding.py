@@ -13,6 +13,8 @@ from tests.functional import kvm
 CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
 HOSTS = ["nouveau", "snd_hda_intel"]
 GUESTS = ["vfio-pci", "vfio-pci"]
+# What Nova does between the claim and the start of the guest
+_PREPARED = "nova.compute.manager.ComputeManager._prep_block_device"
 
 
 class LateBindingTest(kvm.KVMServersTestBase):
@@ -36,6 +38,28 @@ class LateBindingTest(kvm.KVMServersTestBase):
             self.assertDrivers(GUESTS, HOSTS)
             self._delete_server(server)
             self.assertDrivers(HOSTS, HOSTS)
+        self.assertInventory(total=2, used=0)
+
+    def _wait_until_bound(self, *args: object) -> dict[str, list[object]]:
+        self._wait_for_assert(lambda: self.assertDrivers(GUESTS, HOSTS))
+        return {"block_device_mapping": []}
+
+    def test_bound_while_nova_prepares_the_rest(self) -> None:
+        with mock.patch(_PREPARED, side_effect=self._wait_until_bound) as prepared:
+            server = self.boot(self.gpu_flavor(1))
+        prepared.assert_called_once()
+        self.assertGPUs(server, [CARD])
+        self.assertEqual(2, sum(each.endswith("vfio-pci") for each in self.stand_in.done))
+
+    def test_the_host_has_it_back_where_nova_cannot_prepare_the_rest(self) -> None:
+        def prepare(*args: object) -> None:
+            self._wait_until_bound()
+            raise ValueError
+
+        with mock.patch(_PREPARED, side_effect=prepare):
+            self.assertIn("prepping block device", self.boot_refused(self.gpu_flavor(1)))
+        self.period()
+        self.assertDrivers(HOSTS, HOSTS)
         self.assertInventory(total=2, used=0)
 
     def test_with_vfio_as_long_as_an_instance_has_it(self) -> None:

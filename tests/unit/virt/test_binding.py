@@ -15,6 +15,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
+from nova_gpu.host import passthrough
 from nova_gpu.virt import binding, occupancy, records, unbound
 from tests.fixtures import cards, hosts, pci
 
@@ -63,6 +64,42 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_back([card])
         self.bindings.give_back([card])
         self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+
+    def test_begun_before_the_start(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.begin(card, "one")
+        self.bindings.end(card, "one")
+        self.bindings.begin(card, "one")
+        self.bindings.end(card, "one")
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+
+    def test_begun_in_vain(self) -> None:
+        """It is not tried a second time for the same start."""
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.bindings.begin(card, "one")
+        self.assertRaises(exception.BindingFailed, self.bindings.end, card, "one")
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.error = None
+        self.bindings.end(card, "one")
+        self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
+
+    def test_begun_for_one_that_did_not_come(self) -> None:
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.bindings.begin(card, "one")
+        self.assertTrue(self.bindings._begun[card.address][1].exception(10))
+        self.error = None
+        self.bindings.end(card, "other")
+        self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
+
+    def test_host_had_it_back_meanwhile(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.begin(card, "one")
+        self.bindings._begun[card.address][1].result(10)
+        self.bindings.give_back([card])
+        self.bindings.end(card, "one")
+        self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
 
     def test_a_companion_alone_with_the_host_is_bound(self) -> None:
         card = self.card("vfio-pci")
