@@ -82,7 +82,7 @@ class Cloud(apart.Apart):
     OPTIONS = {  # noqa: RUF012
         "DEFAULT": ("compute_driver",),
         "pci": ("device_spec", "alias"),
-        "gpu": ("guest_mmio_gib",),
+        "gpu": ("guest_mmio_gib", "clean_command"),
     }
 
     work: Callable[[], Any]

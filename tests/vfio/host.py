@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 
 import nova_gpu.privsep.vfio
@@ -124,6 +125,23 @@ def hold(card: str) -> None:
     """This process has the card's group, as QEMU has a guest's, until :func:`let_go`."""
     nova_gpu.privsep.vfio.give_to_guests(card)
     _held[card] = os.open(f"/dev/vfio/{group(card)}", os.O_RDWR)
+
+
+def open_node(card: str) -> int:
+    """This process, whose pid it gives, has the node of the host's driver, until
+    :func:`close_node`."""
+    (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{card}-card")
+    _held["node"] = os.open(node, os.O_RDWR)
+    return os.getpid()
+
+
+def close_node() -> None:
+    os.close(_held.pop("node"))
+
+
+def kill_guest(domain: str) -> None:
+    """Its QEMU dies, as of a fault of its own."""
+    os.kill(int(pathlib.Path(f"/run/libvirt/qemu/{domain}.pid").read_text()), signal.SIGKILL)
 
 
 def let_go(card: str) -> None:

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong beside an instance, or under it: an error that names the card, and an inventory
+that is right before, meanwhile and afterwards."""
+
+from __future__ import annotations
+
+from tests.vfio import base
+from tools.vfiolab import cards
+
+FIRST, SECOND = cards.WHOLE
+
+
+class FaultsTest(base.VFIOTestCase):
+    def assertCounts(self, *, used: int, reserved: int) -> None:
+        inventory = self.inventory()
+        found = {"used": self.used(), "reserved": inventory["reserved"]}
+        self.assertEqual({"used": used, "reserved": reserved}, found)
+        self.assertEqual(len(cards.WHOLE), inventory["total"])
+
+    def test_free_card_that_leaves_the_bus(self) -> None:
+        self.addCleanup(self._bring_back, SECOND)
+        for function in self.host.functions(SECOND):
+            self.host.remove(function)
+        self.cloud.wait_for("the card is gone", lambda: not self.host.functions(SECOND))
+        self.cloud._run_periodics()
+        refused = self.cloud.boot(self.cloud.flavor(gpus="2"), expected_state="ERROR")
+        self.assertIn("1 of 2 free", self.cloud.fault(refused))
+        self.assertCounts(used=0, reserved=1)
+        self._bring_back(SECOND)
+        self.cloud._run_periodics()
+        self.assertCounts(used=0, reserved=0)
+
+    def test_process_of_the_host_that_has_a_card_open(self) -> None:
+        pid = self.host.open_node(FIRST)
+        self.addCleanup(self.cloud.restart_compute)  # else it is kept back for five minutes
+        self.addCleanup(self.host.close_node)
+        refused = self.cloud.boot(self.cloud.flavor(gpus="= 1"), expected_state="ERROR")
+        self.assertIn("retries", self.cloud.fault(refused))
+        self.assertRegex(self.cloud.compute_log(), rf"GPU {FIRST} was not bound.*\(pid {pid}\)")
+        self.assertEqual(base.HOST_DRIVERS * 2, self.host.drivers(*cards.WHOLE))
+        self.cloud._run_periodics()
+        self.assertCounts(used=0, reserved=1)
+        self.assertEqual(self.host.functions(SECOND), self.hostdevs(self.cloud.boot_with(1)))
+        self.assertCounts(used=1, reserved=1)
+
+    def test_guest_that_dies_and_card_that_is_not_clean(self) -> None:
+        self.addCleanup(self._clean_with)
+        self._clean_with("/usr/bin/false")
+        server = self.cloud.boot_with(1)
+        self.host.kill_guest(self.cloud.domain(server))
+        self.cloud.wait_until(server, "SHUTOFF")
+        self.cloud._run_periodics()
+        self.assertCounts(used=1, reserved=0)
+        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(FIRST))
+        self.cloud._start_server(server)
+        self.assertEqual(self.host.functions(FIRST), self.hostdevs(server))
+        self.assertEqual(2, len(self.seen_in(server)))
+
+        self.cloud.delete(server)
+        self.assertEqual([FIRST], self.host.quarantined())
+        said = rf"GPU {FIRST} .*clean_command"
+        self.assertRegex(self.cloud.compute_log(), said)
+        self.assertCounts(used=0, reserved=1)
+        self.assertEqual(0, self.host.release(FIRST))
+        self.cloud._run_periodics()
+        self.assertCounts(used=0, reserved=0)
+
+    def _clean_with(self, *command: str) -> None:
+        self.cloud.flags(clean_command=list(command), group="gpu")
+        self.cloud.restart_compute()
+
+    def _bring_back(self, card: str) -> None:
+        self.host.rescan()
+        self.cloud.wait_for(
+            "the card is back", lambda: self.host.drivers(card) == base.HOST_DRIVERS
+        )
