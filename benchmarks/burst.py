@@ -35,12 +35,9 @@ _AT_ONCE = 8
 _GPUS = 8
 _SETTLED_S = 3600.0
 # A hundred services in one process: what each does while it waits must not take all of the time.
-# Their bus looks for messages 20 times a second, each idle thread once whether it is to end; who
-# waits for the interpreter asks 200 times, and all that is in memory is looked through for garbage
-# again and again.
+# Their bus looks for messages 20 times a second; who waits for the interpreter asks 200 times, and
+# all that is in memory is looked through for garbage again and again.
 _LOOK_FOR_MESSAGES_S = 0.5
-_IDLE = "futurist._thread.ThreadWorker.MAX_IDLE_FOR"
-_IDLE_S = 3600
 _SWITCH_INTERVAL_S = 0.1
 _GARBAGE_AFTER = 100_000
 # What the scheduler claims in Placement with, and where an instance comes back to that a host
@@ -97,7 +94,6 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
             self.useFixture(
                 fixtures.MockPatch("oslo_messaging._drivers.impl_fake.time", _Patient())
             )
-            self.useFixture(fixtures.MockPatch(_IDLE, _IDLE_S))
             for number in range(hosts):
                 self.start_host(f"host{number}")
             gc.freeze()

@@ -38,6 +38,9 @@ from oslo_messaging.rpc import transport  # noqa: E402
 
 import nova_gpu.virt.driver  # noqa: E402, F401
 from tests.cloud import bus, wire  # noqa: E402
+from tests.fixtures import economy  # noqa: E402
+
+economy.economize()
 
 CONF = nova.conf.CONF
 _PR_SET_PDEATHSIG = 1

@@ -36,6 +36,9 @@ def begin() -> TextIO:
     os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
     import nova.tests.functional  # noqa: F401
 
+    from tests.fixtures import economy
+
+    economy.economize()
     return stream
 
 

@@ -21,7 +21,6 @@ from tests.cloud import compute, wire  # before anything else of Nova
 # isort: split
 
 import nova.privsep.qemu
-from futurist import _thread
 from nova import config
 
 from tests.vfio import images, place
@@ -77,9 +76,8 @@ def _call(module: str, name: str, *arguments: Any) -> Any:
 
 def _spare_the_processor() -> None:
     """It is emulated. Nova has a Python started for every look at a disk, seven of them at every
-    spawn, only to limit what qemu-img may take; and each idle thread wakes up every second."""
+    spawn, only to limit what qemu-img may take."""
     nova.privsep.qemu.QEMU_IMG_LIMITS = None
-    _thread.ThreadWorker.MAX_IDLE_FOR = 5
 
 
 if __name__ == "__main__":
