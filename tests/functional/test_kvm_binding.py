@@ -52,12 +52,15 @@ class LateBindingTest(kvm.KVMServersTestBase):
         self.assertEqual(2, sum(each.endswith("vfio-pci") for each in self.stand_in.done))
 
     def test_the_host_has_it_back_where_nova_cannot_prepare_the_rest(self) -> None:
+        bound = []
+
         def prepare(*args: object) -> None:
-            self._wait_until_bound()
+            bound.append(self._wait_until_bound())
             raise ValueError
 
         with mock.patch(_PREPARED, side_effect=prepare):
             self.assertIn("prepping block device", self.boot_refused(self.gpu_flavor(1)))
+        self.assertTrue(bound)
         self.period()
         self.assertDrivers(HOSTS, HOSTS)
         self.assertInventory(total=2, used=0)
