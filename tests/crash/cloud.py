@@ -9,11 +9,14 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from multiprocessing import connection
 
 from tests.cloud import apart
-from tests.lxc import base, place
+from tests.crash import place
+from tests.lxc import base
+from tests.lxc import place as places
 
 
 class Cloud(apart.Apart, base.LXCTestCase):
@@ -54,7 +57,7 @@ class Cloud(apart.Apart, base.LXCTestCase):
         self._log = self._state / "nova-compute.log"
         self._config = self._state / "nova-compute.conf"
         self._socket = str(self._state / "bus")
-        image = place.folder() / "image.raw"
+        image = places.folder() / "image.raw"
         words = [self._socket, str(self._config), str(image)]
         self._forker = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.compute", *words],
@@ -83,6 +86,23 @@ class Cloud(apart.Apart, base.LXCTestCase):
 
     def compute_log(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def wait_for(
+        self, what: str, holds: Callable[[], bool], timeout_s: float | None = None
+    ) -> None:
+        try:
+            super().wait_for(what, holds, timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._last_words()}") from error
+
+    def _last_words(self) -> str:
+        """Where the service's threads are, and what it has logged last"""
+        stacks = self._config.with_suffix(place.STACKS)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+            time.sleep(1)
+        where = stacks.read_text() if stacks.exists() else ""
+        return f"{where}\n{self.compute_log()[-8000:]}"
 
     def is_dead(self) -> bool:
         return not self._serving.is_alive()

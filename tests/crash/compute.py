@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.crash.compute SOCKET CONFIG IMAGE``: nova-compute as often as it is asked for.
 
-A line on standard input has it fork; the fork's pid is written to standard output.
+A line on standard input has it fork; the fork's pid is written to standard output. At SIGUSR1 the
+fork writes where its threads are into a file beside CONFIG.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import pathlib
 import signal
 import sys
@@ -22,6 +24,7 @@ from nova.tests.fixtures import glance
 from nova_gpu.core.model import PciAddress
 from tests.cloud import base
 from tests.crash import points
+from tests.crash.place import STACKS
 
 
 class Compute(compute.Compute):
@@ -63,6 +66,8 @@ def main() -> None:
     print("ready", flush=True)
 
     def run() -> None:
+        stacks = pathlib.Path(configuration).with_suffix(STACKS).open("a")
+        faulthandler.register(signal.SIGUSR1, stacks)
         Compute(serve).run(arguments, lambda: connection.Client(socket))
 
     for _ in sys.stdin:
