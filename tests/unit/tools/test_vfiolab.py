@@ -44,10 +44,14 @@ class VerdictTest(testtools.TestCase):
 
 class TiedTest(testtools.TestCase):
     def test_ends_with_who_started_it(self) -> None:
+        # Who ends before the child is tied to it is not seen to end.
         script = (
-            "import subprocess, sys; "
-            "null = subprocess.DEVNULL; "
-            "print(subprocess.Popen(sys.argv[1:], stdout=null, stderr=null).pid)"
+            "import subprocess, sys, time\n"
+            "null = subprocess.DEVNULL\n"
+            "child = subprocess.Popen(sys.argv[1:], stdout=null, stderr=null)\n"
+            "while open(f'/proc/{child.pid}/comm').read() != 'sleep\\n':\n"
+            "    time.sleep(0.01)\n"
+            "print(child.pid)\n"
         )
         argv = [sys.executable, "-c", script, *boot.TIED, "sleep", "600"]
         pid = int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
