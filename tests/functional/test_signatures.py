@@ -59,6 +59,7 @@ DRIVER_34 = {
         " retry_interval=0"
     ),
     "power_off": "self, instance, timeout=0, retry_interval=0",
+    "prepare_for_spawn": "self, instance",
     "rescue": (
         "self, context, instance, network_info, image_meta, rescue_password,"
         " block_device_info, share_info"
