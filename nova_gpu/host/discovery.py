@@ -142,7 +142,6 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
         raise ValueError("the kernel would call it " + str(address))
     vendor_id, product_id = _id(device, "vendor"), _id(device, "device")
     numa_node = sysfs.decimal(device, "numa_node")
-    iommu_group = sysfs.link(device, "iommu_group")
     pci_root, pcie_switch = pci_path.above(device)
     return model.GPU(
         address=address,
@@ -150,7 +149,7 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
         class_code=class_code,
         # The kernel says -1 where firmware did not say.
         numa_node=None if numa_node is None or numa_node < 0 else numa_node,
-        iommu_group=int(iommu_group) if iommu_group else None,
+        iommu_group=_iommu_group(device),
         pci_root=pci_root,
         pcie_switch=pcie_switch,
         driver=sysfs.link(device, "driver"),
@@ -163,6 +162,16 @@ def _id(device: str, name: str) -> str:
     if number not in range(1 << 16):
         raise ValueError(f"{device}/{name} has {number:#x}, and an id has four digits")
     return f"{number:04x}"
+
+
+def _iommu_group(device: str) -> int | None:
+    """:raises OSError, ValueError: where the kernel does not tell, or what no group is called"""
+    name = sysfs.link(device, "iommu_group")
+    if name is None:
+        return None
+    if not (name.isascii() and name.isdigit()):
+        raise ValueError(f"{device}/iommu_group points at {name!r}, and a group is a number")
+    return int(name)
 
 
 def _companions(

@@ -259,6 +259,15 @@ class TestUnreadable(DiscoveryTestCase):
         self.assertIn("0000:82:00.0 is left out", self.log.output)
         self.assertIn("/vendor has '?'", self.log.output)
 
+    def test_card_in_a_group_that_is_none_is_left_out_and_named(self) -> None:
+        path = self.attribute("0000:82:00.0", "iommu_group")
+        path.unlink(missing_ok=True)
+        for name in ("-1", "1_0", "none"):
+            path.symlink_to(f"../groups/{name}")
+            self.assertEqual(["0000:83:00.0"], self.addresses())
+            self.assertIn(f"/iommu_group points at '{name}'", self.log.output)
+            path.unlink()
+
     def test_attribute_that_answers_with_an_error_number(self) -> None:
         # A folder opens and answers read() with EISDIR, as a dying card's attribute does with EIO.
         path = self.attribute("0000:82:00.0", "device")
