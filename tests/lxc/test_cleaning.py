@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import subprocess
 from typing import Any
@@ -42,6 +43,9 @@ class CleaningTest(base.LXCTestCase):
         finally:
             os.close(fd)
         self.addCleanup(left.kill)
+        # By then nsenter has gone in: before, it would be nobody's of the guest.
+        command = pathlib.Path(f"/proc/{left.pid}/comm")
+        self.wait_for("it is inside", lambda: command.read_text() == "sleep\n")
         # The host's /proc is a generated one, for the driver's files.
         (self._host.roots.proc / str(left.pid)).symlink_to(f"/proc/{left.pid}")
         return left
