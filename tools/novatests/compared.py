@@ -15,7 +15,7 @@ class Driver(enum.StrEnum):
 
 def not_passed(run: Outcome) -> set[str]:
     """Failed or skipped."""
-    return {*run.failures, *(each.test for each in run.skips)}
+    return {*(each.test for each in run.failures), *(each.test for each in run.skips)}
 
 
 def passed_by_stock_alone(ours: Outcome, stock: Outcome, again: Outcome) -> set[str]:

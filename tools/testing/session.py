@@ -94,7 +94,8 @@ def _run_check(
     else:
         verdict = check.reader(finished.lines, finished.returncode)
     if finished.timed_out and not verdict.failed:
-        verdict += Outcome(failures=(f"{suite.name}: {check.name} ran out of time",))
+        late = outcome.Failure(f"{suite.name}: {check.name} ran out of time")
+        verdict += Outcome(failures=(late,))
     if verdict.failed:
         report.excerpt(finished.lines, log)
     report.say(f"{check.name}: {verdict} ({seconds:.1f} s)")

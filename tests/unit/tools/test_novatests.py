@@ -9,7 +9,7 @@ import sys
 import testtools
 
 from tools.novatests import compared, substituted
-from tools.testing.outcome import Outcome, Skip
+from tools.testing.outcome import Failure, Outcome, Skip
 
 _QUESTION = """
 from tools.novatests import substituted
@@ -24,16 +24,20 @@ print(*each)
 """
 
 
+def _failures(*tests: str) -> tuple[Failure, ...]:
+    return tuple(map(Failure, tests))
+
+
 class ComparedTest(testtools.TestCase):
     def test_only_what_passes_with_stock_alone_counts(self) -> None:
-        ours = Outcome(1, ("fails", "regressed", "flaky"), (Skip("skipped", "no"),))
-        stock = Outcome(2, ("fails",), (Skip("skipped", "no"),))
-        again = Outcome(1, ("regressed",))
+        ours = Outcome(1, _failures("fails", "regressed", "flaky"), (Skip("skipped", "no"),))
+        stock = Outcome(2, _failures("fails"), (Skip("skipped", "no"),))
+        again = Outcome(1, _failures("regressed"))
         self.assertEqual({"regressed"}, compared.passed_by_stock_alone(ours, stock, again))
         self.assertEqual(set(), compared.passed_by_stock_alone(Outcome(5), Outcome(), Outcome()))
 
     def test_tests_that_were_not_run(self) -> None:
-        ours = Outcome(3, ("fails",), (Skip("skipped", "no"),))
+        ours = Outcome(3, _failures("fails"), (Skip("skipped", "no"),))
         self.assertEqual([0, 2], [compared.lost(ours, expected) for expected in (5, 7)])
 
 
