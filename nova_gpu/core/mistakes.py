@@ -44,14 +44,14 @@ def _unreadable(extra_specs: Mapping[str, str]) -> Iterator[str]:
         except exception.InvalidExtraSpec as error:
             yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
             wrong = error.key
-        had_gpus, had_vgpus = request.asks_for_gpus(rest), names.VGPUS in rest
+        had_gpus, had_parts = request.asks_for_gpus(rest), request.asks_for_parts(rest)
         if rest.pop(wrong, None) is None:
             return  # of what was spelled out of several properties
         if had_gpus and not request.asks_for_gpus(rest):
             # Or all that says what the GPUs must be would be wrong, too.
             rest[names.GPUS] = "1"
-        if had_vgpus:
-            rest.setdefault(names.VGPUS, "1")
+        if had_parts and not request.asks_for_parts(rest):
+            rest[names.VGPUS] = "1"
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:

@@ -121,6 +121,13 @@ def asks_for_gpus(extra_specs: Mapping[str, str]) -> bool:
     return names.GPUS in extra_specs or request_group.ask_for_gpus(extra_specs)
 
 
+def asks_for_parts(extra_specs: Mapping[str, str]) -> bool:
+    """The same of vGPUs."""
+    return names.VGPUS in extra_specs or request_group.ask_for_gpus(
+        extra_specs, names.VGPU_RESOURCE_CLASS
+    )
+
+
 def is_cpu_only(extra_specs: Mapping[str, str]) -> bool:
     """Whether the flavor asks for no device of any kind, ours or others'."""
     return not (

@@ -73,6 +73,8 @@ class VGPUTest(unittest.TestCase):
             ({"vgpus": "many", "vgpu_type": "nvidia-35"}, ["vgpus"]),
             ({"vgpu_type": "nvidia-35"}, ["vgpu_type"]),
             ({"vgpus": "2", "resources:VGPU": "1"}, ["vgpus"]),
+            ({"vgpus": "2", "resources:VGPU": "3"}, ["vgpus"]),
+            ({"resources:VGPU": "x", "vgpu_type": "nvidia-35"}, ["resources:VGPU"]),
         ):
             with self.subTest(specs):
                 found = [text.partition("=")[0] for text in mistakes.mistakes(specs)]
