@@ -12,8 +12,8 @@ from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
 from osc_lib.command import command
 
-from nova_gpu.core import exception, names, request
-from nova_gpu.osc import rest
+from nova_gpu.core import exception, names
+from nova_gpu.osc import flavors, rest
 
 # From here on the API judges extra specs.
 _CHECKED = "2.86"
@@ -113,7 +113,7 @@ def properties(
                 f"--property {key}={value} contradicts the options, which say {specs[key]!r}"
             )
     try:
-        request.parse(specs)
+        flavors.requests(specs)
     except exception.InvalidExtraSpec as e:
         raise exceptions.CommandError(str(e)) from e
     return specs

@@ -39,6 +39,7 @@ class PropertiesTest(unittest.TestCase):
             ((1, None, ">= LXC", {}), "compares numbers"),
             ((2, None, None, {"resources:PGPU": "3"}), "contradicts the options"),
             ((2, None, None, {"resources1:PGPU": "1"}), "says 3"),
+            ((1, None, None, {"vgpu_type": "nvidia-35"}), "asks for no vGPU"),
         ):
             with (
                 self.subTest(arguments=arguments),
