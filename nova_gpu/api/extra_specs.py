@@ -49,7 +49,8 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         ),
         _validator(
             names.GPU_ARCH,
-            "The architecture of the GPUs. Only in a flavor that asks for GPUs.",
+            "The architecture of the GPUs, or of the vGPUs' cards. Only in a flavor that asks for "
+            "either.",
             condition.ALLOWED,
             lambda name, value: request.parse_architecture({name: value}),
         ),
@@ -61,13 +62,14 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         ),
         _validator(
             names.MODEL,
-            "The model of the GPUs, as nova-gpu list has it. Only in a flavor that asks for GPUs.",
+            "The model of the GPUs, or of the vGPUs' cards, as nova-gpu list has it. Only in a "
+            "flavor that asks for either.",
             condition.ALLOWED,
             lambda name, value: request.parse_model({name: value}),
         ),
         _validator(
             names.MEMORY_MIB,
-            "The memory of each GPU in MiB. Only in a flavor that asks for GPUs.",
+            "The memory of each GPU, or vGPU, in MiB. Only in a flavor that asks for either.",
             quantity.ALLOWED,
             lambda name, value: request.parse_memory({name: value}),
         ),

@@ -34,11 +34,10 @@ _ISLANDS = {
     Topology.NVLINK: names.TRAIT_NVLINK_ISLAND,
 }
 
-# What says nothing where the flavor asks for no GPU.
-_GPU_WORDS = (
-    *(names.GPU_ARCH, names.MODEL, names.MEMORY_MIB),
-    *(names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION),
-)
+# What each GPU, or vGPU, must be
+PRODUCT_WORDS = (names.GPU_ARCH, names.MODEL, names.MEMORY_MIB)
+# Those and what else says nothing where the flavor asks for no GPU.
+_GPU_WORDS = (*PRODUCT_WORDS, names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION)
 
 
 class Stated(Protocol):
@@ -71,21 +70,29 @@ class GPURequest:
     def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]:
         """What a provider of *group* must be: the flavor's word, what it says, and the prefix of
         the traits that say what a provider is."""
-        stated: tuple[tuple[str, Stated | None, str], ...] = (
-            (names.GPU_ARCH, self.architecture, names.TRAIT_ARCHITECTURE),
-            (names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR),
-            (names.MODEL, self.model, names.TRAIT_MODEL),
-            (names.MEMORY_MIB, self.memory_mib, names.TRAIT_MEMORY),
-        )
-        for key, said, prefix in stated:
-            if said:
-                yield key, said, prefix
+        yield from of_product(self.architecture, self.model, self.memory_mib)
+        if self.hypervisor:
+            yield names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR
         if prefix := _ISLANDS.get(self.arrangement.required(group.count), ""):
             yield (
                 f"{names.TOPOLOGY} {self.arrangement.topology}, islands of",
                 Quantity(quantity.Operator.AT_LEAST, group.count),
                 prefix,
             )
+
+
+def of_product(
+    architecture: Stated | None, model: Stated | None, memory_mib: Stated | None
+) -> Iterator[tuple[str, Stated, str]]:
+    """What :data:`PRODUCT_WORDS` say, as :meth:`GPURequest.conditions`"""
+    stated = (
+        (names.GPU_ARCH, architecture, names.TRAIT_ARCHITECTURE),
+        (names.MODEL, model, names.TRAIT_MODEL),
+        (names.MEMORY_MIB, memory_mib, names.TRAIT_MEMORY),
+    )
+    for key, said, prefix in stated:
+        if said:
+            yield key, said, prefix
 
 
 def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
@@ -126,6 +133,12 @@ def asks_for_parts(extra_specs: Mapping[str, str]) -> bool:
     return names.VGPUS in extra_specs or request_group.ask_for_gpus(
         extra_specs, names.VGPU_RESOURCE_CLASS
     )
+
+
+def speaks_of_parts(extra_specs: Mapping[str, str]) -> bool:
+    """Whether :data:`PRODUCT_WORDS` are about vGPUs: where there are whole GPUs as well they are
+    about those."""
+    return asks_for_parts(extra_specs) and not asks_for_gpus(extra_specs)
 
 
 def is_cpu_only(extra_specs: Mapping[str, str]) -> bool:
@@ -190,14 +203,16 @@ def parse_hypervisor(
 
 def _refuse_stray_words(extra_specs: Mapping[str, str]) -> None:
     """:raises InvalidExtraSpec: where a flavor without GPUs says what they must be"""
+    of_parts = PRODUCT_WORDS if speaks_of_parts(extra_specs) else ()
     for key in _GPU_WORDS:
-        if (text := extra_specs.get(key)) is not None:
-            raise exception.InvalidExtraSpec(
-                key,
-                text,
-                "the flavor asks for no GPU",
-                f"{key} beside {names.GPUS} or resources:{names.RESOURCE_CLASS}",
-            )
+        if (text := extra_specs.get(key)) is None or key in of_parts:
+            continue
+        beside = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
+        if key in PRODUCT_WORDS:
+            beside += f", {names.VGPUS} or resources:{names.VGPU_RESOURCE_CLASS}"
+        raise exception.InvalidExtraSpec(
+            key, text, "the flavor asks for no GPU", f"{key} beside {beside}"
+        )
 
 
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:

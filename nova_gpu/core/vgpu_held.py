@@ -9,6 +9,7 @@ from nova_gpu.core import names, request_group, vgpu_request
 from nova_gpu.core.condition import Condition
 from nova_gpu.core.stats import Divided
 from nova_gpu.core.vgpu import VGPUType
+from nova_gpu.core.vgpu_group import VGPUGroup
 from nova_gpu.core.vgpu_request import VGPURequest
 
 
@@ -29,6 +30,31 @@ def mismatch(extra_specs: Mapping[str, str], held: Sequence[VGPUType]) -> str | 
     for facts in held:
         if asked.type is not None and not is_type(asked.type, facts):
             return f"the flavor asks for vGPUs with {names.VGPU_TYPE} {asked.type}, not {facts.id}"
+    return None
+
+
+def other_facts(extra_specs: Mapping[str, str], held: Sequence[VGPUGroup]) -> str | None:
+    """As :func:`mismatch`, of what drivers and NVML may tell in one run of the service and not in
+    the next. So it is judged only when the instance is given its vGPUs.
+
+    :param held: the group of each of them
+    """
+    asked = vgpu_request.parse(extra_specs)
+    if asked is None:
+        return None
+    for group in held:
+        facts = {
+            names.GPU_ARCH: group.product.architecture,
+            names.MODEL: group.product.name,
+            names.MEMORY_MIB: group.facts.memory_mib,
+        }
+        for key, stated, _ in asked.of_each():
+            fact = None if facts[key] is None else str(facts[key])
+            if not stated.matches(fact):
+                return (
+                    f"the flavor asks for vGPUs with {key} {stated}, and of {group.facts.id} it is "
+                    f"{fact or 'not known'}"
+                )
     return None
 
 

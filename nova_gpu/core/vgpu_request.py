@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor asks for of parts of cards: ``vgpus``, ``vgpu_type`` and ``resources:VGPU``."""
+"""What a flavor asks for of parts of cards: ``vgpus``, ``vgpu_type`` and ``resources:VGPU``; and
+what each is to be, in the words for whole cards where it asks for none of those."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 from nova_gpu.core import condition, exception, names, request, request_group
 from nova_gpu.core.condition import Condition
+from nova_gpu.core.quantity import Quantity
 from nova_gpu.core.request import Stated
 from nova_gpu.core.request_group import GroupRequest
 
@@ -20,13 +22,17 @@ class VGPURequest:
     """The vGPUs an instance is to have: ``count`` in all, which is the sum over ``groups``.
 
     ``counted`` says that the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
-    one name, of the type or of its id.
+    one name, of the type or of its id. ``architecture`` and ``model`` are the cards',
+    ``memory_mib`` is what each vGPU has.
     """
 
     count: int
     type: Condition | None
     groups: tuple[GroupRequest, ...]
     counted: bool
+    architecture: Condition | None = None
+    model: Condition | None = None
+    memory_mib: Quantity | None = None
 
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
 
@@ -34,6 +40,11 @@ class VGPURequest:
         """As :meth:`nova_gpu.core.request.GPURequest.conditions`"""
         if self.type is not None:
             yield names.VGPU_TYPE, self.type, names.TRAIT_VGPU_TYPE
+        yield from self.of_each()
+
+    def of_each(self) -> Iterator[tuple[str, Stated, str]]:
+        """Those of them that speak of what a vGPU of a type is"""
+        yield from request.of_product(self.architecture, self.model, self.memory_mib)
 
 
 def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
@@ -44,35 +55,50 @@ def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
 
     :raises InvalidExtraSpec: for a value that cannot be used, or two that contradict each other
     """
+    words = _words(extra_specs)
+    if not words:
+        return None
     text = extra_specs.get(names.VGPUS)
     stated = None if text is None else request.parse_count(text, names.VGPUS)
     vgpu_type = parse_type(extra_specs)
-    if text is None and vgpu_type is None:
-        return None
     resource_class = names.VGPU_RESOURCE_CLASS
     groups = request_group.agreeing(extra_specs, names.VGPUS, stated, resource_class)
     counted = sum(group.count for group in groups.values())
     count = stated or counted
     if not count:
         raise exception.InvalidExtraSpec(
-            names.VGPU_TYPE,
-            extra_specs[names.VGPU_TYPE],
+            words[0],
+            extra_specs[words[0]],
             "the flavor asks for no vGPU",
-            f"{names.VGPU_TYPE} beside {names.VGPUS} or resources:{names.VGPU_RESOURCE_CLASS}",
+            f"{words[0]} beside {names.VGPUS} or resources:{names.VGPU_RESOURCE_CLASS}",
         )
+    # Where the flavor asks for whole GPUs as well, its traits and its words speak of those.
+    whole = request.asks_for_gpus(extra_specs)
     if not counted:
-        # Where the flavor asks for whole GPUs as well, they speak of those.
-        whole = request.asks_for_gpus(extra_specs)
         traits = (frozenset(), frozenset()) if whole else request_group.traits(extra_specs, "")
         groups[""] = GroupRequest("", count, *traits)
     return VGPURequest(
-        count, vgpu_type, tuple(group for group in groups.values() if group.count), bool(counted)
+        count=count,
+        type=vgpu_type,
+        groups=tuple(group for group in groups.values() if group.count),
+        counted=bool(counted),
+        architecture=None if whole else request.parse_architecture(extra_specs),
+        model=None if whole else request.parse_model(extra_specs),
+        memory_mib=None if whole else request.parse_memory(extra_specs),
     )
 
 
 def asks_for_vgpus(extra_specs: Mapping[str, str]) -> bool:
     """Whether it asks for them in our words at all, however badly."""
-    return names.VGPUS in extra_specs or names.VGPU_TYPE in extra_specs
+    return bool(_words(extra_specs))
+
+
+def _words(extra_specs: Mapping[str, str]) -> list[str]:
+    """Those of the flavor that speak of vGPUs"""
+    words = [names.VGPUS, names.VGPU_TYPE]
+    if request.speaks_of_parts(extra_specs):
+        words += request.PRODUCT_WORDS
+    return [word for word in words if word in extra_specs]
 
 
 def parse_type(extra_specs: Mapping[str, str]) -> Condition | None:

@@ -70,7 +70,7 @@ def shortage(
     if not offers and bound:
         return f"the requested host has no {asked}"
     if not offers:
-        return f"no host has {asked}: each exists, but not in one GPU"
+        return f"no host has {asked}: each exists, but not in one {wanted.kind(request, 1)}"
     total = sum(offer.total for offer in offers)
     free = sum(offer.free for offer in offers)
     largest = max(offer.total for offer in offers)

@@ -59,7 +59,7 @@ def starting(
             addresses = frozenset(gpu.address for gpu in cards)
             before = stack.enter_context(gpus.held(instance.uuid, addresses | slots))
             _compare(gpus, instance, held, spawning=spawning, arriving=arriving)
-            vgpu_starts.compare(instance, parts)
+            vgpu_starts.compare(instance, parts, given=spawning or arriving)
             if spawning and not cards and not slots:
                 stranding.refuse(gpus, instance)
             _make_ready(gpus, instance, cards)

@@ -40,10 +40,15 @@ def _has_any(instance: objects.Instance) -> bool:
     return any(each.resource_class == names.VGPU_RESOURCE_CLASS for each in resources)
 
 
-def compare(instance: objects.Instance, found: Held) -> None:
-    """:raises RequestMismatch: where the flavor asks for other vGPUs than the instance holds"""
+def compare(instance: objects.Instance, found: Held, *, given: bool) -> None:
+    """:param given: whether the instance is given them now, and did not have them before
+    :raises RequestMismatch: where the flavor asks for other vGPUs than the instance holds
+    """
     extra_specs = flavors.extra_specs_of(instance)
-    if reason := vgpu_held.mismatch(extra_specs, [group.facts for group, _ in found]):
+    reason = vgpu_held.mismatch(extra_specs, [group.facts for group, _ in found])
+    if reason is None and given:
+        reason = vgpu_held.other_facts(extra_specs, [group for group, _ in found])
+    if reason:
         raise exception.RequestMismatch(
             reason,
             "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was its "

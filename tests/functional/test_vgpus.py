@@ -208,6 +208,36 @@ class WordsTest(divided.DividedServersTestBase):
         fault = self.boot_refused(self.flavor(vgpus="= 1", hypervisor="LXC"))
         self.assertIn("No valid host", fault)
 
+    def test_what_each_is_to_be(self) -> None:
+        for words, number in (
+            ({"memory_mib": ">= 8000"}, 66),
+            ({"memory_mib": "== 2048"}, 64),
+            ({"memory_mib": "<= 1024", "model": "<in> P4"}, 63),
+        ):
+            with self.subTest(words):
+                server = self.boot(self.of_each(**words))
+                (slot,) = self.recorded(server)
+                self.assertIn(f"/nvidia-{number}/", slot)
+                self.assertVGPUs(server, [slot])
+                self._delete_server(server)
+        resized = self.boot(self.of_each(memory_mib="== 1024"))
+        self.start_host("host2")
+        self._resize_server(resized, self.of_each(memory_mib="<= 4096", model="Tesla P4"))
+        for words, part in (
+            ({"memory_mib": "16384"}, "vGPUs with gpu:memory_mib >= 16384; there are: 1024, 2048"),
+            ({"model": "A100"}, "no host has vGPUs with gpu:model a100; there are: "),
+            ({"model": "<in> A16"}, "vGPUs (gpu:model <in> a16): each exists, but not in one vGPU"),
+            ({"topology": "numa"}, "gpu:topology='numa': the flavor asks for no GPU"),
+        ):
+            with self.subTest(words):
+                self.assertIn(part, self.boot_refused(self.of_each(**words)))
+        # Beside whole cards they are about those.
+        both = self.flavor(**{"vgpus": "1", "gpus": "1", "gpu:memory_mib": ">= 8000"})
+        self.assertIn("no host has GPUs (gpu:memory_mib >= 8000)", self.boot_refused(both))
+
+    def of_each(self, **words: str) -> str:
+        return self.flavor(vgpus="= 1", **{f"gpu:{key}": words[key] for key in words})
+
     def test_what_the_api_refuses(self) -> None:
         for specs in ({"vgpus": "0"}, {"vgpus": "many"}, {"vgpu_type": "s!= nvidia-64"}):
             with self.subTest(specs):

@@ -63,6 +63,7 @@ class VGPUTest(unittest.TestCase):
             {"vgpus": "= 2", "vgpu_type": "GRID P4-2Q"},
             {"vgpus": "1", "gpus": "1", "gpu_arch": "fermi"},
             {"resources:VGPU": "1", "vgpu_type": "s== nvidia-35"},
+            {"vgpus": "1", "gpu:memory_mib": "2048", "gpu_arch": "s!= fermi", "gpu:model": "P4"},
         ):
             with self.subTest(specs):
                 self.assertEqual([], mistakes.mistakes(specs))
@@ -75,6 +76,12 @@ class VGPUTest(unittest.TestCase):
             ({"vgpus": "2", "resources:VGPU": "1"}, ["vgpus"]),
             ({"vgpus": "2", "resources:VGPU": "3"}, ["vgpus"]),
             ({"resources:VGPU": "x", "vgpu_type": "nvidia-35"}, ["resources:VGPU"]),
+            ({"resources:VGPU": "x", "gpu:memory_mib": "1"}, ["resources:VGPU"]),
+            (
+                {"vgpus": "1", "gpu:memory_mib": "much", "gpu_arch": "> a"},
+                ["gpu_arch", "gpu:memory_mib"],
+            ),
+            ({"vgpus": "1", "gpu:topology": "numa"}, ["gpu:topology"]),
         ):
             with self.subTest(specs):
                 found = [text.partition("=")[0] for text in mistakes.mistakes(specs)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core import vgpu_held, vgpu_request
+from nova_gpu.core.model import Product
 from nova_gpu.core.stats import Divided
 from nova_gpu.core.vgpu import VGPUType
+from nova_gpu.core.vgpu_group import VGPUGroup, group_key
 
 SMALL = VGPUType("nvidia-63", "GRID P4-1Q")
 LARGE = VGPUType("nvidia-66", "GRID P4-8Q")
@@ -52,3 +54,31 @@ class TestMismatch(unittest.TestCase):
         ):
             with self.subTest(specs):
                 self.assertIn(reason, vgpu_held.mismatch(specs, held) or "")
+
+
+class TestOtherFacts(unittest.TestCase):
+    def group(self, product: Product, memory_mib: int | None) -> VGPUGroup:
+        facts = VGPUType("nvidia-64", "GRID P4-2Q", memory_mib)
+        return VGPUGroup(group_key(product, facts.id), product, facts, {})
+
+    def test_table(self) -> None:
+        known = self.group(Product("10de", "1bb3", "Tesla P4", "pascal", 2048), 2048)
+        unknown = self.group(Product("10de", "1bb3"), None)
+        for specs, held, reason in (
+            ({}, [known], None),
+            ({"resources:VGPU": "1"}, [known], None),
+            ({"vgpus": "2"}, [known, unknown], None),
+            ({"vgpus": "1", "gpu:memory_mib": ">= 2048"}, [known], None),
+            ({"vgpus": "1", "gpu:memory_mib": "== 1024"}, [known], "of nvidia-64 it is 2048"),
+            ({"vgpus": "2", "gpu:memory_mib": ">= 1"}, [known, unknown], "it is not known"),
+            ({"vgpus": "1", "gpu_arch": "pascal", "gpu:model": "<in> P4"}, [known], None),
+            ({"vgpus": "1", "gpu_arch": "fermi"}, [known], "gpu_arch fermi, and of nvidia-64"),
+            ({"vgpus": "1", "gpu:model": "s!= a"}, [unknown], "gpu:model s!= a, and of"),
+            ({"gpus": "1", "vgpus": "1", "gpu:memory_mib": "81920"}, [known], None),
+        ):
+            with self.subTest(specs):
+                found = vgpu_held.other_facts(specs, held)
+                if reason is None:
+                    self.assertIsNone(found)
+                else:
+                    self.assertIn(reason, found or "")

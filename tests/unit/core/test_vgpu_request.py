@@ -5,7 +5,13 @@ import unittest
 
 import os_resource_classes
 
-from nova_gpu.core import exception, names, query, request, vgpu_request
+from nova_gpu.core import exception, names, query, request, vgpu_request, wanted
+
+KNOWN = {
+    *(f"CUSTOM_GPU_MEMORY_MIB_{size}" for size in ("1024", "2048", "4096", "UNKNOWN")),
+    *(f"CUSTOM_GPU_ARCH_{name}" for name in ("FERMI", "PASCAL", "UNKNOWN")),
+    "CUSTOM_GPU_MODEL_TESLA_P4",
+}
 
 
 def asked(**specs: str) -> vgpu_request.VGPURequest:
@@ -15,7 +21,7 @@ def asked(**specs: str) -> vgpu_request.VGPURequest:
 
 
 def spelled_out(specs: dict[str, str]) -> dict[str, str] | None:
-    return query.extra_specs(specs, asked(**specs), ())
+    return query.extra_specs(specs, asked(**specs), KNOWN)
 
 
 class WordsTest(unittest.TestCase):
@@ -58,6 +64,60 @@ class WordsTest(unittest.TestCase):
             self.assertIn(raised.exception.key, specs)
 
 
+class OfEachTest(unittest.TestCase):
+    """The words that whole cards have, too"""
+
+    def test_without_whole_cards(self) -> None:
+        for specs, text in (
+            ({"vgpus": "1", "gpu:memory_mib": "2048"}, "1 vGPU (gpu:memory_mib >= 2048)"),
+            (
+                {"resources:VGPU": "1", "gpu:memory_mib": "== 1024"},
+                "1 vGPU (gpu:memory_mib == 1024)",
+            ),
+            ({"vgpus": "2", "gpu_arch": "s!= fermi"}, "2 vGPUs (architecture s!= fermi)"),
+            ({"vgpus": "1", "gpu:model": "Tesla P4"}, "1 vGPU (gpu:model tesla_p4)"),
+        ):
+            with self.subTest(specs):
+                self.assertIsNone(request.parse(specs))
+                self.assertTrue(vgpu_request.asks_for_vgpus(specs))
+                self.assertEqual(text, wanted.all_of(asked(**specs)))
+
+    def test_beside_whole_cards(self) -> None:
+        for whole in ("gpus", "resources:PGPU", "resources1:PGPU"):
+            specs = {whole: "1", "vgpus": "1", "gpu_arch": "fermi", "gpu:memory_mib": "2048"}
+            with self.subTest(specs):
+                self.assertEqual([], list(asked(**specs).of_each()))
+                found = request.parse(specs)
+                assert found is not None
+                self.assertEqual(
+                    ["gpu_arch", "gpu:memory_mib"],
+                    [key for key, _, _ in found.conditions(found.groups[0])],
+                )
+                del specs["vgpus"]
+                self.assertFalse(vgpu_request.asks_for_vgpus(specs))
+
+    def test_beside_neither(self) -> None:
+        text = "beside gpus or resources:PGPU, vgpus or resources:VGPU"
+        for specs, part in (
+            ({"gpu:memory_mib": "1"}, text),
+            ({"vgpu_type": "a", "gpu:memory_mib": "1"}, text),
+            ({"vgpus": "1", "gpu:topology": "numa"}, "beside gpus or resources:PGPU"),
+            ({"vgpus": "1", "resources:PGPU": "0", "gpu_arch": "a"}, text),
+        ):
+            with self.subTest(specs), self.assertRaises(exception.InvalidExtraSpec) as raised:
+                request.parse(specs)
+            self.assertEqual(raised.exception.reason, "the flavor asks for no GPU")
+            self.assertTrue(raised.exception.allowed.endswith(part))
+        for specs in (
+            {"resources:VGPU": "0", "gpu:memory_mib": "1"},
+            {"vgpus": "1", "gpu:memory_mib": "much"},
+            {"vgpus": "1", "gpu_arch": "> a"},
+        ):
+            with self.subTest(specs), self.assertRaises(exception.InvalidExtraSpec) as raised:
+                vgpu_request.parse(specs)
+            self.assertEqual(list(specs)[1], raised.exception.key)
+
+
 class QueryTest(unittest.TestCase):
     def test_of_words_alone(self) -> None:
         specs = {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"}
@@ -71,11 +131,37 @@ class QueryTest(unittest.TestCase):
             spelled_out(specs),
         )
 
+    def test_of_each(self) -> None:
+        for specs, traits in (
+            ({"gpu:memory_mib": ">= 4096"}, {"MEMORY_MIB_4096": "required"}),
+            (
+                {"gpu:memory_mib": ">= 2048", "gpu_arch": "pascal"},
+                {
+                    "MEMORY_MIB_1024": "forbidden",
+                    "MEMORY_MIB_UNKNOWN": "forbidden",
+                    "ARCH_PASCAL": "required",
+                },
+            ),
+            ({"gpu:model": "<in> P4"}, {"MODEL_TESLA_P4": "required"}),
+            ({"gpu:memory_mib": ">= 8192"}, None),
+        ):
+            words = {"vgpus": "1", **specs}
+            expected = traits and {
+                **words,
+                "resources_nova_vgpu:VGPU": "1",
+                "trait_nova_vgpu:CUSTOM_GPU": "required",
+                **{f"trait_nova_vgpu:CUSTOM_GPU_{key}": traits[key] for key in traits},
+            }
+            with self.subTest(specs):
+                self.assertEqual(expected, spelled_out(words))
+
     def test_can_be_put_in_again(self) -> None:
         for specs in (
             {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"},
             {"resources1:VGPU": "1", "resources2:VGPU": "1", "vgpu_type": "nvidia-35"},
             {"vgpus": "1", "resources:PGPU": "1"},
+            {"vgpus": "1", "gpu:memory_mib": ">= 2048", "gpu_arch": "pascal"},
+            {"resources:VGPU": "1", "gpu:memory_mib": "4096"},
         ):
             with self.subTest(specs):
                 once = spelled_out(specs)

@@ -5,7 +5,7 @@ import unittest
 
 from nova import exception as nova_exception
 
-from nova_gpu.core import request
+from nova_gpu.core import request, vgpu_request
 from nova_gpu.core.inventory import Offer
 from nova_gpu.core.request import GPURequest
 from nova_gpu.scheduler import reasons
@@ -50,6 +50,23 @@ class ShortageTest(unittest.TestCase):
             with self.subTest(offers=offers):
                 reason = reasons.shortage(asked, asked.groups[0], offers, bound=True)
                 self.assertIn(expected, reason or "no reason")
+
+    def test_of_vgpus(self) -> None:
+        asked = vgpu_request.parse({"vgpus": "1", "gpu:memory_mib": ">= 2048"})
+        assert asked is not None
+        self.assertEqual(
+            "no host has vGPUs (gpu:memory_mib >= 2048): each exists, but not in one vGPU",
+            reasons.shortage(asked, asked.groups[0], []),
+        )
+        known = {
+            "CUSTOM_GPU_VGPU_TYPE_A",
+            "CUSTOM_GPU_MEMORY_MIB_1024",
+            "CUSTOM_GPU_MEMORY_MIB_512",
+        }
+        self.assertEqual(
+            "no host has vGPUs with gpu:memory_mib >= 2048; there are: 512, 1024",
+            reasons.unknown_name(asked, known),
+        )
 
     def test_what_was_wanted_is_said(self) -> None:
         asked = request.parse(
