@@ -103,6 +103,12 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             vgpu_request.ALLOWED_TYPES,
             lambda name, value: vgpu_request.parse_type({name: value}),
         ),
+        _validator(
+            names.HEADS,
+            "How many displays each vGPU has. Only in a flavor that asks for vGPUs.",
+            quantity.ALLOWED,
+            lambda name, value: vgpu_request.parse_heads({name: value}),
+        ),
         # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
         _validator(
             names.HYPERVISOR_TYPE,

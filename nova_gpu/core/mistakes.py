@@ -11,7 +11,8 @@ from nova_gpu.core import exception, guest_options, names, query, request, vgpu_
 WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
     *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
-    *(names.DISTRIBUTION, names.OPTION_ROM, names.VGPUS, names.VGPU_TYPE),
+    *(names.DISTRIBUTION, names.OPTION_ROM),
+    *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
 # Of difflib: gpu, gpu_archs and hypervisors are meant; hypervisor_version and cpu_arch are others'.

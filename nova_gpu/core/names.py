@@ -24,6 +24,9 @@ TRAIT_NUMA_ISLAND = "CUSTOM_GPU_NUMA_ISLAND_"
 TRAIT_NVLINK_ISLAND = "CUSTOM_GPU_NVLINK_ISLAND_"
 # A vGPU type's id, and its name beside it.
 TRAIT_VGPU_TYPE = "CUSTOM_GPU_VGPU_TYPE_"
+# How many displays a vGPU has. The standard trait is not there for every number, nor for a vGPU of
+# which it is not known, so that a flavor could not leave that out.
+TRAIT_HEADS = "CUSTOM_GPU_HEADS_"
 TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
 # The value of a prefix above for what is not known: it can be forbidden, never asked for.
 UNKNOWN = "UNKNOWN"
@@ -44,6 +47,7 @@ DISTRIBUTION = "gpu:distribution"
 OPTION_ROM = "gpu:option_rom"
 VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
+HEADS = "gpu:heads"
 
 # The key of ComputeNode.stats under which a host reports its GPUs as one JSON string. It must not
 # be one of the words above: ComputeCapabilitiesFilter judges every un-namespaced extra spec that
@@ -62,7 +66,7 @@ CLEAN_PRODUCT = "NOVA_GPU_PRODUCT"
 _OWN_PREFIXES = (
     *(TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_MEMORY),
     *(TRAIT_NUMA_ISLAND, TRAIT_NVLINK_ISLAND, TRAIT_CUDA, f"CUSTOM_{TRAIT_CUDA}"),
-    TRAIT_VGPU_TYPE,
+    *(TRAIT_VGPU_TYPE, TRAIT_HEADS),
 )
 
 # Placement: resource providers' names have 200 characters, traits 255.
@@ -107,6 +111,10 @@ def model_trait(name: str | None) -> str:
 
 def memory_trait(memory_mib: int | None) -> str:
     return _trait(TRAIT_MEMORY, None if memory_mib is None else str(memory_mib))
+
+
+def heads_trait(heads: int | None) -> str:
+    return _trait(TRAIT_HEADS, None if heads is None else str(heads))
 
 
 def vgpu_type_trait(name: str) -> str:

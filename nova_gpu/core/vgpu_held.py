@@ -47,6 +47,7 @@ def other_facts(extra_specs: Mapping[str, str], held: Sequence[VGPUGroup]) -> st
             names.GPU_ARCH: group.product.architecture,
             names.MODEL: group.product.name,
             names.MEMORY_MIB: group.facts.memory_mib,
+            names.HEADS: group.facts.heads,
         }
         for key, stated, _ in asked.of_each():
             fact = None if facts[key] is None else str(facts[key])

@@ -36,7 +36,7 @@ def traits(facts: VGPUType, standard: Collection[str]) -> frozenset[str]:
     :param standard: the traits of os-traits: every resolution that a head of it can show is set,
         and the number of heads where it is one of those that have a trait
     """
-    own = {names.vgpu_type_trait(facts.id)}
+    own = {names.vgpu_type_trait(facts.id), names.heads_trait(facts.heads)}
     if facts.name:
         own.add(names.vgpu_type_trait(facts.name))
     for trait in standard:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor asks for of parts of cards: ``vgpus``, ``vgpu_type`` and ``resources:VGPU``; and
-what each is to be, in the words for whole cards where it asks for none of those."""
+"""What a flavor asks for of parts of cards: ``vgpus``, ``vgpu_type``, ``gpu:heads`` and
+``resources:VGPU``; and what each is to be, in the words for whole cards where it asks for none of
+those."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from nova_gpu.core import condition, exception, names, request, request_group
+from nova_gpu.core import condition, exception, names, quantity, request, request_group
 from nova_gpu.core.condition import Condition
 from nova_gpu.core.quantity import Quantity
 from nova_gpu.core.request import Stated
@@ -23,7 +24,7 @@ class VGPURequest:
 
     ``counted`` says that the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
     one name, of the type or of its id. ``architecture`` and ``model`` are the cards',
-    ``memory_mib`` is what each vGPU has.
+    ``memory_mib`` and ``heads`` are what each vGPU has.
     """
 
     count: int
@@ -33,6 +34,7 @@ class VGPURequest:
     architecture: Condition | None = None
     model: Condition | None = None
     memory_mib: Quantity | None = None
+    heads: Quantity | None = None
 
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
 
@@ -45,6 +47,8 @@ class VGPURequest:
     def of_each(self) -> Iterator[tuple[str, Stated, str]]:
         """Those of them that speak of what a vGPU of a type is"""
         yield from request.of_product(self.architecture, self.model, self.memory_mib)
+        if self.heads:
+            yield names.HEADS, self.heads, names.TRAIT_HEADS
 
 
 def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
@@ -85,6 +89,7 @@ def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
         architecture=None if whole else request.parse_architecture(extra_specs),
         model=None if whole else request.parse_model(extra_specs),
         memory_mib=None if whole else request.parse_memory(extra_specs),
+        heads=parse_heads(extra_specs),
     )
 
 
@@ -95,7 +100,7 @@ def asks_for_vgpus(extra_specs: Mapping[str, str]) -> bool:
 
 def _words(extra_specs: Mapping[str, str]) -> list[str]:
     """Those of the flavor that speak of vGPUs"""
-    words = [names.VGPUS, names.VGPU_TYPE]
+    words = [names.VGPUS, names.VGPU_TYPE, names.HEADS]
     if request.speaks_of_parts(extra_specs):
         words += request.PRODUCT_WORDS
     return [word for word in words if word in extra_specs]
@@ -115,3 +120,9 @@ def parse_type(extra_specs: Mapping[str, str]) -> Condition | None:
             names.VGPU_TYPE, text, "the vGPUs of an instance are of one type", ALLOWED_TYPES
         )
     return stated
+
+
+def parse_heads(extra_specs: Mapping[str, str]) -> Quantity | None:
+    """:raises InvalidExtraSpec: where ``gpu:heads`` is not one of quantity.ALLOWED"""
+    text = extra_specs.get(names.HEADS)
+    return None if text is None else quantity.parse(names.HEADS, text)

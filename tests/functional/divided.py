@@ -24,6 +24,7 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
 
     MACHINE = "grid-2"
     PRODUCT = "10de_1bb3"
+    TYPES = vgpu.TESLA_P4
 
     def setUp(self) -> None:
         self.kernels: dict[str, Any] = {}
@@ -34,7 +35,7 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
 
     def prepare(self, host: hosts.Host) -> None:
         for address in (FIRST, SECOND):
-            vgpu.add_types(host, address, vgpu.TESLA_P4)
+            vgpu.add_types(host, address, self.TYPES)
         self.kernels[f"host{len(self.kernels) + 1}"] = self.useFixture(
             dividing_kernel.DividingKernel(host)
         )
@@ -43,6 +44,10 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
         """A flavor in Placement's words"""
         trait = f"trait:CUSTOM_GPU_VGPU_TYPE_NVIDIA_{number}"
         return self.flavor(**{"resources:VGPU": str(count), trait: "required"})
+
+    def of_each(self, **words: str) -> str:
+        """One that says what a vGPU must have: a flavor with words behind ``gpu:``"""
+        return self.flavor(vgpus="= 1", **{f"gpu:{key}": words[key] for key in words})
 
     def assertVGPUs(self, server: Server, expected: list[str], host: str = "host1") -> None:
         """Nova's database, the guest's XML, the kernel and Placement say the same."""

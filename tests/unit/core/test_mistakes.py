@@ -50,7 +50,7 @@ class MistakesTest(unittest.TestCase):
             ("gpu", "did you mean gpus?"),
             ("GPU_Arch", "did you mean gpu_arch?"),
             ("gpu:modle", "did you mean gpu:model?"),
-            ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:memory_mib, gpu:model"),
+            ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:heads, gpu:memory_mib"),
         ):
             with self.subTest(key=key):
                 (found,) = mistakes.mistakes({key: "1"})
@@ -64,6 +64,7 @@ class VGPUTest(unittest.TestCase):
             {"vgpus": "1", "gpus": "1", "gpu_arch": "fermi"},
             {"resources:VGPU": "1", "vgpu_type": "s== nvidia-35"},
             {"vgpus": "1", "gpu:memory_mib": "2048", "gpu_arch": "s!= fermi", "gpu:model": "P4"},
+            {"vgpus": "1", "gpu:heads": ">= 2"},
         ):
             with self.subTest(specs):
                 self.assertEqual([], mistakes.mistakes(specs))
@@ -82,6 +83,9 @@ class VGPUTest(unittest.TestCase):
                 ["gpu_arch", "gpu:memory_mib"],
             ),
             ({"vgpus": "1", "gpu:topology": "numa"}, ["gpu:topology"]),
+            ({"vgpus": "many", "gpu:heads": "2"}, ["vgpus"]),
+            ({"gpus": "1", "gpu:heads": "2"}, ["gpu:heads"]),
+            ({"vgpus": "1", "gpu:head": "2"}, ["gpu:head"]),
         ):
             with self.subTest(specs):
                 found = [text.partition("=")[0] for text in mistakes.mistakes(specs)]

@@ -58,7 +58,7 @@ class TestMismatch(unittest.TestCase):
 
 class TestOtherFacts(unittest.TestCase):
     def group(self, product: Product, memory_mib: int | None) -> VGPUGroup:
-        facts = VGPUType("nvidia-64", "GRID P4-2Q", memory_mib)
+        facts = VGPUType("nvidia-64", "GRID P4-2Q", memory_mib, heads=memory_mib and 4)
         return VGPUGroup(group_key(product, facts.id), product, facts, {})
 
     def test_table(self) -> None:
@@ -74,6 +74,13 @@ class TestOtherFacts(unittest.TestCase):
             ({"vgpus": "1", "gpu_arch": "pascal", "gpu:model": "<in> P4"}, [known], None),
             ({"vgpus": "1", "gpu_arch": "fermi"}, [known], "gpu_arch fermi, and of nvidia-64"),
             ({"vgpus": "1", "gpu:model": "s!= a"}, [unknown], "gpu:model s!= a, and of"),
+            ({"vgpus": "1", "gpu:heads": "2"}, [known], None),
+            (
+                {"vgpus": "1", "gpu:heads": "<= 2"},
+                [known],
+                "gpu:heads <= 2, and of nvidia-64 it is 4",
+            ),
+            ({"vgpus": "1", "gpu:heads": "1"}, [unknown], "it is not known"),
             ({"gpus": "1", "vgpus": "1", "gpu:memory_mib": "81920"}, [known], None),
         ):
             with self.subTest(specs):

@@ -32,6 +32,7 @@ class TraitsTest(unittest.TestCase):
             {
                 "CUSTOM_GPU_VGPU_TYPE_NVIDIA_64",
                 "CUSTOM_GPU_VGPU_TYPE_GRID_P4_2Q",
+                "CUSTOM_GPU_HEADS_4",
                 "HW_GPU_MAX_DISPLAY_HEADS_4",
                 "HW_GPU_RESOLUTION_W320H240",
                 "HW_GPU_RESOLUTION_W640H480",
@@ -44,9 +45,16 @@ class TraitsTest(unittest.TestCase):
 
     def test_of_one_that_is_not(self) -> None:
         self.assertEqual(
-            {"CUSTOM_GPU_VGPU_TYPE_NVIDIA_1148"},
-            vgpu_inventory.traits(VGPUType("nvidia-1148", heads=3), STANDARD),
+            {"CUSTOM_GPU_VGPU_TYPE_NVIDIA_1148", "CUSTOM_GPU_HEADS_UNKNOWN"},
+            vgpu_inventory.traits(VGPUType("nvidia-1148"), STANDARD),
+        )
+
+    def test_of_heads_that_have_no_standard_trait(self) -> None:
+        self.assertEqual(
+            {"CUSTOM_GPU_VGPU_TYPE_A", "CUSTOM_GPU_HEADS_3"},
+            vgpu_inventory.traits(VGPUType("a", heads=3), STANDARD),
         )
 
     def test_are_the_drivers_own(self) -> None:
         self.assertTrue(names.is_own_trait(names.vgpu_type_trait("nvidia-64")))
+        self.assertTrue(names.is_own_trait(names.heads_trait(None)))

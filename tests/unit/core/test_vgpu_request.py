@@ -10,6 +10,7 @@ from nova_gpu.core import exception, names, query, request, vgpu_request, wanted
 KNOWN = {
     *(f"CUSTOM_GPU_MEMORY_MIB_{size}" for size in ("1024", "2048", "4096", "UNKNOWN")),
     *(f"CUSTOM_GPU_ARCH_{name}" for name in ("FERMI", "PASCAL", "UNKNOWN")),
+    *(f"CUSTOM_GPU_HEADS_{heads}" for heads in ("1", "2", "4", "UNKNOWN")),
     "CUSTOM_GPU_MODEL_TESLA_P4",
 }
 
@@ -58,6 +59,11 @@ class WordsTest(unittest.TestCase):
             {"vgpus": "1", "vgpu_type": "<or> nvidia-35 <or> nvidia-36"},
             {"vgpus": "1", "vgpu_type": "<in> M60"},
             {"vgpus": "1", "vgpu_type": ""},
+            {"vgpus": "1", "gpu:heads": "s== 2"},
+            {"vgpus": "1", "gpu:heads": "0"},
+            {"gpu:heads": "2"},
+            {"gpus": "1", "gpu:heads": "2"},
+            {"gpu:heads": "2", "resources:VGPU": "0"},
         ):
             with self.subTest(specs), self.assertRaises(exception.InvalidExtraSpec) as raised:
                 vgpu_request.parse(specs)
@@ -76,6 +82,7 @@ class OfEachTest(unittest.TestCase):
             ),
             ({"vgpus": "2", "gpu_arch": "s!= fermi"}, "2 vGPUs (architecture s!= fermi)"),
             ({"vgpus": "1", "gpu:model": "Tesla P4"}, "1 vGPU (gpu:model tesla_p4)"),
+            ({"resources:VGPU": "1", "gpu:heads": "2"}, "1 vGPU (gpu:heads >= 2)"),
         ):
             with self.subTest(specs):
                 self.assertIsNone(request.parse(specs))
@@ -92,6 +99,10 @@ class OfEachTest(unittest.TestCase):
                 self.assertEqual(
                     ["gpu_arch", "gpu:memory_mib"],
                     [key for key, _, _ in found.conditions(found.groups[0])],
+                )
+                self.assertEqual(
+                    ["gpu:heads"],
+                    [key for key, *_ in asked(**specs, **{"gpu:heads": "2"}).of_each()],
                 )
                 del specs["vgpus"]
                 self.assertFalse(vgpu_request.asks_for_vgpus(specs))
@@ -143,6 +154,10 @@ class QueryTest(unittest.TestCase):
                 },
             ),
             ({"gpu:model": "<in> P4"}, {"MODEL_TESLA_P4": "required"}),
+            ({"gpu:heads": "4"}, {"HEADS_4": "required"}),
+            ({"gpu:heads": "<= 2"}, {"HEADS_4": "forbidden", "HEADS_UNKNOWN": "forbidden"}),
+            ({"gpu:heads": "== 3"}, {"HEADS_3": "required"}),
+            ({"gpu:heads": ">= 6"}, None),
             ({"gpu:memory_mib": ">= 8192"}, None),
         ):
             words = {"vgpus": "1", **specs}
