@@ -81,6 +81,8 @@ def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
     if not counted:
         traits = (frozenset(), frozenset()) if whole else request_group.traits(extra_specs, "")
         groups[""] = GroupRequest("", count, *traits)
+    elif "" in groups and whole and _share_the_unsuffixed(extra_specs):
+        groups[""] = GroupRequest("", groups[""].count)
     return VGPURequest(
         count=count,
         type=vgpu_type,
@@ -96,6 +98,13 @@ def parse(extra_specs: Mapping[str, str]) -> VGPURequest | None:
 def asks_for_vgpus(extra_specs: Mapping[str, str]) -> bool:
     """Whether it asks for them in our words at all, however badly."""
     return bool(_words(extra_specs))
+
+
+def _share_the_unsuffixed(extra_specs: Mapping[str, str]) -> bool:
+    """Whether the whole GPUs of the flavor are asked for in the unsuffixed group, too"""
+    return f"resources:{names.RESOURCE_CLASS}" in extra_specs or not request_group.ask_for_gpus(
+        extra_specs
+    )
 
 
 def _words(extra_specs: Mapping[str, str]) -> list[str]:

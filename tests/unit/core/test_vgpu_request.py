@@ -183,6 +183,24 @@ class QueryTest(unittest.TestCase):
                 assert once is not None
                 self.assertEqual(once, spelled_out(once))
 
+    def test_traits_beside_whole_gpus(self) -> None:
+        trait = {"trait:CUSTOM_GPU_ARCH_FERMI": "required"}
+        for specs, suffix in (
+            ({"resources:PGPU": "1", "resources:VGPU": "1"}, "_nova_gpu"),
+            ({"gpus": "1", "resources:VGPU": "1"}, "_nova_gpu"),
+            ({"resources1:PGPU": "1", "resources:VGPU": "1"}, "_nova_vgpu"),
+            ({"gpus": "1", "resources1:PGPU": "1", "resources:VGPU": "1"}, "_nova_vgpu"),
+        ):
+            flavor = {**specs, **trait, "vgpu_type": "a"}
+            whole, parts = request.parse(flavor), asked(**flavor)
+            assert whole is not None
+            both: dict[str, str] | None = flavor
+            for each in (whole, parts):
+                both = query.extra_specs(both or {}, each, ())
+            with self.subTest(specs):
+                found = [key for key in both or () if key.endswith("ARCH_FERMI")]
+                self.assertEqual([f"trait{suffix}:CUSTOM_GPU_ARCH_FERMI"], found)
+
     def test_beside_whole_gpus(self) -> None:
         flavor = {"gpus": "1", "gpu_arch": "fermi", "vgpus": "1", "vgpu_type": "nvidia-35"}
         whole = request.parse(flavor)
