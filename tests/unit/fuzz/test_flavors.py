@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from nova import exception as nova_exception
 
 from nova_gpu.api import extra_specs
-from nova_gpu.core import condition, exception, guest_options, names, query, request
+from nova_gpu.core import (
+    condition,
+    exception,
+    guest_options,
+    mistakes,
+    names,
+    query,
+    request,
+    vgpu_request,
+)
 from tests.unit.fuzz import base
 
 _OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]
@@ -34,6 +43,7 @@ _KEYS = (
         [
             *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
             *(names.OPTION_ROM, names.MODEL, names.MEMORY_MIB, names.TOPOLOGY),
+            *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
         ]
     )
     | _SUFFIX.map(lambda suffix: f"resources{suffix}:PGPU")
@@ -56,6 +66,9 @@ _ASKING = st.fixed_dictionaries(
         names.MEMORY_MIB: st.sampled_from([">= 1", "== 5301", "<= 9", "7"]) | _VALUES,
         names.TOPOLOGY: st.sampled_from(["any", "numa", "nvlink"]),
         names.TOPOLOGY_POLICY: st.sampled_from(["required", "preferred"]),
+        names.VGPUS: st.integers(1, 4).map(str),
+        names.VGPU_TYPE: st.sampled_from(_NAMES) | _VALUES,
+        names.HEADS: st.sampled_from([">= 1", "== 4", "7"]) | _VALUES,
         "resources:PGPU": st.integers(0, 4).map(str),
         "resources1:PGPU": st.integers(0, 4).map(str),
         "resources:VGPU": st.sampled_from(["0", "1"]),
@@ -78,6 +91,18 @@ class FlavorTest(base.FuzzTestCase):
             return
         self.assertTrue(request.asks_for_gpus(flavor))
         self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
+
+    @base.fuzzed(flavor=FLAVORS | _ASKING)
+    def test_vgpus_are_read_or_refused(self, flavor: Mapping[str, str]) -> None:
+        mistakes.mistakes(flavor)  # ends
+        try:
+            asked = vgpu_request.parse(flavor)
+        except exception.InvalidExtraSpec as error:
+            self.assertIn(error.key, flavor)
+            return
+        self.assertEqual(vgpu_request.asks_for_vgpus(flavor), asked is not None)
+        if asked:
+            self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
 
     @base.fuzzed(flavor=FLAVORS | _ASKING, known=st.sets(_TRAITS))
     def test_as_a_query_it_asks_for_the_same(
