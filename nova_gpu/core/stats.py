@@ -7,7 +7,8 @@
      "mode": "lxc", "total": 8, "model": "Tesla M2090", "memory_mib": 5301,
      "islands": {"numa": 4, "nvlink": 1}}], "free": [[[-1, 0, -1, -1, 4], [-1, 1, -1, -1, 3]]],
      "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
-     "divided": {"total": 2, "free": 1, "vgpus": [["nvidia-63", "GRID P4-1Q", 8]]}}
+     "divided": {"total": 2, "free": 1, "vgpus": [["nvidia-63", "GRID P4-1Q", 8]],
+      "facts": [[1024, 4]]}}
 
 ``groups`` is static: what there is. ``free`` is what nobody had at the end of the last period, for
 each group as :func:`nova_gpu.core.topology.cells` has it; there is nothing to refuse a host for in
@@ -93,15 +94,20 @@ NOTHING = Reserved()
 class Divided:
     """The cards that are given in parts: how many, and how many have room for a vGPU of any type.
 
-    ``vgpus``: id and name of each type, and how many more of it there can be.
+    ``vgpus``: id and name of each type, and how many more of it there can be. ``facts``: what each
+    of these has of memory in MiB and of heads; empty of a host that does not say it.
     """
 
     total: int = 0
     free: int = 0
     vgpus: tuple[tuple[str, str | None, int], ...] = ()
+    facts: tuple[tuple[int | None, int | None], ...] = ()
 
     def __post_init__(self) -> None:
         _check_numbers((self.total, self.free, *(count for *_, count in self.vgpus)))
+        _check_numbers(fact for facts in self.facts for fact in facts if fact is not None)
+        if self.facts and len(self.facts) != len(self.vgpus):
+            raise ValueError("facts must have an entry for each of vgpus")
         for type_id, name, _ in self.vgpus:
             if not (isinstance(type_id, str) and isinstance(name, str | None)):
                 raise TypeError("a type's id must be a string, and its name one or null")
@@ -191,7 +197,8 @@ def _group(fields: Mapping[str, Any]) -> GroupStats:
 def _divided(fields: Mapping[str, Any]) -> Divided:
     """:raises ValueError, TypeError, KeyError: where it is none"""
     vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
-    return Divided(fields["total"], fields["free"], vgpus)
+    facts = tuple((memory_mib, heads) for memory_mib, heads, *_ in fields.get("facts", ()))
+    return Divided(fields["total"], fields["free"], vgpus, facts)
 
 
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:

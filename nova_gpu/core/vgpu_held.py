@@ -60,13 +60,25 @@ def other_facts(extra_specs: Mapping[str, str], held: Sequence[VGPUGroup]) -> st
 
 
 def most_free(asked: VGPURequest, divided: Divided) -> int:
-    """How many vGPUs of a type that *asked* takes a host has room for.
+    """How many vGPUs of a type that *asked* takes a host has room for, whatever its cards are.
 
     Types share cards, so that the numbers of several do not add up.
     """
-    kinds = ((VGPUType(type_id, name), count) for type_id, name, count in divided.vgpus)
-    fitting = (count for facts, count in kinds if asked.type is None or is_type(asked.type, facts))
+    known = divided.facts or ((None, None),) * len(divided.vgpus)
+    fitting = (
+        count
+        for (type_id, name, count), (memory_mib, heads) in zip(divided.vgpus, known, strict=True)
+        if _takes(asked, VGPUType(type_id, name, memory_mib, heads))
+    )
     return max(fitting, default=0)
+
+
+def _takes(asked: VGPURequest, facts: VGPUType) -> bool:
+    return (
+        (asked.type is None or is_type(asked.type, facts))
+        and (asked.memory_mib is None or asked.memory_mib.matches(facts.memory_mib))
+        and (asked.heads is None or asked.heads.matches(facts.heads))
+    )
 
 
 def is_type(condition: Condition, facts: VGPUType) -> bool:

@@ -133,16 +133,22 @@ class VGPUStock:
         """What the scheduler reads of these cards, by what was read last"""
         taken, named = self._taken(), self._occupancy.taken()
         pending, cards = self._pending(taken), self._cards.look.cards.values()
-        free: dict[tuple[str, str | None], int] = {}
+        free: dict[tuple[str, str | None, int | None, int | None], int] = {}
         with_room = 0
         for card in (each.without(named) for each in cards):
             rooms = {t: card.room(t, taken, pending).free for t in card.card.types}
             with_room += any(rooms.values())
             for type_id, room in rooms.items():
-                key = type_id, card.card.types[type_id].name
+                facts = card.card.types[type_id]
+                key = type_id, facts.name, facts.memory_mib, facts.heads
                 free[key] = free.get(key, 0) + room
-        vgpus = sorted(((*key, count) for key, count in free.items()), key=lambda each: each[0])
-        return stats.Divided(len(cards), with_room, tuple(vgpus))
+        kinds = sorted(free, key=lambda key: key[0])
+        return stats.Divided(
+            len(cards),
+            with_room,
+            vgpus=tuple((key[0], key[1], free[key]) for key in kinds),
+            facts=tuple(key[2:] for key in kinds),
+        )
 
     # Who has what
 

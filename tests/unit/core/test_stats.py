@@ -40,14 +40,21 @@ class StatsTest(unittest.TestCase):
                     self.assertEqual(report, stats.loads(stats.dumps(report)))
 
     def test_cards_in_parts(self) -> None:
-        divided = stats.Divided(3, 2, (("nvidia-63", "GRID P4-1Q", 9), ("nvidia-64", None, 0)))
+        free = (("nvidia-63", "GRID P4-1Q", 9), ("nvidia-64", None, 0))
+        divided = stats.Divided(3, 2, free, ((1024, 4), (None, None)))
         report = stats.Report(stats.HostStats("QEMU", ()), (), divided=divided)
         self.assertEqual((3, 0, 2), (report.cards, report.free_gpus, report.free_cards))
         text = stats.dumps(report)
         self.assertEqual(report, stats.loads(text))
         fields = json.loads(text)
         vgpus = [["nvidia-63", "GRID P4-1Q", 9], ["nvidia-64", None, 0]]
-        self.assertEqual({"total": 3, "free": 2, "vgpus": vgpus}, fields["divided"])
+        facts = [[1024, 4], [None, None]]
+        self.assertEqual({"total": 3, "free": 2, "vgpus": vgpus, "facts": facts}, fields["divided"])
+        more = {**fields["divided"], "facts": [[*each, "more"] for each in facts]}
+        self.assertEqual(divided, stats.loads(json.dumps({**fields, "divided": more})).divided)
+        del more["facts"]
+        older = stats.loads(json.dumps({**fields, "divided": more})).divided
+        self.assertEqual(stats.Divided(3, 2, free), older)
         for wrong in (
             {"total": -1},
             {"free": "2"},
@@ -55,6 +62,11 @@ class StatsTest(unittest.TestCase):
             {"vgpus": [["a", "b"]]},
             {"vgpus": [["a", 3, 2]]},
             {"vgpus": None},
+            {"facts": [[1024, 4]]},
+            {"facts": [[1024, 4], [-1, None]]},
+            {"facts": [[1024, 4], ["1", None]]},
+            {"facts": [[1024], [None]]},
+            {"facts": None},
         ):
             with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
                 stats.loads(json.dumps({**fields, "divided": {**fields["divided"], **wrong}}))

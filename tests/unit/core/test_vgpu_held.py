@@ -16,13 +16,27 @@ LARGE = VGPUType("nvidia-66", "GRID P4-8Q")
 
 class TestMostFree(unittest.TestCase):
     def test_of_the_type_that_is_asked_for(self) -> None:
-        divided = Divided(1, 1, (("nvidia-63", "GRID P4-1Q", 8), ("nvidia-66", None, 1)))
+        free = (("nvidia-63", "GRID P4-1Q", 8), ("nvidia-66", None, 1))
+        divided = Divided(1, 1, free, ((1024, 4), (8192, None)))
         for specs, count in (
             ({"vgpus": "1"}, 8),
             ({"vgpus": "1", "vgpu_type": "nvidia-66"}, 1),
             ({"vgpus": "1", "vgpu_type": "GRID P4-1Q"}, 8),
             ({"vgpus": "1", "vgpu_type": "GRID P4-8Q"}, 0),
+            ({"vgpus": "1", "gpu:memory_mib": "2048"}, 1),
+            ({"vgpus": "1", "gpu:memory_mib": "<= 8192"}, 8),
+            ({"vgpus": "1", "gpu:memory_mib": "16384"}, 0),
+            ({"vgpus": "1", "gpu:heads": "1", "gpu:memory_mib": "2048"}, 0),
+            ({"vgpus": "1", "gpu:heads": "1"}, 8),
         ):
+            asked = vgpu_request.parse(specs)
+            assert asked
+            with self.subTest(specs):
+                self.assertEqual(count, vgpu_held.most_free(asked, divided))
+
+    def test_of_a_host_that_does_not_say_what_they_have(self) -> None:
+        divided = Divided(1, 1, (("nvidia-63", None, 8),))
+        for specs, count in (({"vgpus": "1"}, 8), ({"vgpus": "1", "gpu:memory_mib": "1"}, 0)):
             asked = vgpu_request.parse(specs)
             assert asked
             with self.subTest(specs):

@@ -134,10 +134,11 @@ class TestStock(StockTestCase):
         named = frozenset({Slot.parse(ADDRESSES[1] + "/nvidia-64/0").parent})
         vgpus = {63: 16, 64: 8, 65: 4, 66: 2}
         free = tuple((f"nvidia-{n}", self.name(n), vgpus[n]) for n in vgpus)
-        self.assertEqual(stats.Divided(3, 2, free), self.stock.divided())
+        facts = ((1024, 4), (2048, 4), (4096, 4), (8192, 4))
+        self.assertEqual(stats.Divided(3, 2, free, facts), self.stock.divided())
         self.noted.saw_domains({INSTANCE: named})
         free = tuple((f"nvidia-{n}", self.name(n), vgpus[n] // 2) for n in vgpus)
-        self.assertEqual(stats.Divided(3, 1, free), self.stock.divided())
+        self.assertEqual(stats.Divided(3, 1, free, facts), self.stock.divided())
 
     def name(self, number: int) -> str | None:
         return next(each.name for each in vgpu.TESLA_P4 if each.id == f"nvidia-{number}")
