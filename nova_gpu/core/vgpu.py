@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 import uuid
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from nova_gpu.core.model import PciAddress
 # The type's folder in sysfs, the driver's name in front: nvidia-35, i915-GVTg_V5_4. It is part of
 # a resource provider's name, which has no room for more.
 _TYPE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+# What a virtual function that needs no type is called: no driver's name is in front of it.
+FUNCTION_TYPE = "vf"
 
 
 def is_type_id(text: str) -> bool:
@@ -38,16 +42,24 @@ class VGPUType:
     slices: int | None = None
 
 
+class Kind(enum.Enum):
+    """How a function's vGPUs come to be: as mediated devices of it, as the function itself once it
+    has a type, or as the function itself as it is, of FUNCTION_TYPE."""
+
+    MEDIATED = enum.auto()
+    TYPED = enum.auto()
+    PLAIN = enum.auto()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parent:
     """A PCI function that vGPUs are made at: a card, or one of its virtual functions.
 
     ``available`` is how many more of each type its driver says it can make, ``made`` how many
-    there are, both by the type's id. ``mediated`` is whether they are mediated devices; else the
-    function itself is the vGPU once it has a type.
+    there are, both by the type's id. At a plain one nothing is made.
     """
 
-    mediated: bool
+    kind: Kind
     available: Mapping[str, int]
     made: Mapping[str, int]
 

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator
 
-from nova_gpu.core.vgpu import DividedCard, Slot, VGPUType
+from nova_gpu.core.vgpu import DividedCard, Kind, Slot, VGPUType
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
 def _most(card: DividedCard, type_id: str) -> int | None:
     """How many of the type there can be at the functions of a card, ``None`` where nobody tells"""
     most = carried(card, type_id)
-    if most is None or (len(card.parents) == 1 and all(p.mediated for p in card.parents.values())):
+    parents = card.parents.values()
+    if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
         return most
     return min(most, len(card.parents))  # one at each
 

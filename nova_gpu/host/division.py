@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from nova_gpu.core import model, vgpu
-from nova_gpu.host import mdev, sriov, vfio
+from nova_gpu.host import mdev, products, sriov, vfio
 from nova_gpu.host.roots import Roots
 
 LOG = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ def divided(
         try:
             types = known.setdefault(card.product.key, {})
             parents = dict(_parents(card.address, made, types, roots))
+            plain = {} if parents else _plain(card, roots)
         except (OSError, ValueError) as error:
             unread = f"its driver does not tell how it is divided: {error}; see the kernel's log"
             LOG.warning("GPU %s: %s", card.address, unread)
@@ -52,6 +53,10 @@ def divided(
             continue
         if parents:
             found[card.address] = vgpu.DividedCard(_types_of(parents, types, told), parents)
+        elif plain:
+            # As many as are enabled, which other cards of the product may have more or less of.
+            facts = vgpu.VGPUType(vgpu.FUNCTION_TYPE, per_card=len(plain))
+            found[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
     return found
 
 
@@ -63,8 +68,8 @@ def _types_of(
         there.update(parent.available, parent.made)
     # On a full card NVIDIA's driver names the types of its functions no longer.
     facts = {each: known.get(each, vgpu.VGPUType(each)) for each in there}
-    profiled = (told.get(address, {}) for address, each in parents.items() if not each.mediated)
-    before = next(filter(None, profiled), {})
+    typed = (told.get(a, {}) for a, each in parents.items() if each.kind is vgpu.Kind.TYPED)
+    before = next(filter(None, typed), {})
     facts |= {each: known.get(each, before[each]) for each in before}
     return {each: fact for each in sorted(facts) if (fact := facts[each]) is not None}
 
@@ -89,6 +94,17 @@ def _parents(
             yield function, _mediating(device, type_ids, made.get(function, {}), known)
 
 
+def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
+    """Its virtual functions, where no driver has types for them. NVIDIA's are of no use then.
+
+    :raises OSError: where the kernel does not tell
+    """
+    if card.product.vendor_id == products.NVIDIA:
+        return {}
+    plain = vgpu.Parent(vgpu.Kind.PLAIN, {vgpu.FUNCTION_TYPE: 1}, {})
+    return dict.fromkeys(sriov.virtual_functions(vfio.device(card.address, roots)), plain)
+
+
 def _mediating(
     device: str, type_ids: Iterable[str], made: Mapping[str, int], known: _Types
 ) -> vgpu.Parent:
@@ -98,4 +114,4 @@ def _mediating(
             known[type_id] = mdev.facts(device, type_id)
         if known[type_id] is not None:
             available[type_id] = mdev.available(device, type_id)
-    return vgpu.Parent(mediated=True, available=available, made=dict(made))
+    return vgpu.Parent(vgpu.Kind.MEDIATED, available, dict(made))

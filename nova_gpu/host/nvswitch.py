@@ -10,7 +10,6 @@ from nova_gpu.core import model
 from nova_gpu.host import products, sysfs, vfio
 from nova_gpu.host.roots import Roots
 
-_NVIDIA = "10de"
 # "Other bridge" in the kernel's include/linux/pci_ids.h; of NVIDIA's devices the NVSwitches
 _SWITCH_CLASS = 0x0680
 # B100, B200, B300 and the superchips made of them are not sold in another form.
@@ -32,7 +31,7 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
 
     The four-card boards before Blackwell join their cards without a switch.
     """
-    if gpu.product.vendor_id != _NVIDIA:
+    if gpu.product.vendor_id != products.NVIDIA:
         return None
     # The table's name: what NVML and [gpu]product call a card need not tell its form.
     listed = products.table().get(gpu.product.key, gpu.product)
@@ -58,7 +57,7 @@ def _has_switches(roots: Roots) -> bool:
 def _is_switch(device: str) -> bool:
     try:
         return (
-            sysfs.hexadecimal(device, "vendor") == int(_NVIDIA, 16)
+            sysfs.hexadecimal(device, "vendor") == int(products.NVIDIA, 16)
             and sysfs.hexadecimal(device, "class") >> 8 == _SWITCH_CLASS
         )
     except (OSError, ValueError):

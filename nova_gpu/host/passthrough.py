@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nova_gpu.core import exception, mmio, model
 from nova_gpu.host import bars, consoles, nvswitch, sysfs, vfio
@@ -51,7 +51,7 @@ def obstacle(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> st
 def obstacles(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> Iterator[str]:
     """All that :func:`obstacle` gives the first of. What cannot be read is in the way too."""
     return _said(
-        lambda: _without_iommu(gpu, roots),
+        lambda: without_iommu(functions(gpu), roots),
         lambda: _strangers(gpu, roots),
         lambda: _divided(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
@@ -82,12 +82,16 @@ def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
             yield reason
 
 
-def _without_iommu(gpu: model.GPU, roots: Roots) -> str | None:
+def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
+    """Why a guest that had these functions would reach into all of the host's memory.
+
+    :raises OSError: where the kernel does not tell, as of one that is gone
+    """
     remedy = (
         "turn on VT-d or AMD-Vi in the firmware and boot with what nova-gpu host prepare prints"
     )
     groups = f"{roots.sysfs}/kernel/iommu_groups"
-    for address in functions(gpu):
+    for address in own:
         device = vfio.device(address, roots)
         if sysfs.link(device, "iommu_group") is None:
             # Raises where the function is gone: that has nothing to do with the IOMMU
@@ -112,16 +116,25 @@ def _group_name(device: str) -> str | None:
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
     """Devices of the functions' groups that would be the guest's too, to a part"""
-    own = {str(address) for address in functions(gpu)}
-    members = {name for each in functions(gpu) for name in vfio.group_members(each, roots)}
-    strangers = [name for name in sorted(members - own) if not _is_bridge(name, roots)]
-    if not strangers:
+    found = strangers(functions(gpu), roots)
+    if not found:
         return None
     return (
         f"its IOMMU group {gpu.iommu_group} has devices that are not of the card: "
-        f"{', '.join(_described(name, roots) for name in strangers)}; put the card into a slot "
+        f"{', '.join(found)}; put the card into a slot "
         "whose ports have ACS, so that it gets a group of its own"
     )
+
+
+def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
+    """What is in the IOMMU groups of these functions beside them, but for bridges: for people.
+
+    :raises OSError: where the kernel does not tell
+    """
+    addresses = tuple(own)
+    members = {name for each in addresses for name in vfio.group_members(each, roots)}
+    others = sorted(members.difference(map(str, addresses)))
+    return [_described(name, roots) for name in others if not _is_bridge(name, roots)]
 
 
 def _is_bridge(name: str, roots: Roots) -> bool:

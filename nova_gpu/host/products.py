@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import exception, model
 
+NVIDIA = "10de"  # its vendor id
+
 OPTION = "product"
 
 _REMEDY = (

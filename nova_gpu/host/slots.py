@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the vGPU of a slot and removes it: a mediated device, or the type of a virtual function.
+"""Makes the vGPU of a slot and removes it: a mediated device, or the type of a virtual function. Of
+one that needs no type nothing is made, and it is only looked at.
 
 Both can be done again: what is as it should be stays. Sources as in :mod:`nova_gpu.host.mdev` and
 :mod:`nova_gpu.host.sriov`.
@@ -10,8 +11,8 @@ from __future__ import annotations
 import pathlib
 
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu import Slot
-from nova_gpu.host import child, mdev, sriov, vfio
+from nova_gpu.core.vgpu import FUNCTION_TYPE, Slot
+from nova_gpu.host import child, mdev, sriov, vfio, virtual_functions
 from nova_gpu.host.roots import Roots
 
 SCRIPT = pathlib.Path(__file__).with_name("write_attribute.py")
@@ -37,6 +38,10 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
     try:
         found = mdev.devices(roots).get(uuid)
         profiles = sriov.profiles(device)
+        if slot.type_id == FUNCTION_TYPE:
+            if reason := virtual_functions.obstacle(slot.parent, roots):
+                raise refused(reason, "then start the instance again")
+            return
         if found is not None:
             if found != mdev.MediatedDevice(slot.parent, slot.type_id):
                 where = f"{found.parent or 'another device'} ({found.type_id})"

@@ -96,8 +96,8 @@ def _profiles(current: str, creatable: str) -> Profiles:
     matches = filter(None, map(_LINE.fullmatch, map(str.strip, creatable.splitlines())))
     names = {_type_id(int(match[1])): match[2] for match in matches}
     if int(current):
-        return Profiles(vgpu.Parent(False, {}, {_type_id(int(current)): 1}), names)
-    return Profiles(vgpu.Parent(False, dict.fromkeys(names, 1), {}), names)
+        return Profiles(vgpu.Parent(vgpu.Kind.TYPED, {}, {_type_id(int(current)): 1}), names)
+    return Profiles(vgpu.Parent(vgpu.Kind.TYPED, dict.fromkeys(names, 1), {}), names)
 
 
 def named(type_id: str, name: str) -> vgpu.VGPUType:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import DividedCard, Slot, device_uuid
+from nova_gpu.core.vgpu import DividedCard, Kind, Slot, device_uuid
 from nova_gpu.host import mdev
 from nova_gpu.virt import survey
 from nova_gpu.virt.made_vgpus import MadeVGPUs
@@ -30,9 +30,9 @@ def made(
 
     def is_there(uuid: str, slot: Slot) -> bool:
         parent = functions.get(slot.parent)
-        if parent is not None and not parent.mediated:
-            return slot.type_id in parent.made
-        return device_uuid(uuid, slot) in there
+        if parent is None or parent.kind is Kind.MEDIATED:
+            return device_uuid(uuid, slot) in there
+        return parent.kind is Kind.PLAIN or slot.type_id in parent.made
 
     asked = {(uuid, each) for uuid, has in owners.items() for each in has if isinstance(each, Slot)}
     asked |= {(uuid, slot) for slot, uuid in MadeVGPUs(looked.vgpus).instances().items()}

@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import Slot, device_uuid
+from nova_gpu.core.vgpu import Kind, Slot, device_uuid
 from nova_gpu.virt import domains
 
 
 class GuestVirtualFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
-    """One that stays with the driver it has on the host, which gave it its type."""
+    """One with a type stays with the driver it has on the host, which gave it that. For any other
+    libvirt has vfio-pci, as long as the domain runs."""
 
-    def __init__(self, address: PciAddress) -> None:
+    def __init__(self, address: PciAddress, kind: Kind) -> None:
         super().__init__()
-        self.managed = "no"
+        self.managed = "yes" if kind is Kind.PLAIN else "no"
         self.domain, self.bus = f"{address.domain:04x}", f"{address.bus:02x}"
         self.slot, self.function = f"{address.slot:02x}", f"{address.function:x}"
 
@@ -30,24 +31,23 @@ def uuids(instance_uuid: str, slots: Collection[Slot]) -> frozenset[str]:
 def add_vgpus(
     guest: vconfig.LibvirtConfigGuest,
     instance_uuid: str,
-    slots: Sequence[Slot],
-    functions: Collection[Slot],
+    kinds: Mapping[Slot, Kind],
 ) -> None:
     """Puts them behind Nova's devices, where libvirt finds each a place.
 
     The uuid does not say which slot it is, nor does an address; the metadata does, beside whole
     cards of the guest.
 
-    :param functions: those of *slots* that are virtual functions
+    :param kinds: what the vGPU at each of the slots is made of
     """
     named = [each for each in guest.metadata if isinstance(each, domains.GuestMetaGPUs)]
     if not named:
         named = [domains.GuestMetaGPUs(())]
         guest.metadata += named
-    named[0].addresses += tuple(slots)
-    for slot in slots:
-        if slot in functions:
-            guest.add_device(GuestVirtualFunction(slot.parent))
+    named[0].addresses += tuple(kinds)
+    for slot, kind in kinds.items():
+        if kind is not Kind.MEDIATED:
+            guest.add_device(GuestVirtualFunction(slot.parent, kind))
             continue
         mediated = vconfig.LibvirtConfigGuestHostdevMDEV()
         mediated.uuid = device_uuid(instance_uuid, slot)

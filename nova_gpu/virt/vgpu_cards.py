@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
-from nova_gpu.core.vgpu import DividedCard, Parent, Slot, VGPUType, device_uuid
+from nova_gpu.core.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu_group import SharedCard, VGPUGroup, groups
 from nova_gpu.host import division, mdev
 from nova_gpu.host.roots import Roots
@@ -39,20 +39,24 @@ class Look:
     def has(self, address: PciAddress) -> bool:
         return address in self.cards
 
-    def is_function(self, slot: Slot) -> bool:
-        """Whether the vGPU at *slot* is a virtual function, and no mediated device"""
-        known = (card.card.parents[slot.parent] for card in self.cards.values() if card.has(slot))
-        return any(not parent.mediated for parent in known)
+    def kind(self, slot: Slot) -> Kind:
+        """Of what the vGPU at *slot* is made"""
+        parent = self._parent(slot)
+        return Kind.MEDIATED if parent is None else parent.kind
 
     def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
-        """:param instance_uuid: for whom, where it is known: a virtual function does not tell"""
-        if self.is_function(slot):
-            return any(
-                slot.type_id in card.card.parents[slot.parent].made
-                for card in self.cards.values()
-                if card.has(slot)
-            )
+        """At a plain virtual function never: it needs not be made.
+
+        :param instance_uuid: for whom, where it is known: a virtual function does not tell
+        """
+        parent = self._parent(slot)
+        if parent is not None and parent.kind is not Kind.MEDIATED:
+            return slot.type_id in parent.made
         return instance_uuid is not None and device_uuid(instance_uuid, slot) in self.there
+
+    def _parent(self, slot: Slot) -> Parent | None:
+        cards = (card.card for card in self.cards.values() if card.has(slot))
+        return next((card.parents[slot.parent] for card in cards), None)
 
 
 class VGPUCards:
@@ -141,7 +145,7 @@ class VGPUCards:
             address: card.types
             for card in found.values()
             for address, parent in card.parents.items()
-            if not parent.mediated
+            if parent.kind is Kind.TYPED
         }
         self._told = {**self._told, **news}
         return found
@@ -191,7 +195,7 @@ def _with_slot(known: SharedCard | None, key: GroupKey, slot: Slot) -> SharedCar
     """The card of *slot*, at which nothing more of its type can be made"""
     if known is None:
         types = {slot.type_id: VGPUType(slot.type_id)}
-        bare = DividedCard(types, {slot.parent: Parent(True, {}, {})})
+        bare = DividedCard(types, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
         return SharedCard(offers.missing(key, slot.parent), bare, ill=offers.NOT_FOUND)
     types = {**known.card.types, slot.type_id: VGPUType(slot.type_id)}
     parents = {

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from nova_gpu.conf import CONF
 from nova_gpu.core import vgpu_room
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu import DividedCard
+from nova_gpu.core.vgpu import DividedCard, Kind
 from nova_gpu.core.vgpu_group import SharedCard
-from nova_gpu.host import division, sysfs, vfio
+from nova_gpu.host import division, sysfs, vfio, virtual_functions
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.pci_aliases import DeviceSpec
 
@@ -77,7 +77,7 @@ def selected(card: DividedCard) -> DividedCard | None:
 
 def _novas_own(card: DividedCard) -> str | None:
     """Why Nova's own driver has it: [devices]enabled_mdev_types, and its [mdev_*] sections"""
-    mediating = {str(address) for address, parent in card.parents.items() if parent.mediated}
+    mediating = {str(a) for a, parent in card.parents.items() if parent.kind is Kind.MEDIATED}
     for type_id in CONF.devices.enabled_mdev_types:
         section = getattr(CONF, f"mdev_{type_id}", None)
         addresses = section.device_addresses if section else []
@@ -91,13 +91,17 @@ def _novas_own(card: DividedCard) -> str | None:
 
 def _obstacle(card: DividedCard, device_spec: DeviceSpec, roots: Roots) -> str | None:
     """Why guests cannot have those of its functions that are vGPUs themselves"""
-    functions = [address for address, parent in card.parents.items() if not parent.mediated]
+    functions = [a for a, parent in card.parents.items() if parent.kind is not Kind.MEDIATED]
+    plain = [a for a, parent in card.parents.items() if parent.kind is Kind.PLAIN]
     try:
         if functions and sysfs.link(vfio.device(functions[0], roots), "iommu_group") is None:
             return (
                 f"its virtual function {functions[0]} is in no IOMMU group; turn on VT-d or AMD-Vi "
                 "in the firmware and boot with what nova-gpu host prepare prints"
             )
+        for function in plain:
+            if reason := virtual_functions.obstacle(function, roots):
+                return reason
         return device_spec.obstacle_of(functions, roots)
     except (OSError, ValueError) as error:
         return f"the host does not tell about it: {error}; see the kernel's log about it"

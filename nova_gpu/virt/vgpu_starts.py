@@ -59,8 +59,8 @@ def compare(instance: objects.Instance, found: Held, *, given: bool) -> None:
 def add(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
     """:raises DeviceUnavailable: where one of them cannot be given now"""
     if slots := [slot for _, slot in held(gpus, instance)]:
-        functions = [slot for slot in slots if gpus.vgpus.cards.look.is_function(slot)]
-        guest_vgpus.add_vgpus(guest, instance.uuid, slots, functions)
+        kinds = {slot: gpus.vgpus.cards.look.kind(slot) for slot in slots}
+        guest_vgpus.add_vgpus(guest, instance.uuid, kinds)
 
 
 # What Nova's own driver is to leave alone

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from nova_gpu.core import vgpu_room
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import DividedCard, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu_room import Room
 
 CARD = PciAddress.parse("0000:3b:00.0")
@@ -35,7 +35,7 @@ H200_MIG = {
 def mediated(
     types: Mapping[str, VGPUType], available: Mapping[str, int], made: Mapping[str, int]
 ) -> DividedCard:
-    return DividedCard(types, {CARD: Parent(True, available, made)})
+    return DividedCard(types, {CARD: Parent(Kind.MEDIATED, available, made)})
 
 
 def profiled(types: Mapping[str, VGPUType], creatable: list[str], *made: str) -> DividedCard:
@@ -43,7 +43,7 @@ def profiled(types: Mapping[str, VGPUType], creatable: list[str], *made: str) ->
     parents = {}
     for function, type_id in zip(FUNCTIONS, [*made, *[""] * 6], strict=False):
         listed = {} if type_id else dict.fromkeys(creatable, 1)
-        parents[function] = Parent(False, listed, {type_id: 1} if type_id else {})
+        parents[function] = Parent(Kind.TYPED, listed, {type_id: 1} if type_id else {})
     return DividedCard(types, parents)
 
 
@@ -85,7 +85,11 @@ class MediatedTest(unittest.TestCase):
 
     def test_at_each_function_one(self) -> None:
         card = DividedCard(
-            P4, {each: Parent(True, {"nvidia-64": 1, "nvidia-65": 1}, {}) for each in FUNCTIONS}
+            P4,
+            {
+                each: Parent(Kind.MEDIATED, {"nvidia-64": 1, "nvidia-65": 1}, {})
+                for each in FUNCTIONS
+            },
         )
         self.assertEqual(Room(4, 0, 4), vgpu_room.room(card, "nvidia-64"))
         self.assertEqual(Room(2, 0, 2), vgpu_room.room(card, "nvidia-65"))
@@ -117,7 +121,7 @@ class ProfilesTest(unittest.TestCase):
                 self.assertEqual(Room(count, 0, count), vgpu_room.room(card, type_id))
 
     def test_one_function_is_one_vgpu(self) -> None:
-        card = DividedCard(L40S, {FUNCTIONS[0]: Parent(False, dict.fromkeys(L40S, 1), {})})
+        card = DividedCard(L40S, {FUNCTIONS[0]: Parent(Kind.TYPED, dict.fromkeys(L40S, 1), {})})
         self.assertEqual(Room(1, 0, 1), vgpu_room.room(card, "nvidia-1147"))
 
     def test_fewer_functions_than_a_card_carries_take_no_more_of_it(self) -> None:
@@ -189,7 +193,7 @@ class Driver:
                 if each.parent == function:
                     made[each.type_id] = made.get(each.type_id, 0) + 1
             available = {each: self._available(function, each) for each in self.types}
-            parents[function] = Parent(True, available, made)
+            parents[function] = Parent(Kind.MEDIATED, available, made)
         return DividedCard(self.types, parents)
 
     def _available(self, function: PciAddress, type_id: str) -> int:

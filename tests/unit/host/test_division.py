@@ -43,7 +43,8 @@ class TestDivided(base.BaseTestCase):
         card = self.divided()[ONE]
         self.assertEqual(left.keys(), card.types.keys())
         self.assertEqual(
-            {PciAddress.parse(ONE): values.Parent(True, left, {"nvidia-64": 1})}, card.parents
+            {PciAddress.parse(ONE): values.Parent(values.Kind.MEDIATED, left, {"nvidia-64": 1})},
+            card.parents,
         )
 
     def test_a_card_whose_functions_mediate(self) -> None:
@@ -60,6 +61,23 @@ class TestDivided(base.BaseTestCase):
         self.assertEqual({"nvidia-63": 1}, card.parents[PciAddress.parse(functions[2])].made)
         self.assertEqual("GRID P4-2Q", card.types["nvidia-64"].name)
 
+    def test_a_card_whose_functions_are_plain(self) -> None:
+        self.host.add_gpu(ONE, "8086", "56c0", totalvfs=31)
+        functions = vgpu.add_functions(self.host, ONE, 3)
+        self.host.add_gpu(TWO, "8086", "56c0", totalvfs=31)
+        self.host.add_vf(TWO, TWO.replace(".0", ".1"))
+        cards = self.divided()
+        self.assertEqual(functions, [str(each) for each in cards[ONE].parents])
+        plain = values.Parent(values.Kind.PLAIN, {"vf": 1}, {})
+        self.assertEqual([plain], list(cards[TWO].parents.values()))
+        self.assertEqual([3, 1], [cards[each].types["vf"].per_card for each in (ONE, TWO)])
+
+    def test_nvidias_functions_are_not_plain(self) -> None:
+        """Without its vGPU software they have no types, and are of no use."""
+        self.host.add_gpu(ONE, "10de", "26b9", totalvfs=32)
+        vgpu.add_functions(self.host, ONE, 2)
+        self.assertEqual({}, self.divided())
+
     def test_a_card_whose_functions_have_profiles(self) -> None:
         self.host.add_gpu(TWO, "10de", "26b9", totalvfs=3)
         functions = vgpu.add_functions(self.host, TWO, 3)
@@ -70,9 +88,9 @@ class TestDivided(base.BaseTestCase):
         card = self.divided()[TWO]
         self.assertEqual(
             [
-                values.Parent(False, {}, {"nvidia-1147": 1}),
-                values.Parent(False, {}, {"nvidia-1145": 1}),
-                values.Parent(False, {"nvidia-1147": 1}, {}),
+                values.Parent(values.Kind.TYPED, {}, {"nvidia-1147": 1}),
+                values.Parent(values.Kind.TYPED, {}, {"nvidia-1145": 1}),
+                values.Parent(values.Kind.TYPED, {"nvidia-1147": 1}, {}),
             ],
             list(card.parents.values()),
         )

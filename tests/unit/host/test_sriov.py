@@ -68,13 +68,13 @@ class TestProfiles(SriovTestCase):
             "nvidia-1156": "NVIDIA L40S-48Q",
         }
         self.assertEqual(
-            sriov.Profiles(values.Parent(False, dict.fromkeys(names, 1), {}), names),
+            sriov.Profiles(values.Parent(values.Kind.TYPED, dict.fromkeys(names, 1), {}), names),
             self.profiles(),
         )
 
     def test_of_one_with_a_type(self) -> None:
         vgpu.set_profiles(self.host, self.virtual, {}, current=1147)
-        parent = values.Parent(False, {}, {"nvidia-1147": 1})
+        parent = values.Parent(values.Kind.TYPED, {}, {"nvidia-1147": 1})
         self.assertEqual(sriov.Profiles(parent, {}), self.profiles())
 
     def test_an_unreadable_type_is_no_free_function(self) -> None:

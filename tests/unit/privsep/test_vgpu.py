@@ -153,6 +153,25 @@ class TestProfiles(VGPUTestCase):
             )
         self.assertIn("left the function its type", failed.reason)
 
+    def test_plain_one_is_looked_at_and_left_as_it_is(self) -> None:
+        card, function = "0000:c3:00.0", "0000:c3:00.1"
+        self.host.add_gpu(card, "8086", "56c0", totalvfs=1)
+        self.host.add_vf(card, function, driver="i915")
+        slot = f"{function}/vf/0"
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+        )
+        self.assertIn(f"{function} is with i915", error.reason)
+        self.host.bind(function, None)
+        self.host.set_autoprobe(card, enabled=False)
+        nova_gpu.privsep.vgpu.make(slot, INSTANCE)
+        nova_gpu.privsep.vgpu.remove(slot, INSTANCE)
+        self.host.remove(function)
+        error = self.assertRaises(
+            exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
+        )
+        self.assertIn("No such file", error.reason)
+
     def test_of_another_driver(self) -> None:
         self.assertRaises(
             exception.DeviceUnavailable,

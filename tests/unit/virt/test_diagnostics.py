@@ -9,7 +9,7 @@ from typing import Any
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.model import GPU, Product
-from nova_gpu.core.vgpu import DividedCard, Parent, Slot
+from nova_gpu.core.vgpu import DividedCard, Kind, Parent, Slot
 from nova_gpu.core.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, guest_vgpus, vgpu_cards
@@ -24,7 +24,7 @@ class VGPUsTest(unittest.TestCase):
     def test_a_vgpu_is_shown_with_its_card(self) -> None:
         product = Product("10de", "26b9", "L40S", "ada", 49152)
         gpu = GPU(CARD, product, 0x030200, numa_node=1)
-        parents = {FUNCTION: Parent(False, {}, {"nvidia-1155": 1})}
+        parents = {FUNCTION: Parent(Kind.TYPED, {}, {"nvidia-1155": 1})}
         shared = SharedCard(gpu, DividedCard({}, parents), withheld="it is in quarantine")
         look = vgpu_cards.Look({CARD: shared})
         gpus: Any = types.SimpleNamespace(
@@ -38,7 +38,7 @@ class VGPUsTest(unittest.TestCase):
         config = vconfig.LibvirtConfigGuest()
         config.name, config.virt_type, config.os_type = "one", "kvm", "hvm"
         slot = Slot(FUNCTION, "nvidia-1155", 0)
-        guest_vgpus.add_vgpus(config, INSTANCE, [slot, GONE], [slot, GONE])
+        guest_vgpus.add_vgpus(config, INSTANCE, {slot: Kind.TYPED, GONE: Kind.TYPED})
         guest: Any = types.SimpleNamespace(get_xml_desc=config.to_xml)
         self.assertEqual(
             {

@@ -32,7 +32,7 @@ class TestMade(base.BaseTestCase):
         self.notes = root / "gpu-vgpus"
 
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
-        chosen = selection.Selection.parse(["10de"], [], [])
+        chosen = selection.Selection.parse(["10de", "8086"], [], [])
         cards = discovery.discover(self.host.roots, chosen, {}, dict)
         looked: Any = types.SimpleNamespace(roots=self.host.roots, vgpus=self.notes)
         return gather_vgpus.made(looked, division.divided(cards, self.host.roots), owners)
@@ -53,3 +53,9 @@ class TestMade(base.BaseTestCase):
         noted.add(function, TWO)
         noted.add(mediated, TWO)  # which is not there
         self.assertEqual({TWO: frozenset({function})}, self.made({}))
+
+    def test_plain_function_is_there_as_long_as_its_card_has_it(self) -> None:
+        self.host.add_gpu("0000:c3:00.0", "8086", "56c0", totalvfs=1)
+        self.host.add_vf("0000:c3:00.0", "0000:c3:00.1")
+        here, gone = (Slot.parse(f"0000:c3:00.{each}/vf/0") for each in (1, 2))
+        self.assertEqual({ONE: frozenset({here})}, self.made({ONE: {here, gone}}))

@@ -6,7 +6,7 @@ import unittest
 from lxml import etree
 from nova.virt.libvirt import config as vconfig
 
-from nova_gpu.core.vgpu import Slot, device_uuid
+from nova_gpu.core.vgpu import Kind, Slot, device_uuid
 from nova_gpu.virt import domains, guest_vgpus
 
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -18,7 +18,7 @@ class AddVGPUsTest(unittest.TestCase):
     def test_each_in_its_own_way(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        guest_vgpus.add_vgpus(guest, INSTANCE, [MEDIATED, FUNCTION], [FUNCTION])
+        guest_vgpus.add_vgpus(guest, INSTANCE, {MEDIATED: Kind.MEDIATED, FUNCTION: Kind.TYPED})
         xml = guest.to_xml()
         mediated, function = etree.fromstring(xml).findall("devices/hostdev")
         self.assertEqual(
@@ -39,3 +39,10 @@ class AddVGPUsTest(unittest.TestCase):
         )
         parts = domains.Parts({}, {FUNCTION.parent: FUNCTION.parent})
         self.assertEqual({MEDIATED, FUNCTION}, domains.gpus_in(xml, parts))
+
+    def test_plain_function_is_libvirts_to_bind(self) -> None:
+        guest = vconfig.LibvirtConfigGuest()
+        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
+        guest_vgpus.add_vgpus(guest, INSTANCE, {Slot.parse("0000:3b:00.1/vf/0"): Kind.PLAIN})
+        (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
+        self.assertEqual(("pci", "yes"), (function.get("type"), function.get("managed")))

@@ -8,7 +8,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core.model import GPU
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu import Kind, Slot
 from nova_gpu.host import discovery, division, selection, sriov
 from nova_gpu.virt import offer, pci_aliases, vgpu_cards
 from tests.fixtures import hosts, profiling_kernel, vgpu
@@ -56,7 +56,7 @@ class TestProfiles(base.BaseTestCase):
 
     def test_a_function_is_made_when_it_has_the_type(self) -> None:
         slot = self.slot(1)
-        self.assertTrue(self.cards.look.is_function(slot))
+        self.assertIs(Kind.TYPED, self.cards.look.kind(slot))
         self.assertFalse(self.cards.look.is_made(slot, INSTANCE))
         self.give(1, 1155)
         self.cards.read_again(slot)

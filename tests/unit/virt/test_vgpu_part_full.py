@@ -19,7 +19,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu import DividedCard, Parent, Slot, VGPUType, device_uuid
+from nova_gpu.core.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu_group import SharedCard, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import made_vgpus, occupancy, pci_aliases, vgpu_cards, vgpu_stock
@@ -76,11 +76,11 @@ class Card:
         parents = {}
         for index, address in enumerate(self.parents()):
             if not self.functions:
-                parents[address] = Parent(True, left, {self.type_id: made} if made else {})
+                parents[address] = Parent(Kind.MEDIATED, left, {self.type_id: made} if made else {})
             elif index < made:
-                parents[address] = Parent(False, {}, {self.type_id: 1})
+                parents[address] = Parent(Kind.TYPED, {}, {self.type_id: 1})
             else:
-                parents[address] = Parent(False, left, {})
+                parents[address] = Parent(Kind.TYPED, left, {})
         types = {
             each: VGPUType(each, memory_mib=size * 1024, per_card=8 // size)
             for each, size in SIZES.items()

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual functions without types, which guests get as they are: from the provider tree to the
+guest and back."""
+
+from __future__ import annotations
+
+from tests.fixtures import hosts
+from tests.functional import divided, kvm, test_verify
+from tests.functional.base import Server
+from tests.functional.divided import FIRST, SECOND, WHOLE
+
+FLAVOR = {"vgpus": "= 1", "vgpu_type": "s== vf"}
+
+
+def functions(card: str, *numbers: int) -> list[str]:
+    return [card.replace(".0", f".{number}") for number in numbers]
+
+
+class PlainServersTestBase(test_verify.Verifying, divided.DividedServersTestBase):
+    MACHINE = "flex-2"
+    PROVIDER = "_gpu_8086_56c0_vgpu_vf"
+
+    def prepare(self, host: hosts.Host) -> None:
+        for card in (FIRST, SECOND):
+            host.set_autoprobe(card, enabled=False)
+
+    def assertFunctions(self, server: Server, expected: list[str], host: str = "host1") -> None:
+        """Nova's database, the guest's XML and Placement say the same."""
+        self.assertEqual("ACTIVE", self._show_server(server)["status"])
+        self.assertEqual([f"{each}/vf/0" for each in expected], self.recorded(server))
+        hostdevs = self.domain(server, host).xpath("devices/hostdev[@type='pci']")
+        self.assertEqual(expected, sorted(map(kvm.address, hostdevs)))
+        self.assertEqual({"yes"}, {each.get("managed") for each in hostdevs})
+        self.assertEqual({host: len(expected)}, self.allocated_vgpus(server))
+
+    def vgpus(self, host: str = "host1") -> tuple[int, int, int]:
+        """Total, reserved and used"""
+        name = f"{host}{self.PROVIDER}"
+        (provider,) = (p["uuid"] for p in self._get_all_providers() if p["name"] == name)
+        inventory = self._get_provider_inventory(provider)["VGPU"]
+        used: int = self._get_provider_usages(provider)["VGPU"]
+        return inventory["total"], inventory["reserved"], used
+
+
+class RoadTest(PlainServersTestBase):
+    def test_there_and_back(self) -> None:
+        self.assertEqual((6, 0, 0), self.vgpus())
+        self.assertInventory(total=1)  # the card that has no functions
+        one = self.boot(self.flavor(**FLAVOR))
+        self.assertFunctions(one, functions(FIRST, 1))
+        two = self.boot(self.flavor(**FLAVOR | {"vgpus": "= 3"}))
+        self.assertFunctions(two, functions(FIRST, 2, 3) + functions(SECOND, 1))
+        self.assertFound()
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual((6, 0, 4), self.vgpus())
+        whole = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(whole, [WHOLE])
+        self._reboot_server(two, hard=True)
+        self._stop_server(two)
+        self.period()
+        self._start_server(two)
+        self.assertFunctions(two, functions(FIRST, 2, 3) + functions(SECOND, 1))
+        for server in (one, two, whole):
+            self._delete_server(server)
+        self.period()
+        self.assertEqual((6, 0, 0), self.vgpus())
+        self.assertFound()
+        self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
+
+    def test_moves(self) -> None:
+        self.start_host("host2")
+        server = self.boot(self.flavor(**FLAVOR))
+        host = self._show_server(server)["OS-EXT-SRV-ATTR:host"]
+        there = {"host1": "host2", "host2": "host1"}[host]
+        self._resize_server(server, self.flavor(**FLAVOR | {"vgpus": "= 2"}))
+        self._revert_resize(server)
+        self.period(there)
+        self.assertFunctions(server, functions(FIRST, 1), host)
+        self._resize_server(server, self.flavor(**FLAVOR | {"vgpus": "= 2"}))
+        self.confirm(server, host)
+        self.assertFunctions(server, functions(FIRST, 1, 2), there)
+        said = self.refused({"suspend": None}, server)
+        self.assertIn(f"{FIRST.replace('.0', '.1')}/vf/0", said[0])
+
+
+class RefusalsTest(PlainServersTestBase):
+    def test_functions_that_the_host_takes(self) -> None:
+        """A card with one is not offered; whoever has one of another that is taken fails in
+        words."""
+        server = self.boot(self.flavor(**FLAVOR))
+        self._stop_server(server)
+        host = self.hosts["host1"]
+        host.bind(FIRST.replace(".0", ".1"), "i915")
+        said = self.refused({"os-start": None}, server)
+        self.assertIn("is with i915, a driver of the host; write 0 to", said[0])
+        host.bind(FIRST.replace(".0", ".1"), None)
+        self._start_server(server)
+        self.assertFunctions(server, functions(FIRST, 1))
+
+    def test_not_offered(self) -> None:
+        self.hosts["host1"].bind(FIRST.replace(".0", ".2"), "i915")
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual((3, 0, 0), self.vgpus())
+        self.assertIn(
+            f"its virtual function {FIRST.replace('.0', '.2')} is with i915",
+            self.stdlog.logger.output,
+        )
+
+    def test_by_option(self) -> None:
+        self.leaves = {"reserved": "what was offered before is given to nobody any more"}
+        self.flags(vgpu_types=["nvidia-*"], group="gpu")
+        self.restart_host("host1")
+        self.period()
+        self.assertIn("it has 3 SR-IOV virtual functions", self.stdlog.logger.output)
