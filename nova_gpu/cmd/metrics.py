@@ -45,6 +45,7 @@ GAUGES = {
 }
 COUNTERS = {
     "nova_gpu_claims": ("Cards that instances were given when they started here.", ()),
+    "nova_gpu_vgpu_claims": ("vGPUs that instances were given when they started here.", ()),
     "nova_gpu_start_failures": ("Starts of guests that failed for their GPUs.", ("reason",)),
 }
 SUMMARIES = {
@@ -111,6 +112,7 @@ class Metrics(Collector):
     def _counted(self) -> Iterator[core.Metric]:
         now = counters.read(self._state_path)
         yield _counter("nova_gpu_claims", [((), now.claims)])
+        yield _counter("nova_gpu_vgpu_claims", [((), now.vgpu_claims)])
         failures = [((reason,), count) for reason, count in sorted(now.failures.items())]
         yield _counter("nova_gpu_start_failures", failures)
         name = "nova_gpu_cleaning_seconds"

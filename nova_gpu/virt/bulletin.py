@@ -49,8 +49,8 @@ class Bulletin:
         for device in devices + [slot for _, slot in vgpus]:
             if (instance.uuid, device) in self._released:
                 self._released.remove((instance.uuid, device))
-        if cards:
-            counters.claimed(len(cards))
+        if cards or vgpus:
+            counters.claimed(len(cards), len(vgpus))
         self._emit(EventType.CLAIM, cards, owner)
         self._send(events.of_vgpus(EventType.CLAIM, vgpus, self._compute_host), owner)
 

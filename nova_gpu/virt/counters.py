@@ -35,6 +35,7 @@ class Counters:
     cleaning the outcome is ``clean`` or ``failed``."""
 
     claims: int = 0
+    vgpu_claims: int = 0
     failures: Mapping[str, int] = dataclasses.field(default_factory=dict)
     cleanings: Mapping[str, int] = dataclasses.field(default_factory=dict)
     cleaning_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -46,6 +47,7 @@ def read(folder: pathlib.Path) -> Counters:
         fields = json.loads(small_files.read(folder / _NAME))
         return Counters(
             claims=int(fields["claims"]),
+            vgpu_claims=int(fields.get("vgpu_claims", 0)),  # earlier releases have none
             failures={str(k): int(v) for k, v in fields["failures"].items()},
             cleanings={str(k): int(v) for k, v in fields["cleanings"].items()},
             cleaning_seconds={str(k): float(v) for k, v in fields["cleaning_seconds"].items()},
@@ -63,9 +65,13 @@ def begin(folder: pathlib.Path) -> None:
     _folder = folder
 
 
-def claimed(cards: int) -> None:
+def claimed(cards: int, vgpus: int) -> None:
     """An instance is given so many."""
-    _change(lambda now: dataclasses.replace(now, claims=now.claims + cards))
+    _change(
+        lambda now: dataclasses.replace(
+            now, claims=now.claims + cards, vgpu_claims=now.vgpu_claims + vgpus
+        )
+    )
 
 
 def failed(error: Exception) -> None:

@@ -4,6 +4,7 @@ guest and back."""
 
 from __future__ import annotations
 
+from nova_gpu.virt import counters
 from tests.fixtures import hosts
 from tests.functional import divided, kvm, test_verify
 from tests.functional.base import Server
@@ -50,6 +51,8 @@ class RoadTest(PlainServersTestBase):
         self.assertFunctions(one, functions(FIRST, 1))
         two = self.boot(self.flavor(**FLAVOR | {"vgpus": "= 3"}))
         self.assertFunctions(two, functions(FIRST, 2, 3) + functions(SECOND, 1))
+        found = counters.read(self.state())
+        self.assertEqual((0, 4), (found.claims, found.vgpu_claims))
         self.assertFound()
         self.restart_host("host1")
         self.period()

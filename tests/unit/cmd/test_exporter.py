@@ -97,6 +97,7 @@ class ExporterTest(base.HostTestCase):
             json.dumps(
                 {
                     "claims": 7,
+                    "vgpu_claims": 3,
                     "failures": {"CardInUse": 2},
                     "cleanings": {"clean": 3},
                     "cleaning_seconds": {"clean": 4.5},
@@ -105,6 +106,7 @@ class ExporterTest(base.HostTestCase):
         )
         found = self.samples()
         self.assertEqual(7, found["nova_gpu_claims_total"])
+        self.assertEqual(3, found["nova_gpu_vgpu_claims_total"])
         self.assertEqual(2, found['nova_gpu_start_failures_total{reason="CardInUse"}'])
         self.assertEqual(3, found['nova_gpu_cleaning_seconds_count{outcome="clean"}'])
         self.assertEqual(4.5, found['nova_gpu_cleaning_seconds_sum{outcome="clean"}'])

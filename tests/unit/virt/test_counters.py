@@ -22,8 +22,8 @@ class CountersTest(base.BaseTestCase):
     def test_what_is_counted_outlives_the_service(self) -> None:
         self.assertEqual(counters.Counters(), counters.read(self.folder))
         counters.begin(self.folder)
-        counters.claimed(2)
-        counters.claimed(1)
+        counters.claimed(2, 0)
+        counters.claimed(1, 0)
         counters.failed(exception.CardInUse("0000:04:00.0", "in use", "end it"))
         counters.cleaned(1.5, clean=True)
         counters.cleaned(0.5, clean=True)
@@ -40,23 +40,24 @@ class CountersTest(base.BaseTestCase):
 
     def test_none_is_lost_between_threads(self) -> None:
         counters.begin(self.folder)
-        threads = [threading.Thread(target=counters.claimed, args=(1,)) for _ in range(20)]
+        threads = [threading.Thread(target=counters.claimed, args=(1, 2)) for _ in range(20)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual(20, counters.read(self.folder).claims)
+        found = counters.read(self.folder)
+        self.assertEqual((20, 40), (found.claims, found.vgpu_claims))
 
     def test_what_is_no_service_counts_nothing(self) -> None:
-        counters.claimed(1)
+        counters.claimed(1, 0)
         self.assertEqual([], list(self.folder.iterdir()))
 
     def test_nothing_fails_of_a_file(self) -> None:
         counters.begin(self.folder / "missing")
-        counters.claimed(1)
+        counters.claimed(1, 0)
         counters.begin(self.folder)
         for content in ("{", "[]", '{"claims": null}', '{"claims": 1, "failures": []}'):
             (self.folder / "gpu-counters.json").write_text(content)
             self.assertEqual(counters.Counters(), counters.read(self.folder))
-        counters.claimed(1)
+        counters.claimed(1, 0)
         self.assertEqual(1, counters.read(self.folder).claims)
