@@ -18,7 +18,7 @@ class FaultsTest(base.VFIOTestCase):
         self.assertEqual(len(cards.WHOLE), inventory["total"])
 
     def test_free_card_that_leaves_the_bus(self) -> None:
-        self.addCleanup(self._bring_back, SECOND)
+        self.addCleanup(self.bring_back, SECOND)
         for function in self.host.functions(SECOND):
             self.host.remove(function)
         self.cloud.wait_for("the card is gone", lambda: not self.host.functions(SECOND))
@@ -26,7 +26,7 @@ class FaultsTest(base.VFIOTestCase):
         refused = self.cloud.boot(self.cloud.flavor(gpus="2"), expected_state="ERROR")
         self.assertIn("1 of 2 free", self.cloud.fault(refused))
         self.assertCounts(used=0, reserved=1)
-        self._bring_back(SECOND)
+        self.bring_back(SECOND)
         self.cloud._run_periodics()
         self.assertCounts(used=0, reserved=0)
 
@@ -68,9 +68,3 @@ class FaultsTest(base.VFIOTestCase):
     def _clean_with(self, *command: str) -> None:
         self.cloud.flags(clean_command=list(command), group="gpu")
         self.cloud.restart_compute()
-
-    def _bring_back(self, card: str) -> None:
-        self.host.rescan()
-        self.cloud.wait_for(
-            "the card is back", lambda: self.host.drivers(card) == base.HOST_DRIVERS
-        )

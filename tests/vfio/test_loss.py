@@ -12,7 +12,7 @@ class LossTest(base.VFIOTestCase):
         server = self.cloud.boot_with(1)
         self.seen_in(server)
         functions = self.host.functions(cards.WHOLE[0])
-        self.addCleanup(self._bring_back)
+        self.addCleanup(self.bring_back, cards.WHOLE[0])
 
         # The kernel asks who has it to let go, and waits: QEMU unplugs it from the guest.
         for function in functions:
@@ -31,15 +31,9 @@ class LossTest(base.VFIOTestCase):
         self.assertEqual((2, 1), (self.inventory()["total"], self.inventory()["reserved"]))
 
         # Nobody could see that it is clean.
-        self._bring_back()
+        self.bring_back(cards.WHOLE[0])
         self.cloud._run_periodics()
         self.assertEqual((2, 1), (self.inventory()["total"], self.inventory()["reserved"]))
         self.assertEqual(0, self.host.release(cards.WHOLE[0]))
         self.cloud._run_periodics()
         self.assertEqual((2, 0), (self.inventory()["total"], self.inventory()["reserved"]))
-
-    def _bring_back(self) -> None:
-        self.host.rescan()
-        self.cloud.wait_for(
-            "the card is back", lambda: self.host.drivers(cards.WHOLE[0]) == base.HOST_DRIVERS
-        )
