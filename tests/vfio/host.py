@@ -7,6 +7,8 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
 
 import nova_gpu.privsep.vfio
 from nova_gpu.cmd import cards
@@ -75,6 +77,29 @@ def remove(address: str) -> None:
 
 def rescan() -> None:
     (_DEVICES.parent / "rescan").write_text("1")
+
+
+def pretend(address: str, attributes: Mapping[str, str]) -> None:
+    """What the function's files in sysfs say from now on, for whoever reads them."""
+    for name, text in attributes.items():
+        file = pathlib.Path(tempfile.mkdtemp()) / name
+        file.write_text(f"{text}\n")
+        mount = ["mount", "--bind", str(file), str(_DEVICES / address / name)]
+        subprocess.run(mount, check=True)
+
+
+def own_up(address: str, attributes: Iterable[str]) -> None:
+    """Ends :func:`pretend`."""
+    for name in attributes:
+        subprocess.run(["umount", str(_DEVICES / address / name)], check=True)
+
+
+def divide(address: str, count: int) -> list[str]:
+    """The function has that many virtual ones, which no driver takes."""
+    folder = _DEVICES / address
+    (folder / "sriov_drivers_autoprobe").write_text("0")
+    (folder / "sriov_numvfs").write_text(f"{count}")
+    return sorted(os.path.basename(os.readlink(link)) for link in folder.glob("virtfn*"))
 
 
 def load(module: str, *options: str) -> None:

@@ -49,6 +49,15 @@ SLOTS = (
     Slot("0x8.1,disable-acs=on", ("e1000e,bus={bus}",)),
     # No card: for Nova's own PCI passthrough, beside the cards.
     Slot("0x9", ("e1000e,bus={bus}",)),
+    # No card either, but the one device of QEMU 7.2 that has virtual functions.
+    Slot(
+        "0xa",
+        (
+            "nvme-subsys,id=subsystem",
+            "nvme,bus={bus},serial=1,subsys=subsystem,sriov_max_vfs=2,max_ioqpairs=6,msix_qsize=7,"
+            "sriov_vq_flexible=4,sriov_vi_flexible=2",
+        ),
+    ),
 )
 # Their addresses.
 WHOLE = ("0000:01:00.0", "0000:02:00.0")
@@ -56,6 +65,7 @@ OTHER = "0000:03:00.0"
 BEHIND_BRIDGE, ON_BRIDGE = "0000:05:01.0", "0000:05:02.0"
 WITH_STRANGER, STRANGER = "0000:06:00.0", "0000:07:00.0"
 NETWORK = "0000:08:00.0"
+DIVIDED = "0000:09:00.0"
 
 
 def arguments() -> list[str]:

@@ -128,7 +128,7 @@ class CardsTest(testtools.TestCase):
 
     def test_addresses_are_those_of_the_slots(self) -> None:
         """The kernel numbers the buses: one for each port, and one behind the bridge."""
-        self.assertEqual(len(cards.SLOTS) + 1, int(cards.NETWORK.split(":")[1], 16))
+        self.assertEqual(len(cards.SLOTS) + 1, int(cards.DIVIDED.split(":")[1], 16))
 
 
 class EnvironmentTest(testtools.TestCase):

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card that is divided by its virtual functions alone: from the flavor to QEMU, and back.
+
+QEMU's only device that has such functions is a disk: sysfs says of it what it says of Intel's card,
+and its guests see what it is.
+"""
+
+from __future__ import annotations
+
+from tests.vfio import base
+from tools.vfiolab import cards
+
+# Intel's Flex 170
+PRETENDED = {"class": "0x038000", "vendor": "0x8086", "device": "0x56c0"}
+SEEN = "1b36:0010 010802"
+
+
+class FunctionsTest(base.VFIOTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.functions = self.host.divide(cards.DIVIDED, 2)
+        self.addCleanup(self.host.divide, cards.DIVIDED, 0)
+        self.host.pretend(cards.DIVIDED, PRETENDED)
+        self.addCleanup(self.cloud.restart_compute)
+        self.addCleanup(self.host.own_up, cards.DIVIDED, list(PRETENDED))
+        self.addCleanup(self.cloud._delete_everything)
+        self.cloud.restart_compute()
+
+    def drivers(self) -> list[str | None]:
+        return [self.host.driver(each) for each in self.functions]
+
+    def test_one_each_and_both_in_one(self) -> None:
+        self.assertEqual(2, len(self.functions))
+        self.assertEqual([None, None], self.drivers())
+        one = self.cloud.flavor(vgpus="= 1", vgpu_type="s== vf")
+        first, second = self.cloud.boot(one), self.cloud.boot(one)
+        self.assertEqual(self.functions, sorted([*self.hostdevs(first), *self.hostdevs(second)]))
+        self.assertEqual(["vfio-pci", "vfio-pci"], self.drivers())
+        self.assertEqual(1, self.seen(first))
+        self.cloud.delete(self.cloud.boot(one, "ERROR"))
+        self.cloud.delete(first)
+        self.cloud.delete(second)
+        self.assertEqual([None, None], self.drivers())
+
+        both = self.cloud.boot(self.cloud.flavor(vgpus="= 2", vgpu_type="s== vf"))
+        self.assertEqual(self.functions, self.hostdevs(both))
+        self.assertEqual(2, self.seen(both))
+        self.cloud.reboot(both, "HARD")
+        self.assertEqual(self.functions, self.hostdevs(both))
+        self.cloud.delete(both)
+        self.assertEqual([None, None], self.drivers())
+
+    def seen(self, server: dict[str, str]) -> int:
+        self.seen_in(server)
+        return int(self.cloud.console(server).count(SEEN))
