@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu flavor create NAME --gpus N ...``"""
+"""``openstack gpu flavor create NAME --gpus N | --vgpus N ...``"""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from nova_gpu.osc import flavors, rest
 
 # From here on the API judges extra specs.
 _CHECKED = "2.86"
+_COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
+_NUMBERS = (names.MEMORY_MIB, names.HEADS)
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
 
 class CreateFlavor(command.ShowOne):
-    """Create a flavor with GPUs that quota counts.
+    """Create a flavor with GPUs, or vGPUs, that quota counts.
 
-    It gets the words the scheduler reads (gpus, gpu_arch, hypervisor) and resources:PGPU, which is
-    what the quota of class:PGPU counts; the two always agree.
+    It gets the words the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
+    resources:PGPU or resources:VGPU, which is what the quotas of class:PGPU and class:VGPU count;
+    the two always agree.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -32,8 +35,14 @@ class CreateFlavor(command.ShowOne):
         add = parser.add_argument
         add("name", metavar="<flavor-name>", help="Name of the new flavor")
         add("--id", metavar="<id>", help="ID of the new flavor (default: a new UUID)")
-        add("--gpus", type=int, required=True, metavar="<n>", help="GPUs of an instance")
+        add("--gpus", type=int, metavar="<n>", help="GPUs of an instance")
+        add(
+            "--vgpus", type=int, metavar="<n>", help="vGPUs of an instance, which are parts of GPUs"
+        )
+        add("--vgpu-type", metavar="<name>", help="Name or id of their type (nvidia-35, ...)")
         add("--arch", metavar="<name>", help="Their architecture (fermi, or 's!= fermi', ...)")
+        add("--memory", metavar="<MiB>", help="Memory of each in MiB (40960, or '>= 40960', ...)")
+        add("--heads", metavar="<n>", help="Displays of each vGPU (2, or '>= 2', ...)")
         add("--hypervisor", metavar="<name>", help="LXC or KVM (or 's== LXC', ...)")
         add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
         add("--ram", type=int, default=256, metavar="<MiB>", help="Memory in MiB (default: 256)")
@@ -61,7 +70,15 @@ class CreateFlavor(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         specs = properties(
-            parsed_args.gpus, parsed_args.arch, parsed_args.hypervisor, parsed_args.properties
+            {names.GPUS: parsed_args.gpus, names.VGPUS: parsed_args.vgpus},
+            {
+                names.VGPU_TYPE: parsed_args.vgpu_type,
+                names.GPU_ARCH: parsed_args.arch,
+                names.MEMORY_MIB: parsed_args.memory,
+                names.HEADS: parsed_args.heads,
+                names.HYPERVISOR: parsed_args.hypervisor,
+            },
+            parsed_args.properties,
         )
         compute = self.app.client_manager.sdk_connection.compute
         fields = {
@@ -96,17 +113,25 @@ class CreateFlavor(command.ShowOne):
 
 
 def properties(
-    gpus: int, architecture: str | None, hypervisor: str | None, more: Mapping[str, str]
+    counts: Mapping[str, int | None], words: Mapping[str, str | None], more: Mapping[str, str]
 ) -> dict[str, str]:
-    """The extra specs of a flavor for so many GPUs.
+    """The extra specs of a flavor for so many GPUs, or vGPUs.
 
+    :param counts: of ``gpus`` and ``vgpus``
+    :param words: what each of them must be, by key
     :param more: others; none that says something else of what is said here
     :raises CommandError: where the scheduler would refuse them
     """
-    specs = {names.GPUS: f"= {gpus}", f"resources:{names.RESOURCE_CLASS}": str(gpus)}
-    for key, value in ((names.GPU_ARCH, architecture), (names.HYPERVISOR, hypervisor)):
+    specs: dict[str, str] = {}
+    for key, count in counts.items():
+        if count is not None:
+            specs |= {key: f"= {count}", f"resources:{_COUNTED[key]}": str(count)}
+    if not specs:
+        raise exceptions.CommandError("a flavor with GPUs needs --gpus, --vgpus or both")
+    for key, value in words.items():
         if value:
-            specs[key] = value if " " in value.strip() else f"s== {value.strip()}"
+            is_name = key not in _NUMBERS and " " not in value.strip()
+            specs[key] = f"s== {value.strip()}" if is_name else value
     for key, value in more.items():
         if specs.setdefault(key, value) != value:
             raise exceptions.CommandError(

@@ -5,13 +5,13 @@ import unittest
 
 from osc_lib import exceptions
 
-from nova_gpu.core import request
+from nova_gpu.core import request, vgpu_request
 from nova_gpu.osc import flavor
 
 
 class PropertiesTest(unittest.TestCase):
     def test_the_blueprints_flavor_counted(self) -> None:
-        specs = flavor.properties(2, "fermi", "LXC", {})
+        specs = flavor.properties({"gpus": 2}, {"gpu_arch": "fermi", "hypervisor": "LXC"}, {})
         self.assertEqual(
             {
                 "gpus": "= 2",
@@ -27,19 +27,38 @@ class PropertiesTest(unittest.TestCase):
 
     def test_operators_and_further_properties(self) -> None:
         more = {"trait:CUSTOM_RACK": "required", "gpus": "= 1"}
-        specs = flavor.properties(1, "<or> fermi <or> kepler", None, more)
+        words = {"gpu_arch": "<or> fermi <or> kepler", "hypervisor": None}
+        specs = flavor.properties({"gpus": 1}, words, more)
         self.assertEqual("<or> fermi <or> kepler", specs["gpu_arch"])
         self.assertEqual("required", specs["trait:CUSTOM_RACK"])
         self.assertNotIn("hypervisor", specs)
 
+    def test_vgpus(self) -> None:
+        words = {"vgpu_type": "GRID P4-2Q", "gpu:memory_mib": ">= 2048", "gpu:heads": "4"}
+        specs = flavor.properties({"gpus": None, "vgpus": 2}, words, {})
+        self.assertEqual({"vgpus": "= 2", "resources:VGPU": "2", **words}, specs)
+        asked = vgpu_request.parse(specs)
+        assert asked
+        self.assertTrue(asked.counted)
+        self.assertEqual(
+            "s== vf", flavor.properties({"vgpus": 1}, {"vgpu_type": "vf"}, {})["vgpu_type"]
+        )
+
+    def test_both_kinds(self) -> None:
+        specs = flavor.properties({"gpus": 1, "vgpus": 2}, {"vgpu_type": "nvidia-35"}, {})
+        self.assertEqual(("1", "2"), (specs["resources:PGPU"], specs["resources:VGPU"]))
+
     def test_what_the_scheduler_would_refuse(self) -> None:
         for arguments, text in (
-            ((0, None, None, {}), "for no GPU leave the property out"),
-            ((1, "no/name", None, {}), "is not a name"),
-            ((1, None, ">= LXC", {}), "compares numbers"),
-            ((2, None, None, {"resources:PGPU": "3"}), "contradicts the options"),
-            ((2, None, None, {"resources1:PGPU": "1"}), "says 3"),
-            ((1, None, None, {"vgpu_type": "nvidia-35"}), "asks for no vGPU"),
+            (({"gpus": 0}, {}, {}), "for no GPU leave the property out"),
+            (({"gpus": 1}, {"gpu_arch": "no/name"}, {}), "is not a name"),
+            (({"gpus": 1}, {"hypervisor": ">= LXC"}, {}), "compares numbers"),
+            (({"gpus": 2}, {}, {"resources:PGPU": "3"}), "contradicts the options"),
+            (({"gpus": 2}, {}, {"resources1:PGPU": "1"}), "says 3"),
+            (({"gpus": 1}, {"vgpu_type": "nvidia-35"}, {}), "asks for no vGPU"),
+            (({"gpus": 1}, {"gpu:heads": "2"}, {}), "asks for no vGPU"),
+            (({"vgpus": 1}, {"gpu:memory_mib": "4 GiB"}, {}), "4 GiB"),
+            (({"gpus": None, "vgpus": None}, {"gpu_arch": "fermi"}, {}), "--gpus, --vgpus or both"),
         ):
             with (
                 self.subTest(arguments=arguments),
