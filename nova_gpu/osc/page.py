@@ -30,12 +30,12 @@ from nova_gpu.osc.usage import Held
 _MOST_REASONS = 6
 
 _GROUP = ("Host", "GPU", "Mode", "In use", "Reserved", "Free", "Total", "")
-_HELD = ("Instance", "Project", "Host", "GPU", "GPUs", "Remark")
-_PROJECT = ("Project", "Instances", "GPUs")
+_HELD = ("Instance", "Project", "Host", "GPU", "GPUs", "vGPUs", "Remark")
+_PROJECT = ("Project", "Instances", "GPUs", "vGPUs")
 _CAPACITY = ("Flavor", "Asks for", "Instances", "Hosts", "Why no more")
 # That may be as long as whoever wrote them liked
 _TEXTS = frozenset({"Instance", "Remark", "Asks for", "Why no more"})
-_NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "Instances", "Hosts"})
+_NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "Instances", "Hosts"})
 
 
 def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
@@ -177,19 +177,26 @@ def _key() -> Any:
 
 
 def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
-    servers, gpus = collections.defaultdict(set), collections.Counter[str]()
+    """Who has most of both kinds first"""
+    by_project: dict[str, list[Held]] = {}
     for each in held:
-        servers[each.project].add(each.server)
-        gpus[each.project] += each.gpus
-    for project, count in gpus.most_common():
-        yield project, len(servers[project]), count
+        by_project.setdefault(each.project, []).append(each)
+    rows = [
+        (
+            *(project, len({each.server for each in had})),
+            *(sum(each.gpus for each in had), sum(each.vgpus for each in had)),
+        )
+        for project, had in by_project.items()
+    ]
+    yield from sorted(rows, key=lambda row: -row[2] - row[3])
 
 
 def _held(each: Held) -> Sequence[Any]:
     who = [_text(each.name or each.server)]
     if each.name:
         who.append(E.small(_text(each.server)))
-    return (who, each.project, each.provider.host, _kind(each.provider), each.gpus, each.remark)
+    where = (each.provider.host, _kind(each.provider))
+    return (who, each.project, *where, each.gpus, each.vgpus, each.remark)
 
 
 def _could(each: Capacity) -> Sequence[Any]:

@@ -15,8 +15,8 @@ from nova_gpu.core import names
 from nova_gpu.osc import providers, rest, servers
 from nova_gpu.osc.providers import Provider
 
-_ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "Remark")
-_OWN = ("Server", "Name", "Status", "GPUs", "Asked For")
+_ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
+_OWN = ("Server", "Name", "Status", "GPUs", "vGPUs", "Asked For")
 _MOVE = "kept until its move is confirmed or reverted"
 _UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
 
@@ -32,10 +32,11 @@ class Held:
     remark: str
     provider: Provider
     gpus: int
+    vgpus: int = 0
 
 
 class ShowUsage(command.Lister):
-    """Show which instance of which project has how many GPUs, and where.
+    """Show which instance of which project has how many GPUs and vGPUs, and where.
 
     Who may not see what hosts have is shown the project's own instances.
     """
@@ -48,9 +49,9 @@ class ShowUsage(command.Lister):
             found = held(connection)
         except rest.Refused:
             return _OWN, self._own(connection)
-        gpus = sum(each.gpus for each in found)
+        gpus, vgpus = sum(each.gpus for each in found), sum(each.vgpus for each in found)
         projects = len({each.project for each in found})
-        print(f"GPUs in use: {gpus}; projects: {projects}.", file=self.app.stderr)
+        print(f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {projects}.", file=self.app.stderr)
         return _ALL, map(_row, found)
 
     def _own(self, connection: Any) -> list[tuple[Any, ...]]:
@@ -58,8 +59,9 @@ class ShowUsage(command.Lister):
         project = connection.session.get_project_id()
         counted = rest.placement(connection, f"/usages?project_id={project}")["usages"]
         print(
-            f"Placement counts {counted.get(names.RESOURCE_CLASS, 0)} GPUs for this project; other "
-            "projects, and the hosts, are for administrators.",
+            f"Placement counts {counted.get(names.RESOURCE_CLASS, 0)} GPUs and "
+            f"{counted.get(names.VGPU_RESOURCE_CLASS, 0)} vGPUs for this project; other projects, "
+            "and the hosts, are for administrators.",
             file=self.app.stderr,
         )
         return rows
@@ -67,7 +69,7 @@ class ShowUsage(command.Lister):
 
 def _row(each: Held) -> tuple[Any, ...]:
     where = (each.provider.host, each.provider.product, each.provider.architecture)
-    return each.server, each.name, each.project, *where, each.gpus, each.remark
+    return each.server, each.name, each.project, *where, each.gpus, each.vgpus, each.remark
 
 
 def held(connection: Any) -> list[Held]:
@@ -85,7 +87,9 @@ def held(connection: Any) -> list[Held]:
         for consumer, allocation in allocations.items():
             if amount := allocation["resources"].get(provider.resource_class):
                 who = known.describe(consumer, provider.host)
-                found.append(Held(*who, provider=provider, gpus=amount))
+                is_whole = provider.resource_class == names.RESOURCE_CLASS
+                counts = (amount, 0) if is_whole else (0, amount)
+                found.append(Held(*who, provider, *counts))
     return sorted(found, key=lambda each: (each.provider.host, each.provider.product, each.name))
 
 
@@ -132,5 +136,7 @@ def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
         for server in connection.compute.servers(details=True):
             # What is on no host (shelved, or never started) has none.
             if server.host_id and (asked := servers.requests_of(server)):
-                gpus = sum(each.count for each in asked)
-                yield server.id, server.name, server.status, gpus, servers.asked_for(server)
+                counts = dict.fromkeys((names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS), 0)
+                counts |= {each.resource_class: each.count for each in asked}
+                said = servers.asked_for(server)
+                yield server.id, server.name, server.status, *counts.values(), said

@@ -97,14 +97,14 @@ class HostsTest(ShownTestBase):
         left = (stranger, "host1", 1)
         self.assertEqual({moved, kept, left, (one["id"], "host2", 1)}, set(found))
         self.assertEqual(
-            (two["id"], "pair", project, "host2", "10de:1091", "fermi", 2, ""), found[moved]
+            (two["id"], "pair", project, "host2", "10de:1091", "fermi", 2, 0, ""), found[moved]
         )
-        self.assertIn("kept until its move", found[kept][7])
+        self.assertIn("kept until its move", found[kept][8])
         self.assertEqual("elsewhere", found[left][2])
-        self.assertIn("unknown to Nova", found[left][7])
+        self.assertIn("unknown to Nova", found[left][8])
 
         rows, printed = sdk.run(self, usage.ShowUsage, admin=False)
-        self.assertIn("Placement counts 5 GPUs for this project", printed)
+        self.assertIn("Placement counts 5 GPUs and 0 vGPUs for this project", printed)
         own = {each["Name"]: (each["GPUs"], each["Asked For"]) for each in sdk.rows(rows)}
         self.assertEqual({"pair", "single"}, set(own))
         self.assertEqual((1, "1 GPU (architecture kepler)"), own["single"])
@@ -127,9 +127,9 @@ class HostsTest(ShownTestBase):
             [["host1", "8", "2"], ["host2", "4", "1"], ["host2", "4", "2"]],
             [[row[0], row[6], row[3]] for row in cells("groups")],
         )
-        held = [(row[0].split()[0], row[2], row[4], row[5]) for row in cells("instances")]
+        held = [(row[0].split()[0], row[2], *row[4:7]) for row in cells("instances")]
         shown = self.values(usage.ShowUsage)
-        self.assertEqual([(row[1], row[3], str(row[6]), row[7]) for row in shown], held)
+        self.assertEqual([(row[1], row[3], *map(str, row[6:9])) for row in shown], held)
         could = {row[1]: row[2:4] for row in cells("capacity")}
         self.assertEqual(["4", "2"], could["2 GPUs (architecture fermi, hypervisor lxc)"][:2])
 

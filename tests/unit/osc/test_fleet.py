@@ -87,6 +87,13 @@ class FleetTest(test.NoDBTestCase):
         )
         self.assertEqual({roomy: 2, packed: 4}, of_group)
 
+    def test_gpus_and_vgpus_are_counted_apart(self) -> None:
+        host = self.add_host("host")
+        self.placement.add_group(host, 8, used=2)
+        self.placement.add_vgpus(host, 8, "nvidia-35", used=5)
+        held = [(each.gpus, each.vgpus) for each in self.read().held]
+        self.assertEqual([(0, 5), (2, 0)], sorted(held))
+
     def test_who_may_not_know(self) -> None:
         self.add_host("free")
         self.assertRaises(rest.Refused, self.read, token="user:project")

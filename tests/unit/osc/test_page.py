@@ -93,6 +93,15 @@ class PageTest(unittest.TestCase):
         )
         self.assertNotIn("\x00", text)
 
+    def test_projects_are_listed_by_what_they_have(self) -> None:
+        one = Held("5f7d", "second", "p2", "", _PROVIDER, 0, 3)
+        shown = html.fromstring(page.render(Fleet((_PROVIDER,), (_HELD, one), ()), "GPUs", _WHEN))
+        rows = shown.xpath("//*[@id='projects']//tbody/tr")
+        self.assertEqual(
+            [["p2", "1", "0", "3"], ["p1", "1", "2", "0"]],
+            [[" ".join(cell.itertext()) for cell in row.xpath("td")] for row in rows],
+        )
+
     def test_it_loads_and_runs_nothing(self) -> None:
         text = render()
         self.assertHarmless(text)
@@ -142,7 +151,7 @@ class PageTest(unittest.TestCase):
         )
         widths = html.fromstring(text).xpath("//rect/@width")
         self.assertEqual(["2", "1", "5"], widths)
-        self.assertEqual(["p1", "1", "2"], texts(text, "//*[@id='projects']//td"))
+        self.assertEqual(["p1", "1", "2", "0"], texts(text, "//*[@id='projects']//td"))
         self.assertEqual("first 5f7c", texts(text, "//*[@id='instances']//td")[0])
         could = texts(text, "//*[@id='capacity']//td")
         self.assertEqual(["cg1.xlarge", "2 GPUs", "2", "1"], could[:4])
