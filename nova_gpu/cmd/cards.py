@@ -57,10 +57,10 @@ def read(looked: survey.Survey, watch: health.Watch | None = None) -> list[Card]
     quarantined = quarantine.reasons(looked.quarantine, found)
     ill = {**ailments.kept_back, **ailments.ill}
     kept = {**waiting, **ill, **quarantined}
-    parts = looked.in_parts(found)
+    parts, others = looked.in_parts(found)
 
     def reason(gpu: GPU) -> str | None:
-        why = kept.get(gpu.address)
+        why = kept.get(gpu.address) or others.get(gpu.address)
         return why if gpu.address in parts else why or host_check.obstacle(looked, gpu)
 
     return [

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from nova_gpu.conf import CONF
 from nova_gpu.core import mmio
 from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.vgpu import DividedCard
 from nova_gpu.host import boot, open_devices, passthrough, rebind, vfio
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import survey
@@ -34,14 +35,19 @@ def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     found = looked.find()
-    parts = looked.in_parts(found)
+    parts, others = looked.in_parts(found)
     return [
-        _in_parts(gpu) if gpu.address in parts else _finding(looked, gpu, root) for gpu in found
+        _in_parts(gpu, parts[gpu.address])
+        if gpu.address in parts
+        else _finding(looked, gpu, root, others.get(gpu.address))
+        for gpu in found
     ]
 
 
-def _in_parts(gpu: GPU) -> Finding:
-    remark = "in parts, as vGPUs, of which nova-gpu list tells; [gpu]vgpu_types = has it whole"
+def _in_parts(gpu: GPU, card: DividedCard) -> Finding:
+    remark = "in parts, as vGPUs, of which nova-gpu list tells"
+    if card.parents.keys() == {gpu.address}:
+        remark += "; [gpu]vgpu_types = has it whole"
     return Finding(str(gpu.address), _name(gpu), {str(gpu.address): gpu.driver}, (), (remark,))
 
 
@@ -49,10 +55,10 @@ def _name(gpu: GPU) -> str:
     return gpu.product.name or gpu.product.key
 
 
-def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path) -> Finding:
+def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str | None) -> Finding:
+    """:param undivided: why it is not given in parts, where it is divided"""
     functions = passthrough.functions(gpu)
-    reason = looked.obstacle(gpu)
-    found = [reason] if reason else []
+    found = [reason for reason in (undivided, looked.obstacle(gpu)) if reason]
     remarks: tuple[str, ...] = ()
     if looked.mode is DeliveryMode.PCI:
         found += passthrough.obstacles(gpu, looked.roots, CONF.gpu.guest_mmio_gib)

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nova_gpu.core import vgpu_room
-from nova_gpu.core.vgpu import DividedCard
+from nova_gpu.core.vgpu import DividedCard, Kind
 
 
 def describe(card: DividedCard) -> list[dict[str, Any]]:
     """Each type as plain values; what is not known is ``None``.
 
     ``made`` is how many there are, whoever made them, ``available`` how many more its driver could
-    make now.
+    make now. Of virtual functions without a type (``plain``) none is made, and ``available`` is how
+    many there are, whoever has them.
     """
     return [
         {
@@ -23,6 +24,7 @@ def describe(card: DividedCard) -> list[dict[str, Any]]:
             "memory_mib": facts.memory_mib,
             "heads": facts.heads,
             "resolution": "x".join(map(str, facts.resolution)) if facts.resolution else None,
+            "plain": all(parent.kind is Kind.PLAIN for parent in card.parents.values()),
             "made": sum(parent.made.get(type_id, 0) for parent in card.parents.values()),
             "available": vgpu_room.room(card, type_id).free,
         }
@@ -33,7 +35,8 @@ def describe(card: DividedCard) -> list[dict[str, Any]]:
 def lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
     """For people, one line for each type"""
     for each in types:
-        facts = [f"{each['made']} made, {each['available']} more can be"]
+        made = f"{each['made']} made, {each['available']} more can be"
+        facts = [f"{each['available']} virtual functions" if each["plain"] else made]
         if each["memory_mib"]:
             facts.append(f"{each['memory_mib']} MiB")
         if each["heads"]:

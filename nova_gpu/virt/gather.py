@@ -126,7 +126,7 @@ def _gpus(
 ) -> tuple[dict[PciAddress, Card], Mapping[PciAddress, DividedCard]]:
     """The cards that are given whole, and those that are given in parts"""
     found = sources.looked.find()
-    parts = sources.looked.in_parts(found)
+    parts, _ = sources.looked.in_parts(found)
     whole = [gpu for gpu in found if gpu.address not in parts]
     obstacles = sources.obstacles(whole)
     return {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}, parts

@@ -83,17 +83,19 @@ class Survey:
         )
         return linked.with_links(found, self._linked)
 
-    def in_parts(self, found: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
+    def in_parts(
+        self, found: Iterable[GPU]
+    ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         """As :func:`nova_gpu.virt.vgpu_selection.in_parts`; none where guests are containers."""
         if self.mode is DeliveryMode.LXC:
-            return {}
+            return {}, {}
         told = MadeVGPUs(self.vgpus).told()
         return vgpu_selection.in_parts(found, self.device_spec, self.roots, told)
 
     def find_whole(self) -> tuple[GPU, ...]:
         """Those of :meth:`find` that are not given in parts."""
         found = self.find()
-        parts = self.in_parts(found)
+        parts, _ = self.in_parts(found)
         return tuple(gpu for gpu in found if gpu.address not in parts)
 
     def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:

@@ -47,16 +47,18 @@ def in_parts(
     device_spec: DeviceSpec,
     roots: Roots,
     told: division.Told = MappingProxyType({}),
-) -> dict[PciAddress, DividedCard]:
+) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
     """Those of *found* that nova-compute would give in parts if it was started now, with the types
-    that are offered; but for those that an instance has whole.
+    that are offered, and why it would give none of others that are divided; but for those that an
+    instance has whole.
 
     :param told: as :func:`nova_gpu.host.division.divided`
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
     gpus = {gpu.address: gpu for gpu in found}
-    cards, _ = sorted_out(gpus, division.divided(gpus.values(), roots, told), device_spec, roots)
-    return {address: shared.card for address, shared in cards.items()}
+    divided = division.divided(gpus.values(), roots, told)
+    cards, others = sorted_out(gpus, divided, device_spec, roots)
+    return {address: shared.card for address, shared in cards.items()}, others
 
 
 def selected(card: DividedCard) -> DividedCard | None:

@@ -75,6 +75,18 @@ class ListTest(base.CommandTestCase):
         (card,) = json.loads(self.run_list("--json").stdout)
         self.assertIsNone(card["vgpus"])
 
+    def test_virtual_functions_without_types(self):
+        self.configure("kvm")
+        host = hosts.build("flex-2", self.root)
+        host.set_autoprobe("0000:3b:00.0", enabled=False)
+        shown = self.run_list().stdout
+        self.assertIn("0000:3b:00.0: vf: 3 virtual functions\n", shown)
+        said = "0000:af:00.0: the host's driver would take its virtual function 0000:af:00.1; write"
+        self.assertIn(said, shown)
+        checked = self.nova_gpu("host", "check").stdout
+        self.assertIn("in parts, as vGPUs, of which nova-gpu list tells\n", checked)
+        self.assertIn("- the host's driver would take its virtual function 0000:af:00.1", checked)
+
     def test_one_that_does_not_answer(self):
         host = hosts.Host(self.root)
         host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")

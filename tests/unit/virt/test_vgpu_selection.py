@@ -35,7 +35,7 @@ class SelectionTestCase(base.BaseTestCase):
         selected = selection.Selection.parse(["10de"], [], [])
         found = discovery.discover(self.host.roots, selected, {}, dict)
         spec = pci_aliases.DeviceSpec(device_spec)
-        parts = vgpu_selection.in_parts(found, spec, self.host.roots, self.told)
+        parts, _ = vgpu_selection.in_parts(found, spec, self.host.roots, self.told)
         return parts.get(PciAddress.parse(CARD))
 
 
