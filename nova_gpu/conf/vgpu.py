@@ -26,6 +26,22 @@ Related options:
 * ``[gpu]vgpu_order``
 """,
     ),
+    cfg.ListOpt(
+        "virtual_functions",
+        default=[],
+        help="""
+SR-IOV virtual functions that cards are to have, as many as stand behind a card's PCI address
+(``0000:3b:00.0=4``) or product (``8086:56c0=4``); the address has precedence. They are enabled when
+nova-compute starts, unless an instance has the card whole, and no driver of the host takes them
+(``sriov_drivers_autoprobe``). A card that has some already keeps those. NVIDIA's cards are refused:
+its own ``sriov-manage`` enables theirs. Only where guests are KVM's or QEMU's.
+
+Related options:
+
+* ``[gpu]vgpu_types`` says whether they are offered.
+* ``[gpu]bind_timeout``
+""",
+    ),
     cfg.StrOpt(
         "vgpu_order",
         default=Order.DEPTH_FIRST,

@@ -8,14 +8,10 @@ Both can be done again: what is as it should be stays. Sources as in :mod:`nova_
 
 from __future__ import annotations
 
-import pathlib
-
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu import FUNCTION_TYPE, Slot
-from nova_gpu.host import child, mdev, sriov, vfio, virtual_functions
+from nova_gpu.host import attributes, child, mdev, sriov, vfio, virtual_functions
 from nova_gpu.host.roots import Roots
-
-SCRIPT = pathlib.Path(__file__).with_name("write_attribute.py")
 
 _SEE_LOG = "see the kernel's log about the card"
 _NO_TYPE = "0"
@@ -52,7 +48,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             if slot.type_id not in mdev.types(device):
                 raise refused("the function has no such vGPU type now")
             path = f"{device}/mdev_supported_types/{slot.type_id}/create"
-            _write(path, uuid, timeout_s)
+            attributes.write(path, uuid, timeout_s)
             if uuid not in mdev.devices(roots):
                 raise refused("its driver says nothing and made none")
             return
@@ -61,7 +57,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         if profiles.parent.made:
             reason = f"the function has the type {next(iter(profiles.parent.made))}"
             raise refused(reason, "take that type from it, if it is no guest's")
-        _write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
+        attributes.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
         if not _has_type(device, slot):
             raise refused("its driver says nothing and gave the function no type")
     except (OSError, ValueError, child.Failed) as error:
@@ -84,9 +80,9 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         found = mdev.devices(roots).get(uuid)
         profiles = sriov.profiles(device)
         if found == mdev.MediatedDevice(slot.parent, slot.type_id):
-            _write(f"{roots.sysfs}/bus/mdev/devices/{uuid}/remove", "1", timeout_s)
+            attributes.write(f"{roots.sysfs}/bus/mdev/devices/{uuid}/remove", "1", timeout_s)
         elif found is None and profiles is not None and slot.type_id in profiles.parent.made:
-            _write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
+            attributes.write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
             if _has_type(device, slot):
                 raise refused("its driver says nothing and left the function its type")
     except (OSError, ValueError, child.Failed) as error:
@@ -108,11 +104,3 @@ def _number(type_id: str) -> str:
     if vendor != "nvidia" or not number.isdecimal():
         raise ValueError(f"{type_id} is not a type of NVIDIA's driver")
     return number
-
-
-def _write(path: str, text: str, timeout_s: float) -> None:
-    """:raises Failed: where the kernel refuses, or does not return in time"""
-    try:
-        child.run(child.script(SCRIPT, path, text), timeout_s)
-    except child.Failed as error:
-        raise child.Failed(f"writing {text} to {path} {error}") from error

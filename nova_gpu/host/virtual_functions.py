@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions that guests get as they are: AMD's, and Intel's since GVT-g.
+"""Virtual functions that guests get as they are: AMD's, and Intel's since GVT-g. Which a card is to
+have, enabling them, and what keeps one from guests.
 
 Source: the kernel's Documentation/PCI/pci-iov-howto.rst, and sriov_drivers_autoprobe in its
 Documentation/ABI/testing/sysfs-bus-pci.
@@ -7,14 +8,84 @@ Documentation/ABI/testing/sysfs-bus-pci.
 
 from __future__ import annotations
 
-from nova_gpu.core.model import PciAddress
-from nova_gpu.host import passthrough, sysfs, vfio
+import re
+from collections.abc import Iterable, Mapping
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import attributes, child, passthrough, products, sriov, sysfs, vfio
 from nova_gpu.host.roots import Roots
+
+_OPTION = "virtual_functions"
+_FORM = "write the card's PCI address or vendor_id:product_id, =, and a number: 0000:3b:00.0=4"
 
 _REMEDY = (
     "write 0 to {card}/sriov_drivers_autoprobe before sriov_numvfs has their "
     "number, so that no driver of the host takes them, not even between two guests"
 )
+
+
+def parse(entries: Iterable[str]) -> Mapping[str, int]:
+    """Of ``[gpu]virtual_functions``: how many by address or product, as :class:`GPU` has them.
+
+    :raises InvalidOption: where an entry is not of its form, or for NVIDIA's cards
+    """
+    found = {}
+    for entry in entries:
+
+        def refused(reason: str, remedy: str = _FORM, entry: str = entry) -> Exception:
+            return exception.InvalidOption(_OPTION, entry, reason, remedy)
+
+        card, _, number = (part.strip() for part in entry.rpartition("="))
+        if not re.fullmatch("[1-9][0-9]{0,4}", number):
+            raise refused(f"{number!r} is no number of functions")
+        if product := products.parse_key(card):
+            if product[0] == products.NVIDIA:
+                raise refused(
+                    "NVIDIA's driver enables its own", "run sriov-manage -e at every boot"
+                )
+            key = ":".join(product)
+        else:
+            try:
+                key = str(PciAddress.parse(card))
+            except exception.InvalidPciAddress as error:
+                raise refused(f"{card!r} is neither an address nor a product") from error
+        found[key] = int(number)
+    return found
+
+
+def wanted(card: GPU, numbers: Mapping[str, int]) -> int | None:
+    """How many *card* is to have, by what :func:`parse` gives"""
+    return numbers.get(str(card.address), numbers.get(card.product.key))
+
+
+def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:
+    """*card* has that many when it returns, which no driver of the host takes.
+
+    :raises DeviceUnavailable: where it cannot have them now
+    """
+
+    def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:
+        text = f"[gpu]{_OPTION} wants {number} virtual functions of it: {reason}"
+        return exception.DeviceUnavailable(str(card), text, remedy)
+
+    device = vfio.device(card, roots)
+    try:
+        if there := len(sriov.virtual_functions(device)):
+            if there != number:
+                raise refused(
+                    f"it has {there}", f"write 0 to {device}/sriov_numvfs while no guest has one"
+                )
+            return
+        if number > (most := sriov.most(device)):
+            raise refused(f"it can have {most}", "say no more than that")
+        attributes.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
+        attributes.write(f"{device}/sriov_numvfs", str(number), timeout_s)
+        there = len(sriov.virtual_functions(device))
+    except (OSError, child.Failed) as error:
+        raise refused(str(error), "see the kernel's log about the card") from error
+    if there != number:
+        raise refused(f"its driver says nothing and enabled {there}", "see the kernel's log")
 
 
 def obstacle(function: PciAddress, roots: Roots) -> str | None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import nova.privsep
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import vgpu
-from nova_gpu.host import slots
+from nova_gpu.core import model, vgpu
+from nova_gpu.host import slots, virtual_functions
 from nova_gpu.host.roots import Roots
 
 
@@ -33,3 +33,14 @@ def remove(slot: str, instance_uuid: str) -> None:
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
     slots.remove(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def enable_functions(address: str, number: int) -> None:
+    """Has the card at *address* have so many virtual functions; it may have them already.
+
+    :raises InvalidPciAddress: where *address* is none
+    :raises DeviceUnavailable: where it cannot have them now
+    """
+    card = model.PciAddress.parse(address)
+    virtual_functions.enable(card, number, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)

@@ -136,6 +136,9 @@ class HostGPUs:
         if starting or self.has_gpus or self._stock.provider_uuids:
             self._census.look_again()
             if self._census.read_records():
+                noted = self._occupancy
+                if starting and self._survey.enable_functions(noted.counted() | noted.taken()):
+                    say = self._finding.look()
                 if starting and self.vgpus and self._knows_providers():
                     say = self._finding.look()  # again: whose cards are whole is known now
                     self.vgpus.make_again()

@@ -5,7 +5,7 @@ guest and back."""
 from __future__ import annotations
 
 from nova_gpu.virt import counters
-from tests.fixtures import hosts
+from tests.fixtures import hosts, sriov_kernel
 from tests.functional import divided, kvm, test_verify
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, WHOLE
@@ -85,6 +85,39 @@ class RoadTest(PlainServersTestBase):
         self.assertFunctions(server, functions(FIRST, 1, 2), there)
         said = self.refused({"suspend": None}, server)
         self.assertIn(f"{FIRST.replace('.0', '.1')}/vf/0", said[0])
+
+
+class EnabledTest(divided.DividedServersTestBase):
+    """By [gpu]virtual_functions, at start"""
+
+    MACHINE = "amd-intel"
+    CARDS = ("0000:43:00.0", "0000:c3:00.0")
+
+    def prepare(self, host: hosts.Host) -> None:
+        for card in self.CARDS:
+            for name, text in {"totalvfs": 7, "numvfs": 0, "drivers_autoprobe": 1}.items():
+                (host.path(card) / f"sriov_{name}").write_text(f"{text}\n")
+            host.bind(card, "i915")
+        self.kernel_of_functions = self.useFixture(sriov_kernel.SriovKernel(host))
+
+    def test_once_and_never_of_a_card_that_an_instance_has(self) -> None:
+        first, second = self.CARDS
+        self.flags(virtual_functions=[f"{second}=2"], group="gpu")
+        self.start_host()
+        self.assertEqual([f"{second} 2"], self.kernel_of_functions.done)
+        part = self.boot(self.flavor(**FLAVOR))
+        self.assertEqual([f"{functions(second, 1)[0]}/vf/0"], self.recorded(part))
+        self.hosts["host1"].bind(first, "vfio-pci")
+        self.period()
+        whole = self.boot(self.flavor(gpus="= 1", gpu_arch="xe-hpg"))
+        self.assertEqual([first], self.recorded(whole))
+        self.flags(virtual_functions=["8086:56c0=2"], group="gpu")
+        self.restart_host("host1")
+        self.assertEqual([f"{second} 2"], self.kernel_of_functions.done)
+        self._delete_server(whole)
+        self.restart_host("host1")
+        self.assertEqual([f"{second} 2", f"{first} 2"], self.kernel_of_functions.done)
+        self.leaves = {"reserved": "the group of whole cards has none any more"}
 
 
 class RefusalsTest(PlainServersTestBase):

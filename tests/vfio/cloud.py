@@ -125,6 +125,9 @@ class Cloud(apart.Apart):
             "cpu_mode = host-passthrough",
             "hw_machine_type = x86_64=q35",
             "mem_stats_period_seconds = 0",
+            # What test_functions has the VM have.
+            "[gpu]",
+            "virtual_functions = 8086:56c0=2",
         )
 
     # nova-compute

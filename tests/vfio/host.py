@@ -94,12 +94,15 @@ def own_up(address: str, attributes: Iterable[str]) -> None:
         subprocess.run(["umount", str(_DEVICES / address / name)], check=True)
 
 
-def divide(address: str, count: int) -> list[str]:
-    """The function has that many virtual ones, which no driver takes."""
-    folder = _DEVICES / address
-    (folder / "sriov_drivers_autoprobe").write_text("0")
-    (folder / "sriov_numvfs").write_text(f"{count}")
-    return sorted(os.path.basename(os.readlink(link)) for link in folder.glob("virtfn*"))
+def parts(address: str) -> list[str]:
+    """The virtual functions of the function"""
+    links = (_DEVICES / address).glob("virtfn*")
+    return sorted(os.path.basename(os.readlink(link)) for link in links)
+
+
+def without_parts(address: str) -> None:
+    (_DEVICES / address / "sriov_numvfs").write_text("0")
+    (_DEVICES / address / "sriov_drivers_autoprobe").write_text("1")
 
 
 def load(module: str, *options: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from nova_gpu.core import exception, inventory, model
-from nova_gpu.host import products, selection
+from nova_gpu.host import products, selection, virtual_functions
 from nova_gpu.host.roots import Roots
 from tests.unit.fuzz import base
 
@@ -29,6 +29,13 @@ _LINES = st.lists(
     st.tuples(_KEYS, st.lists(_FACTS | base.TEXT, max_size=3)).map(
         lambda parts: " ".join([parts[0], *parts[1]])
     ),
+    max_size=3,
+)
+_FUNCTIONS = st.lists(
+    st.tuples(
+        _KEYS | st.just("0000:3b:00.0"), st.sampled_from(["4", "0", "\u0664", "9" * 5000, ""])
+    ).map("=".join)
+    | base.TEXT,
     max_size=3,
 )
 
@@ -60,6 +67,17 @@ class OptionsTest(base.FuzzTestCase):
             self.assertTrue(product.name or product.architecture or product.memory_mib)
             for trait in inventory.traits(product, "LXC", ()):
                 self.assertRegex(trait, r"\A[A-Z0-9_]{1,255}\Z")
+
+    @base.fuzzed(entries=_FUNCTIONS)
+    def test_virtual_functions(self, entries: Sequence[str]) -> None:
+        try:
+            numbers = virtual_functions.parse(entries)
+        except exception.InvalidOption as error:
+            self.assertIn(error.value, entries)
+            return
+        for key, number in numbers.items():
+            self.assertGreater(number, 0)
+            self.assertNotIn("10de", key.partition(":")[0])
 
     @base.fuzzed(path=base.TEXT, folders=st.lists(base.TEXT, max_size=2))
     def test_roots(self, path: str, folders: list[str]) -> None:

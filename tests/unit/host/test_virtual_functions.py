@@ -6,11 +6,89 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host import virtual_functions
-from tests.fixtures import hosts
+from tests.fixtures import hosts, sriov_kernel
 
 CARD, FUNCTION = "0000:3b:00.0", "0000:3b:00.1"
+
+
+class TestParse(base.BaseTestCase):
+    def test_by_address_and_product(self) -> None:
+        numbers = virtual_functions.parse([" 8086:56C0 = 4", "0000:3B:00.0=7"])
+        self.assertEqual({"8086:56c0": 4, CARD: 7}, numbers)
+        flex = Product("8086", "56c0")
+        for address, number in ((CARD, 7), ("0000:af:00.0", 4)):
+            card = GPU(address=PciAddress.parse(address), product=flex, class_code=0x038000)
+            self.assertEqual(number, virtual_functions.wanted(card, numbers))
+        other = GPU(
+            address=PciAddress.parse("0000:af:00.0"),
+            product=Product("1002", "74a1"),
+            class_code=0x120000,
+        )
+        self.assertIsNone(virtual_functions.wanted(other, numbers))
+
+    def test_what_cannot_be_used(self) -> None:
+        for entry, said in (
+            ("8086:56c0", "is no number of functions"),
+            ("8086:56c0=0", "is no number of functions"),
+            ("8086:56c0=-1", "is no number of functions"),
+            ("flex=4", "'flex' is neither an address nor a product"),
+            ("10de:26b9=4", "run sriov-manage -e"),
+        ):
+            error = self.assertRaises(
+                exception.InvalidOption, virtual_functions.parse, ["1002:74a1=8", entry]
+            )
+            self.assertIn(said, str(error))
+            self.assertIn(f"[gpu]virtual_functions = '{entry}'", str(error))
+
+
+class TestEnable(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_gpu(CARD, "8086", "56c0", totalvfs=3, driver="i915")
+        self.kernel = self.useFixture(sriov_kernel.SriovKernel(self.host))
+
+    def enable(self, number: int) -> None:
+        virtual_functions.enable(PciAddress.parse(CARD), number, self.host.roots, 10)
+
+    def refused(self, number: int) -> str:
+        error = self.assertRaises(exception.DeviceUnavailable, self.enable, number)
+        return f"{error}"
+
+    def test_once(self) -> None:
+        for _ in range(2):
+            self.enable(2)
+        self.assertEqual([f"{CARD} 2"], self.kernel.done)
+        for function in (FUNCTION, FUNCTION.replace(".1", ".2")):
+            card = PciAddress.parse(function)
+            self.assertIsNone(virtual_functions.obstacle(card, self.host.roots))
+
+    def test_others_than_there_are(self) -> None:
+        self.enable(2)
+        self.assertIn("wants 3 virtual functions of it: it has 2; write 0 to", self.refused(3))
+
+    def test_more_than_there_can_be(self) -> None:
+        self.assertIn("it can have 3", self.refused(4))
+        self.assertEqual([], self.kernel.done)
+
+    def test_a_driver_that_refuses(self) -> None:
+        self.kernel.refused.add(CARD)
+        self.assertIn("Device or resource busy", self.refused(1))
+
+    def test_a_card_that_has_none(self) -> None:
+        self.host.add_gpu("0000:af:00.0", "1002", "74a1")
+        error = self.assertRaises(
+            exception.DeviceUnavailable,
+            virtual_functions.enable,
+            PciAddress.parse("0000:af:00.0"),
+            1,
+            self.host.roots,
+            10,
+        )
+        self.assertIn("it can have 0", str(error))
 
 
 class TestObstacle(base.BaseTestCase):
