@@ -57,7 +57,7 @@ SUITES = (
     Suite(
         "functional",
         "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
-        3000,
+        3900,
         echo=True,
         every_release=True,
     ),
