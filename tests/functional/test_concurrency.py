@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import importlib.metadata
 import os
 import random
 import sys
@@ -30,7 +29,7 @@ _SETTLED_S = 120.0
 _ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
 
 
-class Concurrency(base.GPUServersTestBase):
+class ConcurrencyTest(base.GPUServersTestBase):
     CAST_AS_CALL = False
 
     def setUp(self) -> None:
@@ -39,7 +38,7 @@ class Concurrency(base.GPUServersTestBase):
         self.start_host()
         self._flavors = {gpus: self.gpu_flavor(gpus) for gpus in (1, 2, 4)}
 
-    def create_and_delete(self) -> None:
+    def test_create_and_delete(self) -> None:
         chance = random.Random(0)
         started = time.monotonic()
         done, active = 0, 0
@@ -147,15 +146,6 @@ class Concurrency(base.GPUServersTestBase):
 
     def _connection(self) -> Any:
         return self.computes["host1"].driver._host.get_connection()
-
-
-if OPERATIONS in os.environ or int(importlib.metadata.version("nova").partition(".")[0]) >= 34:
-
-    class ConcurrencyTest(Concurrency):
-        """On eventlet it takes minutes, and so only in the long run."""
-
-        def test_create_and_delete(self) -> None:
-            self.create_and_delete()
 
 
 def _report(done: int, wanted: int, active: int, seconds: float) -> None:
