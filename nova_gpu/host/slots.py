@@ -32,12 +32,12 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
 
     device = vfio.device(slot.parent, roots)
     try:
-        found = mdev.devices(roots).get(uuid)
-        profiles = sriov.profiles(device)
         if slot.type_id == FUNCTION_TYPE:
             if reason := virtual_functions.obstacle(slot.parent, roots):
                 raise refused(reason, "then start the instance again")
             return
+        found = mdev.devices(roots).get(uuid)
+        profiles = sriov.profiles(device)
         if found is not None:
             if found != mdev.MediatedDevice(slot.parent, slot.type_id):
                 where = f"{found.parent or 'another device'} ({found.type_id})"

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nova import exception as nova_exception
 from oslo_log import log as logging
 
 import nova_gpu.privsep.vfio
-import nova_gpu.privsep.vgpu
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import DividedCard
 from nova_gpu.host import (
@@ -57,7 +55,7 @@ class Survey:
             )
             self._overrides = products.parse_overrides(CONF.gpu.product)
             self._linked = linked.parse(CONF.gpu.linked)
-            self._functions = virtual_functions.parse(CONF.gpu.virtual_functions)
+            self.functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self._holders: Mapping[str, str] = {}
@@ -95,25 +93,6 @@ class Survey:
             return {}, {}
         told = MadeVGPUs(self.vgpus).told()
         return vgpu_selection.in_parts(found, self.device_spec, self.roots, told)
-
-    def enable_functions(self, taken: Collection[Device]) -> bool:
-        """Has cards have the virtual functions that ``[gpu]virtual_functions`` wants of them.
-
-        :param taken: what instances and domains have; of a card that is among it none are
-        :returns: whether any card is to have some
-        :raises DiscoveryFailed: where sysfs cannot be read
-        """
-        if not self._functions or self.mode is DeliveryMode.LXC:
-            return False
-        for card in self.find():
-            number = virtual_functions.wanted(card, self._functions)
-            if number is None or card.address in taken:
-                continue
-            try:
-                nova_gpu.privsep.vgpu.enable_functions(str(card.address), number)
-            except Exception as error:  # what privsep itself may raise must not end the service
-                LOG.error("GPU %s is not divided: %s", card.address, error)
-        return True
 
     def find_whole(self) -> tuple[GPU, ...]:
         """Those of :meth:`find` that are not given in parts."""

@@ -13,7 +13,7 @@ from nova_gpu.core import vgpu_room
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import DividedCard, Kind
 from nova_gpu.core.vgpu_group import SharedCard
-from nova_gpu.host import division, sysfs, vfio, virtual_functions
+from nova_gpu.host import division, passthrough, virtual_functions
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.pci_aliases import DeviceSpec
 
@@ -96,11 +96,8 @@ def _obstacle(card: DividedCard, device_spec: DeviceSpec, roots: Roots) -> str |
     functions = [a for a, parent in card.parents.items() if parent.kind is not Kind.MEDIATED]
     plain = [a for a, parent in card.parents.items() if parent.kind is Kind.PLAIN]
     try:
-        if functions and sysfs.link(vfio.device(functions[0], roots), "iommu_group") is None:
-            return (
-                f"its virtual function {functions[0]} is in no IOMMU group; turn on VT-d or AMD-Vi "
-                "in the firmware and boot with what nova-gpu host prepare prints"
-            )
+        if reason := passthrough.without_iommu(functions[:1], roots):
+            return reason
         for function in plain:
             if reason := virtual_functions.obstacle(function, roots):
                 return reason

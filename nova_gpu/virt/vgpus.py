@@ -15,6 +15,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
+from nova_gpu.host import virtual_functions
 from nova_gpu.virt import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.made_vgpus import MadeVGPUs
 from nova_gpu.virt.occupancy import Occupancy
@@ -24,6 +25,7 @@ LOG = logging.getLogger(__name__)
 
 class VGPUs:
     def __init__(self, looked: survey.Survey, occupancy: Occupancy) -> None:
+        self._survey = looked
         self._roots = looked.roots
         self._occupancy = occupancy
         self._made = MadeVGPUs(looked.vgpus)
@@ -89,6 +91,26 @@ class VGPUs:
         ]
 
     # Made and removed
+
+    def enable_functions(self) -> bool:
+        """At service start: has cards have the virtual functions that ``[gpu]virtual_functions``
+        wants of them, but for those that an instance or a domain has.
+
+        :returns: whether any card is to have some
+        :raises DiscoveryFailed: where sysfs cannot be read
+        """
+        if not self._survey.functions or self._survey.mode is DeliveryMode.LXC:
+            return False
+        taken = self._occupancy.counted() | self._occupancy.taken()
+        for card in self._survey.find():
+            number = virtual_functions.wanted(card, self._survey.functions)
+            if number is None or card.address in taken:
+                continue
+            try:
+                nova_gpu.privsep.vgpu.enable_functions(str(card.address), number)
+            except Exception as error:  # what privsep itself may raise must not end the service
+                LOG.error("GPU %s is not divided: %s", card.address, error)
+        return True
 
     def make(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
         """What the instance has at *slots* is there when it returns.
