@@ -38,8 +38,8 @@ def guest_groups() -> Iterator[str]:
 def remove_empty_groups(left: Iterable[str]) -> Iterator[str]:
     """Those of what is *left* that are control groups without a process, which are gone then.
 
-    libvirtd 9.0 forgets one now and then on a busy machine, of an instance whose container ended
-    and was started again. Nothing can be reached by it, and nova-compute has no hand in it.
+    libvirtd 9.0 forgets one now and then on a busy machine. Nothing can be reached by it, and
+    nova-compute has no hand in it: the groups are libvirt's alone.
     """
     for each in sorted(left):
         kind, _, path = each.partition(" ")

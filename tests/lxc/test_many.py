@@ -52,14 +52,13 @@ class ManyTest(base.LXCTestCase):
     def test_one_after_another(self) -> None:
         """As often as ``--soak`` says; the machine is looked over after each."""
         flavor = self.flavor(**base.BLUEPRINT)
-        before = set(self._lv.leftovers())
         for _ in range(int(os.environ.get(place.SOAK, "5"))):
             server = self.boot(flavor)
             self.assertEqual({0, 1}, self.gpus_inside(server))
             self.delete(server)
 
             self.assertEqual(0, self.usage())
-            self.wait_for("nothing left", lambda: set(self._lv.leftovers()) <= before)
+            self.wait_for("nothing left", lambda: set(self._lv.leftovers()) <= self._before)
 
     def test_the_period_between_a_claim_and_its_save(self) -> None:
         """The tracker then forgets the claim, and Nova itself would give its cards twice."""

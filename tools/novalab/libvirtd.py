@@ -78,6 +78,9 @@ class PrivateLibvirtd:
                 return pid
         raise LibvirtdFailed(f"no libvirtd runs in {self.folder}: start it first")
 
+    def log_end(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
     def enter(self, argv: Sequence[str]) -> list[str]:
         """*argv* as a command line that runs in libvirtd's mount namespace."""
         return ["nsenter", f"--target={self.pid}", "--mount", "--", *argv]
@@ -208,5 +211,4 @@ class PrivateLibvirtd:
                 self.virsh("version")
                 return
             time.sleep(0.1)
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
-        raise LibvirtdFailed(f"libvirtd {reason}; its log {self.log} ends with:\n{tail}")
+        raise LibvirtdFailed(f"libvirtd {reason}; its log {self.log} ends with:\n{self.log_end()}")

@@ -23,7 +23,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ *File "')
 # Of the project's tests, not of those of a library
 _TESTS_FRAME = re.compile(r'^ *File "(?!.*/site-packages/)(?:.*/)?(tests/[^"]+)", line (\d+)')
-_LONGEST = 300
+_LONGEST = 1200
 
 
 @dataclasses.dataclass(frozen=True)
