@@ -14,6 +14,7 @@ from nova.virt.libvirt import driver
 from nova_gpu.core import names
 from nova_gpu.virt import (
     assigned,
+    container_end,
     container_root,
     diagnostics,
     refusals,
@@ -144,6 +145,10 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         return super().migrate_disk_and_power_off(context, instance, dest, flavor, *args, **kwargs)
 
     # And from it
+
+    def _destroy(self, instance: Any, *args: Any, **kwargs: Any) -> None:
+        container_end.wait(self._host, instance)
+        super()._destroy(instance, *args, **kwargs)
 
     def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         container_root.forget_stale_device(instance)

@@ -23,6 +23,7 @@ DRIVER_34 = {
     "__init__": "self, virtapi, read_only=False",
     "_create_domain_cleanup_lxc": "self, instance",
     "_create_idmaps": "klass, map_strings",
+    "_destroy": "self, instance",
     "_get_guest_config": (
         "self, instance, network_info, image_meta, disk_info, rescue=None,"
         " block_device_info=None, context=None, mdevs=None, accel_info=None, share_info=None,"
