@@ -75,12 +75,12 @@ def gather(sources: Sources) -> Truths:
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
     there = answers.of("sysfs", lambda: _gpus(sources))
-    gpus, parts = there or (None, {})
+    gpus, parts, divided = there or (None, {}, ())
     functions = frozenset(address for card in parts.values() for address in card.parents)
     guests, nodename = None, None
     if there is not None:
-        cards, _ = there
-        guests = answers.of("libvirt", lambda: _guests(sources, cards, functions))
+        whole = there[0]
+        guests = answers.of("libvirt", lambda: _guests(sources, whole, functions))
         if guests is not None:
             nodename = answers.of("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
@@ -101,12 +101,17 @@ def gather(sources: Sources) -> Truths:
     if instances is not None:
         others = consumers - instances.keys()
         holders = answers.of("Nova's database", lambda: _holders(others))
-    made = None
+    made, vgpus_free = None, {}
     if there is not None and guests is not None and instances is not None:
         owners = {uuid: guest.cards for uuid, guest in guests.items()}
         for uuid, instance in instances.items():
             owners[uuid] = owners.get(uuid, frozenset()) | instance.cards
         made = answers.of("sysfs", lambda: gather_vgpus.made(sources.looked, parts, owners))
+    if made is not None and nodename is not None:
+        there_are = frozenset().union(*made.values())
+        taken = there_are.union(*owners.values())
+        free = gather_vgpus.free(divided, parts, taken, there_are)
+        vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
     return Truths(
         cards=None if gpus is None else frozenset(gpus),
         unfit={} if gpus is None else _unfit(sources, gpus),
@@ -118,18 +123,20 @@ def gather(sources: Sources) -> Truths:
         unread=tuple(dict.fromkeys(answers.unread)),
         functions=functions,
         made=made,
+        vgpus_free=vgpus_free,
     )
 
 
 def _gpus(
     sources: Sources,
-) -> tuple[dict[PciAddress, Card], Mapping[PciAddress, DividedCard]]:
-    """The cards that are given whole, and those that are given in parts"""
+) -> tuple[dict[PciAddress, Card], Mapping[PciAddress, DividedCard], Collection[GPU]]:
+    """The cards that are given whole, and those that are given in parts: how, and which they are"""
     found = sources.looked.find()
     parts, _ = sources.looked.in_parts(found)
     whole = [gpu for gpu in found if gpu.address not in parts]
     obstacles = sources.obstacles(whole)
-    return {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}, parts
+    cards = {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}
+    return cards, parts, [gpu for gpu in found if gpu.address in parts]
 
 
 def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from nova_gpu.core import vgpu_group
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, GroupKey, PciAddress
 from nova_gpu.core.vgpu import DividedCard, Kind, Slot, device_uuid
+from nova_gpu.core.vgpu_group import SharedCard
 from nova_gpu.host import mdev
 from nova_gpu.virt import survey
 from nova_gpu.virt.made_vgpus import MadeVGPUs
@@ -41,3 +43,36 @@ def made(
         if is_there(uuid, slot):
             found[uuid] = found.get(uuid, frozenset()) | {slot}
     return found
+
+
+def free(
+    gpus: Iterable[GPU],
+    parts: Mapping[PciAddress, DividedCard],
+    taken: Collection[Device],
+    made: Collection[Slot],
+) -> dict[GroupKey, int]:
+    """How many more vGPUs there can be of each group of *parts*, whatever its cards' health.
+
+    :param gpus: the host's, among them those of *parts*
+    :param taken: the slots, and the functions, that anybody has
+    :param made: those of the slots at which something is
+    """
+    whole = frozenset(taken)
+    slots = {each for each in taken if isinstance(each, Slot)}
+    plain = {
+        address
+        for card in parts.values()
+        for address, parent in card.parents.items()
+        if parent.kind is Kind.PLAIN
+    }
+    # Of a plain function its driver does not tell that it is somebody's.
+    pending = {each for each in slots if each.parent in plain or each not in made}
+    cards = {
+        gpu.address: SharedCard(gpu, parts[gpu.address]).without(whole)
+        for gpu in gpus
+        if gpu.address in parts
+    }
+    return {
+        key: sum(c.room(group.facts.id, slots, pending).free for c in group.cards.values())
+        for key, group in vgpu_group.groups(cards).items()
+    }

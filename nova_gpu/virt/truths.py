@@ -113,7 +113,8 @@ class Truths:
     ``unfit``: why a card cannot be given to a guest or is with another driver than its guest needs.
     ``guests`` and ``instances`` by uuid, ``providers`` by uuid. ``holders``: consumers of GPUs here
     that are no instance of this host. ``functions``: those of cards that are given in parts.
-    ``made``: the vGPUs that there are, by the uuid of whose they are.
+    ``made``: the vGPUs that there are, by the uuid of whose they are. ``vgpus_free``: how many more
+    there can be of each group, by its provider's name; nothing where that is not known.
     """
 
     cards: Cards | None
@@ -126,3 +127,4 @@ class Truths:
     unread: tuple[str, ...] = ()
     functions: frozenset[PciAddress] = frozenset()
     made: Mapping[str, frozenset[Slot]] | None = None
+    vgpus_free: Mapping[str, int] = dataclasses.field(default_factory=dict)

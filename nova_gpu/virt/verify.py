@@ -7,19 +7,18 @@ has is on its way from one to the other, and is not compared.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Collection, Iterator, Mapping
 
-from nova_gpu.core import names
 from nova_gpu.core.device import Device
-from nova_gpu.virt import verify_vgpus
-from nova_gpu.virt.truths import Cards, Difference, Guest, Holder, Instance, Kind, Provider, Truths
+from nova_gpu.virt import verify_inventories, verify_vgpus
+from nova_gpu.virt.truths import Cards, Difference, Guest, Holder, Instance, Kind, Truths
 
 _NONE: Cards = frozenset()
 
 
 def compare(truths: Truths) -> tuple[Difference, ...]:
     """Every contradiction, as far as both of its sides are known."""
+    vgpus = tuple(verify_vgpus.compare(truths))
     return (
         *_shared(truths),
         *_domains(truths),
@@ -27,8 +26,9 @@ def compare(truths: Truths) -> tuple[Difference, ...]:
         *_cards(truths),
         *_allocations(truths),
         *_strange_allocations(truths),
-        *_inventories(truths),
-        *verify_vgpus.compare(truths),
+        *verify_inventories.of_cards(truths),
+        # What is there and nobody's has room that Placement has to give, until it is removed.
+        *(vgpus or verify_inventories.of_vgpus(truths)),
     )
 
 
@@ -191,57 +191,6 @@ def _strange_allocations(truths: Truths) -> Iterator[Difference]:
                     if holder is Holder.UNKNOWN
                     else "openstack resource provider allocation unset --provider with this group",
                 )
-
-
-def _inventories(truths: Truths) -> Iterator[Difference]:
-    if truths.cards is None or truths.providers is None:
-        return
-    remedy = "nova-compute corrects it within a period; see its log, and whether it runs"
-    for provider_uuid, provider in truths.providers.items():
-        if provider.resource_class != names.RESOURCE_CLASS:
-            continue  # how many more there can be only the driver says
-        if len(provider.fit) > provider.total:
-            yield Difference(
-                Kind.INVENTORY_SHORT,
-                provider.name,
-                f"{len(provider.fit)} GPUs can be given, and Placement counts {provider.total} "
-                f"of {provider.name}",
-                remedy,
-            )
-        if truths.guests is None or truths.instances is None:
-            continue
-        free = provider.fit - _used(truths)
-        more = provider.total - provider.reserved - _due(provider_uuid, provider, truths.instances)
-        if more > len(free) and _all_settled(truths, provider.allocated):
-            yield Difference(
-                Kind.INVENTORY_EXCEEDS,
-                provider.name,
-                f"Placement would give {more} GPUs more of {provider.name}, and {len(free)} are "
-                "free",
-                remedy,
-            )
-
-
-def _due(provider_uuid: str, provider: Provider, instances: Mapping[str, Instance]) -> int:
-    """What Placement counts, and what it should count besides: that is a difference of its own."""
-    due = collections.Counter(provider.allocated)
-    for uuid, instance in instances.items():
-        has = sum(its_provider == provider_uuid for its_provider, _ in instance.counted)
-        due[uuid] = max(due[uuid], has)
-    return due.total()
-
-
-def _all_settled(truths: Truths, consumers: Collection[str]) -> bool:
-    instances = truths.instances or {}
-    known = all(each.settled for each in instances.values())
-    return known and all(
-        truths.holders.get(consumer) is not Holder.ON_ITS_WAY for consumer in consumers
-    )
-
-
-def _used(truths: Truths) -> Cards:
-    by_guests = _NONE.union(*(guest.cards for guest in (truths.guests or {}).values()))
-    return by_guests.union(*(each.cards for each in (truths.instances or {}).values()))
 
 
 def _words(cards: Collection[Device]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from unittest import mock
 
 from nova_gpu.virt.truths import Kind
-from tests.functional import profiled, test_verify
+from tests.functional import divided, profiled, test_verify
 from tests.functional.profiled import FIRST, slots
 
 
@@ -35,5 +35,42 @@ class VGPUsTest(test_verify.Verifying, profiled.ProfiledServersTestBase):
         with mock.patch.object(self.driver._gpus.vgpus, "release"):
             self._delete_server(server)
         self.assertFound((Kind.VGPU_LEFT, slot))
+        self.period()
+        self.assertFound()
+
+    def test_an_inventory_that_says_too_much_or_too_little(self) -> None:
+        """Also of a type that nobody has, on a card that is partly another's."""
+        self.boot(self.of_type(1155))
+        self.assertFound()
+        for number in (1155, 1147):
+            name = f"host1_gpu_{self.PRODUCT}_vgpu_nvidia-{number}"
+            found = self.placement.get(f"/resource_providers?name={name}")
+            (provider,) = found.body["resource_providers"]
+            url = f"/resource_providers/{provider['uuid']}/inventories/VGPU"
+            right = self.inventories()[number]
+            for total, kind in (
+                (right[0] + 1, Kind.INVENTORY_EXCEEDS),
+                (1, Kind.INVENTORY_SHORT),
+            ):
+                now = self.placement.get(url).body
+                self.placement.put(url, {**now, "total": total, "reserved": 0, "max_unit": total})
+                self.assertFound((kind, name))
+                # Nova looks only every five minutes at what somebody else has written there.
+                self.driver.virtapi.reportclient.clear_provider_cache()
+                self.period()
+                self.assertFound()
+                self.assertEqual(right, self.inventories()[number])
+
+
+class MediatedTest(test_verify.Verifying, divided.DividedServersTestBase):
+    def test_two_types_that_come_and_go(self) -> None:
+        self.assertFound()
+        servers = [self.boot(self.of_type(number)) for number in (63, 64, 63)]
+        self.assertFound()
+        for server in servers:
+            self._stop_server(server)
+            self.assertFound()
+            self._delete_server(server)
+            self.assertFound()
         self.period()
         self.assertFound()
