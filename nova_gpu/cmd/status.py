@@ -154,7 +154,8 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_machine_type(self) -> upgradecheck.Result:
-        if CONF.libvirt.virt_type not in ("kvm", "qemu"):
+        # A controller has no compute_driver, and kvm is what virt_type is where nobody sets it.
+        if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return _Result(upgradecheck.Code.SUCCESS)
         try:
             guest_pci.refuse_machine_type(

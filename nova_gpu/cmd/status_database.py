@@ -4,17 +4,26 @@
 from __future__ import annotations
 
 from nova import context as nova_context
-from nova import objects
+from nova import objects, rpc
 from nova.db.api import api as api_db
 from nova.db.main import api as main_db
+from oslo_utils import importutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, mistakes, names, stats
+
+_profiler = importutils.try_import("osprofiler.opts")
 
 
 def connect() -> None:
     """As Nova's own commands do it, once"""
     objects.register_all()
+    # Nova reads osprofiler's options to connect, where that is installed, and oslo.messaging's to
+    # look into a cell. Its own commands have registered both when they parsed the command line
+    # (nova.config.parse_args).
+    if _profiler is not None:
+        _profiler.set_defaults(CONF)
+    rpc.init(CONF)
     main_db.configure(CONF)
     api_db.configure(CONF)
 

@@ -5,7 +5,13 @@ import subprocess
 import sys
 
 import fixtures
+import sqlalchemy
 import testtools
+from nova.db.api import models as api_models
+from nova.db.main import models as main_models
+from oslo_utils.fixture import uuidsentinel as uuids
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 _MAPS = "[libvirt]\nvirt_type = lxc\nuid_maps = 0:100000:65536\ngid_maps = 0:100000:65536\n"
 
@@ -38,9 +44,31 @@ class UpgradeCheckTest(testtools.TestCase):
         self.assertIn("root on this host", done.stdout)
 
     def test_guests_without_pci_express(self):
-        done = self.check("[libvirt]\nvirt_type = kvm\nhw_machine_type = x86_64=pc,aarch64=no\n")
+        host = "[DEFAULT]\ncompute_driver = gpu.GPULibvirtDriver\n[libvirt]\nvirt_type = kvm\n"
+        done = self.check(f"{host}hw_machine_type = x86_64=pc,aarch64=no\n")
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertIn("hw_machine_type=q35", " ".join(done.stdout.split()))
         machine = platform.machine()
-        done = self.check(f"[libvirt]\nvirt_type = kvm\nhw_machine_type = {machine}=q35\n")
+        done = self.check(f"{host}hw_machine_type = {machine}=q35\n")
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+
+    def test_controller(self):
+        """With what a controller's nova.conf has and no more, in a process of its own: everything
+        that Nova's code reads to get at its databases has to be registered there.
+        """
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        api, cell = (f"sqlite:///{folder}/{name}.sqlite" for name in ("api", "cell"))
+        for connection, metadata in (
+            (api, api_models.BASE.metadata),
+            (cell, main_models.BASE.metadata),
+        ):
+            metadata.create_all(sqlalchemy.create_engine(connection))
+        mapping = api_models.CellMapping.__table__.insert().values(
+            uuid=uuids.cell, name="cell1", transport_url="fake:///", database_connection=cell
+        )
+        with sqlalchemy.create_engine(api).begin() as connection:
+            connection.execute(mapping)
+        conf = (ROOT / "etc/nova/nova-scheduler.conf.sample").read_text()
+        conf += f"[api_database]\nconnection = {api}\n[database]\nconnection = {cell}\n"
+        done = self.check(conf)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
