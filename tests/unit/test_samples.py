@@ -100,7 +100,6 @@ class SamplesTest(testtools.TestCase):
         scheduler.register_opts(default)
         for path in (
             _SAMPLES / "nova-scheduler.conf.sample",
-            ROOT / "tools/novalab/templates/nova-controller.conf",
             ROOT / "README.rst",
         ):
             text = path.read_text()

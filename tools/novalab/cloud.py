@@ -43,17 +43,19 @@ def is_up(lab: settings.Lab) -> bool:
     return all(process.pid(lab, name) for name in services.NAMES)
 
 
-def up(lab: settings.Lab) -> None:
-    """:raises steps.Failed: saying what, why, and in which log"""
+def up(lab: settings.Lab, with_gpus: bool = True) -> None:
+    """:param with_gpus: else Nova alone, and nothing of this project is installed
+    :raises steps.Failed: saying what, why, and in which log
+    """
     _check_machine(lab)
     for left in _clear(lab):
         steps.say(f"  left by a killed run, removed: {left}")
     _check_ports(lab)
     shutil.rmtree(lab.log, ignore_errors=True)
-    packages.install(lab)
+    packages.install(lab, with_gpus)
     with steps.step("user nova, configuration, the guest's disk", lab.log / "account.log"):
         account.create(lab)
-        config.write(lab)
+        config.write(lab, with_gpus)
         image.build(lab.cache / "guest.raw")
     if not lab.real:
         with steps.step(f"a pretended host with GPUs ({_MACHINE})", lab.log / "host.log"):
@@ -86,7 +88,7 @@ def up(lab: settings.Lab) -> None:
         services.wait_for_conductor(lab, client)
         services.start_controller(lab, "nova-scheduler")
         services.start_compute(lab)
-        services.wait_for_compute(lab, client)
+        services.wait_for_compute(lab, client, with_gpus)
         for name in ("nova-conductor", "nova-scheduler"):
             process.check(lab, name)
     with steps.step("host mapped to its cell", lab.log / "nova-manage.log"):

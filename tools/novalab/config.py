@@ -12,6 +12,12 @@ import string
 from tools.novalab import settings
 
 _TEMPLATES = pathlib.Path(__file__).with_name("templates")
+_SAMPLES = settings.ROOT / "etc" / "nova"
+# What an operator adds for nova-gpu, and to which file.
+_ADDED = {
+    "nova-compute.conf": "nova-compute.conf.sample",
+    "nova-controller.conf": "nova-scheduler.conf.sample",
+}
 _NOVA = ("nova.conf", "nova-controller.conf", "nova-compute.conf", "rootwrap.conf")
 # Where each goes below etc/. They hold the password, hence are readable to group nova alone.
 _FILES = {
@@ -51,7 +57,14 @@ def render(template: str, names: dict[str, str]) -> str:
     return string.Template((_TEMPLATES / template).read_text()).substitute(names)
 
 
-def write(lab: settings.Lab) -> None:
+def text(template: str, names: dict[str, str], with_gpus: bool = True) -> str:
+    """The file as the services read it, with nova-gpu or with Nova alone."""
+    added = _ADDED.get(template) if with_gpus else None
+    parts = [render(template, names), *([(_SAMPLES / added).read_text()] if added else [])]
+    return "\n".join(parts)
+
+
+def write(lab: settings.Lab, with_gpus: bool = True) -> None:
     """Writes all of etc/, and what the services read that may not be where the user nova can."""
     shutil.rmtree(lab.etc, ignore_errors=True)
     names = values(lab)
@@ -61,7 +74,7 @@ def write(lab: settings.Lab) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(0o640)
         shutil.chown(path, group=group)
-        path.write_text(render(template, names))
+        path.write_text(text(template, names, with_gpus))
     # Shown to the lab's processes alone, in place of the machine's own.
     sudoers = lab.etc / "sudoers.d" / "nova"
     sudoers.parent.mkdir()

@@ -60,8 +60,10 @@ _PROJECT = ("nova_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements
 _POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
 
 
-def install(lab: settings.Lab) -> None:
-    """:raises steps.Failed: with the log of what failed"""
+def install(lab: settings.Lab, project: bool = True) -> None:
+    """:param project: whether this project is to be there, or to be removed
+    :raises steps.Failed: with the log of what failed
+    """
     apt, pip = lab.log / "apt.log", lab.log / "pip.log"
     lab.log.mkdir(parents=True, exist_ok=True)
     wanted = _digest()
@@ -85,7 +87,10 @@ def install(lab: settings.Lab) -> None:
         with steps.step("libvirt-python, built against Debian's libvirt", pip):
             _pip(lab, _BUILT)
         stamp.write_text(wanted)
-    _install_project(lab)
+    if project:
+        _install_project(lab)
+    else:
+        _remove_project(lab)
 
 
 def _digest() -> str:
@@ -159,3 +164,10 @@ def _install_project(lab: settings.Lab) -> None:
         argv += ["--cache-dir", str(lab.cache / "pip"), str(copy)]
         steps.run(argv, log, {**os.environ, "PBR_VERSION": "0.0.0"})
         stamp.write_text(wanted)
+
+
+def _remove_project(lab: settings.Lab) -> None:
+    log = lab.log / "pip.log"
+    (lab.venv / ".project").unlink(missing_ok=True)
+    with steps.step("without this project", log):
+        steps.run([lab.program("python"), "-m", "pip", "uninstall", "--yes", "nova-gpu"], log)

@@ -112,14 +112,17 @@ def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
     return [provider for provider in found if "_gpu_" in provider["name"]]
 
 
-def wait_for_compute(lab: settings.Lab, client: rest.Client) -> None:
+def wait_for_compute(lab: settings.Lab, client: rest.Client, with_gpus: bool = True) -> None:
     """Until its resource providers are in Placement, after which its record is in the cell."""
 
     def ready() -> bool:
         process.check(lab, "nova-compute")
-        return bool(gpu_providers(client))
+        if with_gpus:
+            return bool(gpu_providers(client))
+        return bool(client.get("placement", "/resource_providers")["resource_providers"])
 
-    steps.wait_for("nova-compute offers GPUs in Placement", ready, _TIMEOUT_S, 0.5)
+    what = "GPUs" if with_gpus else "its host"
+    steps.wait_for(f"nova-compute offers {what} in Placement", ready, _TIMEOUT_S, 0.5)
 
 
 def map_host(lab: settings.Lab) -> None:

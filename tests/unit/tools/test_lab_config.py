@@ -42,7 +42,7 @@ class RenderTest(testtools.TestCase):
 
     def _parsed(self, template: str, lab: settings.Lab | None = None) -> configparser.ConfigParser:
         parser = configparser.ConfigParser(strict=False, interpolation=None, default_section="")
-        parser.read_string(config.render(template, config.values(lab or self.lab)))
+        parser.read_string(config.text(template, config.values(lab or self.lab)))
         return parser
 
     def test_compute_has_no_database(self) -> None:
@@ -64,7 +64,7 @@ class RenderTest(testtools.TestCase):
     def test_gpu_options_exist(self) -> None:
         """What the lab sets is what the package reads, and the pretended host is where it is."""
         path = self.useFixture(fixtures.TempDir()).join("nova-compute.conf")
-        pathlib.Path(path).write_text(config.render("nova-compute.conf", config.values(self.lab)))
+        pathlib.Path(path).write_text(config.text("nova-compute.conf", config.values(self.lab)))
         conf = cfg.ConfigOpts()
         gpu.register_opts(conf)
         conf(["--config-file", path])
@@ -74,9 +74,25 @@ class RenderTest(testtools.TestCase):
         for name in self._parsed("nova-compute.conf")["gpu"]:
             self.assertIn(name, conf.gpu)
 
+    def test_samples_are_what_is_added(self) -> None:
+        names = config.values(self.lab)
+        for template, sample in (
+            ("nova-compute.conf", "nova-compute.conf.sample"),
+            ("nova-controller.conf", "nova-scheduler.conf.sample"),
+        ):
+            text = config.text(template, names)
+            alone = config.text(template, names, with_gpus=False)
+            self.assertEqual(f"{alone}\n", text.removesuffix(self._sample(sample)))
+            self.assertNotIn("GPULibvirtDriver", alone)
+            self.assertNotIn("nova_gpu", alone)
+            self.assertNotIn("uid_maps", alone)
+
+    def _sample(self, name: str) -> str:
+        return (settings.ROOT / "etc/nova" / name).read_text()
+
     def test_real_gpus_are_read_where_they_are(self) -> None:
         lab = settings.Lab(self.lab.folder, self.lab.ports, "secret", real=True)
-        self.assertNotIn("gpu", self._parsed("nova-compute.conf", lab))
+        self.assertEqual([], list(self._parsed("nova-compute.conf", lab)["gpu"]))
 
     def test_unknown_name_in_a_template(self) -> None:
         self.assertRaises(KeyError, config.render, "nova.conf", {})
