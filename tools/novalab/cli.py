@@ -14,6 +14,7 @@ from tools.novalab import (
     cloud,
     demo,
     endurance,
+    guide,
     limits,
     notifications,
     ports,
@@ -35,6 +36,7 @@ in it are used again. Outside of it: Debian's packages, which stay, and user nov
 up. Nothing listens but on 127.0.0.1.
 
     tools/lab demo                     all there is to see, and everything taken down again
+    tools/lab guide                    the documentation's way to a first GPU, tried word by word
     tools/lab up                       a cloud to play with
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
     tools/lab down                     nothing is left but the folder
@@ -112,6 +114,29 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0 if was_up or arguments.keep else left
 
 
+def _guide(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    # Before anything is started: a page that cannot be followed needs no cloud to be told so.
+    guide.blocks_of(guide.PAGE)
+    lab = _lab(arguments)
+    if cloud.found(lab):
+        raise steps.Failed("the guide begins in a cloud without nova-gpu: `tools/lab down` first")
+    try:
+        steps.say("Bringing a cloud up that knows nothing of nova-gpu\n")
+        cloud.up(lab, with_gpus=False)
+        guide.run(lab)
+    finally:
+        if arguments.keep:
+            steps.say("\nThe cloud stays up.")
+        else:
+            steps.say("\nTaking the cloud down\n")
+            left = _down(arguments)
+    if not arguments.keep and left:
+        return left
+    steps.say(f"\nAll as the page says, {time.monotonic() - began:.0f} s in all.")
+    return 0
+
+
 def _soak(arguments: argparse.Namespace) -> int:
     endurance.soak(_running(arguments), arguments.count)
     return 0
@@ -170,10 +195,17 @@ def _parser() -> argparse.ArgumentParser:
 
     shows = verb("demo", _demo, "bring the cloud up, show what it does, take it down")
     shows.add_argument("--keep", action="store_true", help="leave the cloud up")
-    for starts in (shows, verb("up", _up, "bring the cloud up")):
+    text = "go through the documentation's page for a first GPU boot, in a cloud without nova-gpu"
+    guides = verb("guide", _guide, text)
+    guides.add_argument("--keep", action="store_true", help="leave the cloud up")
+    # What the page shows is the pretended host's.
+    guides.set_defaults(real=False)
+    ups = verb("up", _up, "bring the cloud up")
+    for starts in (shows, guides, ups):
         starts.add_argument(
             "--port-base", type=int, metavar="N", help="use the ports from N on, not the usual ones"
         )
+    for starts in (shows, ups):
         starts.add_argument(
             "--real", action="store_true", help="offer this machine's own GPUs, not pretended ones"
         )

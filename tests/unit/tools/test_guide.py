@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import testtools
+
+from tools.novalab import guide, page, settings, steps
+
+ROOT = settings.ROOT
+_PROMPTS = ("root@compute#", "demo@controller$")
+_PAGE = """\
+Title
+=====
+
+Something is said.
+
+.. code-block:: console
+
+   root@compute# nova-gpu list
+   | Address | Offered |
+   ...
+   root@compute# cat a \\
+       b
+
+.. literalinclude:: sample
+
+.. code-block:: console
+
+   demo@controller$ openstack gpu usage
+
+The end.
+"""
+
+
+class ParseTest(testtools.TestCase):
+    def test_blocks(self) -> None:
+        first, second = page.parse(_PAGE, _PROMPTS)
+        self.assertEqual((1, 6), (first.number, first.line))
+        listed, joined = first.commands
+        output = ("| Address | Offered |", "...")
+        self.assertEqual(page.Command(8, "root@compute#", "nova-gpu list", output), listed)
+        self.assertEqual(page.Command(11, "root@compute#", "cat a \\\n    b", ()), joined)
+        self.assertEqual((2, 16), (second.number, second.line))
+        self.assertEqual(["openstack gpu usage"], [each.text for each in second.commands])
+
+    def assertMalformed(self, reason: str, before: str, after: str) -> None:
+        self.assertIn(before, _PAGE)
+        error = self.assertRaises(
+            page.Malformed, page.parse, _PAGE.replace(before, after, 1), _PROMPTS
+        )
+        self.assertIn(reason, str(error))
+
+    def test_malformed(self) -> None:
+        command = "root@compute# nova-gpu list"
+        for reason, before, after in (
+            ("line 8: 'nova-gpu list' is no command", command, "nova-gpu list"),
+            ("line 8: '$ nova-gpu list' is no command", command, "$ nova-gpu list"),
+            ("line 8: the prompt root@other# is none of", command, "root@other# nova-gpu list"),
+            ("line 8: a prompt without a command", command, "root@compute#"),
+            ("line 11: the command ends with a backslash", "       b\n", ""),
+            ("line 16: nothing is indented", "   demo@controller$ openstack gpu usage\n", ""),
+            ("line 6: a block that nobody runs", ":: console", ":: bash"),
+            ("line 6: a block that nobody runs", ":: console", "::"),
+            ("line 4: a block that nobody runs", "Something is said.", "Something is said::"),
+        ):
+            self.assertMalformed(reason, before, after)
+
+    def test_no_block(self) -> None:
+        error = self.assertRaises(page.Malformed, page.parse, "Title\n=====\n", _PROMPTS)
+        self.assertIn("no `code-block:: console`", str(error))
+
+    def test_no_page(self) -> None:
+        path = pathlib.Path("/nonexistent/first-boot.rst")
+        error = self.assertRaises(steps.Failed, guide.blocks_of, path)
+        self.assertIn(str(path), str(error))
+
+
+class DifferenceTest(testtools.TestCase):
+    _PRINTED = (
+        "+------+------+\n| Name | GPUs |\n+------+------+\n| pair |    2 |\n+------+------+\n"
+    )
+
+    def test_same(self) -> None:
+        for expected in (
+            (),
+            tuple(self._PRINTED.splitlines()),
+            # Wider columns, for longer names.
+            ("+---+---+", "| Name    | GPUs |", "+----+--+", "| pair | 2 |", "+--+--+"),
+            ("...", "| pair | ... |", "..."),
+            ("...", "| pa... | 2 |", "+------+------+"),
+            ("...",),
+        ):
+            self.assertIsNone(page.difference(expected, self._PRINTED), expected)
+
+    def test_other(self) -> None:
+        for line, expected in (
+            ("| pair | 3 |", ("...", "| pair | 3 |", "...")),
+            ("| Name | GPUs |", ("| Name | GPUs |", "...")),
+            # The right lines, in another order.
+            ("| Name | GPUs |", ("...", "| pair | 2 |", "...", "| Name | GPUs |", "...")),
+            # A part of a line is not the line.
+            ("| pair", ("...", "| pair", "...")),
+            # Dots are no way to leave lines out of the midst of another.
+            ("| Name ... 2 |", ("...", "| Name ... 2 |", "...")),
+        ):
+            found = page.difference(expected, self._PRINTED)
+            self.assertIn(f"lacks the line `{line}`", found or "", expected)
+
+    def test_more(self) -> None:
+        found = page.difference(("...", "| pair | 2 |"), self._PRINTED)
+        self.assertIn("goes on after `| pair | 2 |`", found or "")
+
+    def test_nothing_printed(self) -> None:
+        self.assertIn("lacks the line `a`", page.difference(("a",), "") or "")
+
+
+class FirstBootTest(testtools.TestCase):
+    """The page itself."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.text = guide.PAGE.read_text()
+        self.commands = [
+            command for block in guide.blocks_of(guide.PAGE) for command in block.commands
+        ]
+        self.lab = settings.Lab(pathlib.Path("/srv/lab"), settings.Ports(), "secret")
+
+    def test_from_the_installation_to_the_boot(self) -> None:
+        texts = [command.text for command in self.commands]
+        steps_taken = (
+            "pip install .",
+            "nova-gpu list",
+            "cat etc/nova/nova-compute.conf.sample",
+            "nova-gpu-status upgrade check",
+            "systemctl restart nova-compute",
+            "openstack resource provider list",
+            "openstack flavor create",
+            "openstack server create",
+            "openstack gpu usage",
+        )
+        places = [
+            next((n for n, text in enumerate(texts) if step in text), None) for step in steps_taken
+        ]
+        self.assertNotIn(None, places)
+        self.assertEqual(places, sorted(place for place in places if place is not None))
+        for words in ("gpus='= 2'", "gpu_arch='s== fermi'", "hypervisor='s== LXC'"):
+            self.assertIn(words, " ".join(texts))
+
+    def test_options_are_the_samples(self) -> None:
+        """What is shown is the file that is added, and no option stands on the page itself."""
+        shown = re.findall(r"^\.\. literalinclude:: (\S+)", self.text, re.MULTILINE)
+        files = [(guide.PAGE.parent / each).resolve() for each in shown]
+        added = re.findall(r"cat (\S+) >> /etc/nova/nova\.conf", self.text)
+        self.assertEqual([ROOT / each for each in added], files)
+        samples = ["nova-compute.conf.sample", "nova-scheduler.conf.sample"]
+        self.assertEqual([ROOT / "etc/nova" / each for each in samples], files)
+        options = {
+            line.partition("=")[0].strip("# ")
+            for file in files
+            for line in file.read_text().splitlines()
+            if re.match(r"#?\w+ = ", line)
+        }
+        self.assertIn("compute_driver", options)
+        lines = re.findall(r"^\s*(\w+)\s*=\s", self.text, re.MULTILINE)
+        self.assertEqual([], [name for name in lines if name in options])
+
+    def test_every_place_is_on_the_page(self) -> None:
+        """Else the table says that more is other than on the page than there is."""
+        table = guide.places(self.lab)
+        for place in table:
+            used = [
+                command.prompt
+                for command in self.commands
+                for text in (command.text, *command.output)
+                if command.prompt in place.prompts and place.page in text
+            ]
+            self.assertNotEqual([], used, place)
+
+    def test_nothing_is_the_hosts_own(self) -> None:
+        """No path of the page's is left that the lab would read or write on the machine."""
+        table = guide.places(self.lab)
+        for command in self.commands:
+            done = guide.translated(command.text, command.prompt, table)
+            for own in ("/opt/", "/etc/nova"):
+                self.assertNotIn(own, done.replace("/srv/lab/etc/nova", ""))
+
+    def test_each_host_has_its_configuration(self) -> None:
+        table = guide.places(self.lab)
+        for prompt, own, others in (
+            (guide.COMPUTE, "nova-compute.conf", "nova-controller.conf"),
+            (guide.CONTROLLER, "nova-controller.conf", "nova-compute.conf"),
+        ):
+            for text in ("cat a >> /etc/nova/nova.conf", "/opt/nova/bin/nova-gpu-status upgrade"):
+                done = guide.translated(text, prompt, table)
+                self.assertIn(f"/srv/lab/etc/nova/{own}", done)
+                self.assertNotIn(others, done)
+        pip = guide.translated("/opt/nova/bin/pip install .", guide.COMPUTE, table)
+        self.assertEqual("/srv/lab/venv/bin/pip install .", pip)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page of the documentation as a list of commands, each with what the page says it prints.
+
+Its blocks are those of the directive ``code-block:: console``. A line that begins with a prompt
+(``root@compute# nova-gpu list``) is a command; one that ends with a backslash goes on in the next.
+The lines below it are all that it prints, with three dots for what differs from cloud to cloud, or
+nothing where that is of no interest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+
+DOTS = "..."
+_DIRECTIVE = re.compile(r"\s*\.\. (?:code-block|code|sourcecode|prompt)::\s*(\S*)")
+_PROMPT = re.compile(r"([\w-]+@[\w-]+[#$])(?: (.*))?")
+
+
+class Malformed(ValueError):
+    """A block is none that could be run; the text says where and why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """``line`` counts from 1; ``text`` is as it stands on the page, several lines included."""
+
+    line: int
+    prompt: str
+    text: str
+    output: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    number: int
+    line: int
+    commands: tuple[Command, ...]
+
+
+def read(path: pathlib.Path, prompts: Collection[str]) -> list[Block]:
+    """:raises Malformed: where a block cannot be run, or the page has none"""
+    try:
+        return parse(path.read_text(), prompts)
+    except Malformed as error:
+        raise Malformed(f"{path.name}: {error}") from error
+
+
+def parse(text: str, prompts: Collection[str]) -> list[Block]:
+    """The blocks of a page in their order. :raises Malformed: as for :func:`read`"""
+    lines = text.splitlines()
+    found: list[Block] = []
+    for number, line in enumerate(lines, 1):
+        directive = _DIRECTIVE.match(line)
+        if directive and directive[1] == "console":
+            commands = _commands(_content(lines, number), prompts)
+            found.append(Block(len(found) + 1, number, tuple(commands)))
+        elif directive or (line.endswith("::") and not line.lstrip().startswith("..")):
+            raise Malformed(
+                f"line {number}: a block that nobody runs; make it `code-block:: console`, or a "
+                "literalinclude of the file it shows"
+            )
+    if not found:
+        raise Malformed("no `code-block:: console` in it")
+    return found
+
+
+def _content(lines: Sequence[str], directive: int) -> list[tuple[int, str]]:
+    """(line number, text) of what is indented below the directive in line *directive*"""
+    indented = []
+    for line in lines[directive:]:
+        if line and not line[0].isspace():
+            break
+        indented.append(line)
+    texts = textwrap.dedent("\n".join(indented)).splitlines()
+    content = [(number, text) for number, text in enumerate(texts, directive + 1) if text.strip()]
+    if not content:
+        raise Malformed(f"line {directive}: nothing is indented below this directive")
+    return content
+
+
+def _commands(content: Sequence[tuple[int, str]], prompts: Collection[str]) -> Iterator[Command]:
+    rest = list(content)
+    while rest:
+        number, text = rest.pop(0)
+        match = _PROMPT.fullmatch(text)
+        if match is None:
+            raise Malformed(
+                f"line {number}: {text!r} is no command: it begins with none of the prompts "
+                + ", ".join(sorted(prompts))
+            )
+        prompt, command = match[1], match[2] or ""
+        if prompt not in prompts:
+            raise Malformed(
+                f"line {number}: the prompt {prompt} is none of {', '.join(sorted(prompts))}"
+            )
+        while command.endswith("\\"):
+            if not rest or _PROMPT.fullmatch(rest[0][1]):
+                raise Malformed(f"line {number}: the command ends with a backslash")
+            command += "\n" + rest.pop(0)[1]
+        if not command.strip():
+            raise Malformed(f"line {number}: a prompt without a command")
+        output = []
+        while rest and not _PROMPT.fullmatch(rest[0][1]):
+            output.append(rest.pop(0)[1])
+        yield Command(number, prompt, command, tuple(output))
+
+
+def difference(expected: Sequence[str], printed: str) -> str | None:
+    """What of the page's lines is not what was printed, in words; ``None`` where all is. Widths of
+    columns do not count, and empty lines neither.
+    """
+    if not expected:
+        return None
+    text = "".join(f"{_plain(line)}\n" for line in printed.splitlines() if line.strip())
+    pattern = ""
+    for line in expected:
+        pattern += _pattern(line)
+        if not re.match(pattern, text):
+            return f"its output lacks the line `{line.strip()}`, or has others before it"
+    if not re.fullmatch(pattern, text):
+        return f"its output goes on after `{expected[-1].strip()}`, with which the page ends it"
+    return None
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"-{2,}", "--", " ".join(line.split()))
+
+
+def _pattern(line: str) -> str:
+    if line.strip() == DOTS:
+        return r"(?:.*\n)*?"
+    return ".*".join(re.escape(part) for part in _plain(line).split(DOTS)) + r"\n"
