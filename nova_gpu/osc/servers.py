@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -31,9 +32,18 @@ class ShowOne(command.ShowOne):
 
 
 def find(connection: Any, name_or_id: str) -> Any:
-    """:raises CommandError: where there is none of that name, or several"""
+    """Of the project of whoever asks; by its name an administrator finds it in any other as well.
+
+    :raises CommandError: where there is none of that name, or several
+    """
     with rest.clean_refusals("Nova"):
-        found = connection.compute.find_server(name_or_id, ignore_missing=False)
+        look_up = connection.compute.find_server
+        found = look_up(name_or_id)
+        if found is None:
+            with contextlib.suppress(sdk_exc.ForbiddenException):
+                found = look_up(name_or_id, all_projects=True)
+        if found is None:
+            raise sdk_exc.NotFoundException(f"No Server found for {name_or_id}")
         return connection.compute.get_server(found.id)
 
 

@@ -74,6 +74,17 @@ class HostsTest(ShownTestBase):
         self.assertEqual(shown["asked_for"], own["asked_for"])
         self.assertNotIn("cards", own)
         self.assertIn("Nova: No Server", self.refusal(server.ShowServer, "nobody"))
+        self._test_show_anothers(two)
+
+    def _test_show_anothers(self, two: base.Server) -> None:
+        instance = self.instance(two)
+        project, instance.project_id = instance.project_id, "another"
+        instance.save()
+        self.assertEqual(two["id"], self.fields(server.ShowServer, "pair")["id"])
+        refused = self.refusal(server.ShowServer, "pair", admin=False)
+        self.assertIn("Nova: No Server found for pair", refused)
+        instance.project_id = project
+        instance.save()
 
     def _test_usage(self, two: base.Server, one: base.Server) -> None:
         self._migrate_server(two)
