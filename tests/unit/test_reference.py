@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from nova_gpu.api import extra_specs
 from nova_gpu.cmd import arguments, metrics, status
 from nova_gpu.core import events, mistakes, names
+from tools.novalab import guide
+from tools.novalab.page import DOTS
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOC = ROOT / "doc/source"
@@ -36,6 +38,17 @@ def commands(parser: argparse.ArgumentParser) -> Iterable[str]:
     for each in nested:
         for name, below in each.choices.items():
             yield from (f"{name} {rest}".strip() for rest in commands(below))
+
+
+def openstack_commands() -> set[str]:
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    return {each.replace("_", " ") for each in points["openstack.gpu.v1"]}
+
+
+def nova_gpu_commands() -> list[str]:
+    parser = argparse.ArgumentParser()
+    arguments.add_commands(parser.add_subparsers())
+    return list(commands(parser))
 
 
 class ReferenceTest(unittest.TestCase):
@@ -85,17 +98,28 @@ class ReferenceTest(unittest.TestCase):
 
     def test_openstack_commands(self) -> None:
         page = read("reference/openstack-commands")
-        points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-        there = {each.replace("_", " ") for each in points["openstack.gpu.v1"]}
+        there = openstack_commands()
         shown = re.findall(r"``(gpu(?: [a-z]+)+)", page)
         self.assertEqual(there, set(shown) & there)
         self.assertEqual(set(), {each for each in shown if not each.startswith(tuple(there))})
 
     def test_nova_gpu_commands(self) -> None:
         page = read("reference/nova-gpu")
-        parser = argparse.ArgumentParser()
-        arguments.add_commands(parser.add_subparsers())
-        found = list(commands(parser))
+        found = nova_gpu_commands()
         self.assertGreater(len(found), 8)
         for each in found:
             self.assertRegex(page, rf"``{each}[ `]")
+
+    def test_each_command_has_an_example_that_is_run(self) -> None:
+        """By ``tools/lab guide``; one whose output nobody looks at is none."""
+        shown = {
+            command.text.replace("/opt/nova/bin/", ""): command.output
+            for path in guide.PAGES
+            for block in guide.blocks_of(path)
+            for command in block.commands
+        }
+        wanted = [f"openstack {each}" for each in sorted(openstack_commands())]
+        wanted += [f"nova-gpu {each}" for each in nova_gpu_commands()]
+        for each in ("nova-gpu-status upgrade check", *wanted):
+            outputs = [shown[text] for text in shown if f"{text} ".startswith(f"{each} ")]
+            self.assertTrue(any({*each} - {DOTS} for each in outputs), each)

@@ -36,7 +36,7 @@ in it are used again. Outside of it: Debian's packages, which stay, and user nov
 up. Nothing listens but on 127.0.0.1.
 
     tools/lab demo                     all there is to see, and everything taken down again
-    tools/lab guide                    the documentation's way to a first GPU, tried word by word
+    tools/lab guide                    the documentation's commands, tried word by word
     tools/lab up                       a cloud to play with
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
     tools/lab down                     nothing is left but the folder
@@ -117,7 +117,8 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _guide(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     # Before anything is started: a page that cannot be followed needs no cloud to be told so.
-    guide.blocks_of(guide.PAGE)
+    for page in guide.PAGES:
+        guide.blocks_of(page)
     lab = _lab(arguments)
     if cloud.found(lab):
         raise steps.Failed("the guide begins in a cloud without nova-gpu: `tools/lab down` first")
@@ -133,7 +134,7 @@ def _guide(arguments: argparse.Namespace) -> int:
             left = _down(arguments)
     if not arguments.keep and left:
         return left
-    steps.say(f"\nAll as the page says, {time.monotonic() - began:.0f} s in all.")
+    steps.say(f"\nAll as the pages say, {time.monotonic() - began:.0f} s in all.")
     return 0
 
 
@@ -195,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
 
     shows = verb("demo", _demo, "bring the cloud up, show what it does, take it down")
     shows.add_argument("--keep", action="store_true", help="leave the cloud up")
-    text = "go through the documentation's page for a first GPU boot, in a cloud without nova-gpu"
+    text = "run the commands of the documentation, from a cloud without nova-gpu on"
     guides = verb("guide", _guide, text)
     guides.add_argument("--keep", action="store_true", help="leave the cloud up")
     # What the page shows is the pretended host's.

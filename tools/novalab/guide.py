@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from tools.novalab import catalog, cloud, page, process, rest, services, settings, steps
 
 PAGE = settings.ROOT / "doc/source/install/first-boot.rst"
+PAGES = (PAGE, settings.ROOT / "doc/source/reference/examples.rst")
 COMPUTE, CONTROLLER = "root@compute#", "root@controller#"
 # Whose credentials the clients have, by prompt.
 _CLIENTS = {"admin@controller$": settings.ADMIN, "demo@controller$": settings.MEMBER}
@@ -65,28 +66,28 @@ def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
     return re.sub(pattern, lambda match: by_page[match[0]], text)
 
 
-def run(lab: settings.Lab, path: pathlib.Path = PAGE) -> None:
+def run(lab: settings.Lab) -> None:
     """In a cloud that :func:`tools.novalab.cloud.up` has made without nova-gpu.
 
     :raises steps.Failed: naming the block whose command fails or prints something else
     """
-    blocks = blocks_of(path)
+    pages = {path: blocks_of(path) for path in PAGES}
     _check_is_without(lab)
     table = places(lab)
-    steps.say("\nThe lab's places for those of the page\n")
+    steps.say("\nThe lab's places for those of the pages\n")
     for place in table:
-        where = "" if place.prompts == PROMPTS else f"{', '.join(place.prompts)} "
-        steps.say(f"  {where}{place.page.strip()}\n      {place.lab.strip()}")
+        where = "" if place.prompts == PROMPTS else f"  ({', '.join(place.prompts)})"
+        steps.say(f"  {place.page:26} {place.lab}{where}")
     checkout = _checkout(lab)
-    for block in blocks:
-        steps.say(f"\nBlock {block.number} of {len(blocks)}, {path.name} line {block.line}\n")
-        for command in block.commands:
-            reason = _executed(lab, command, table, checkout)
-            if reason:
-                raise steps.Failed(
-                    f"block {block.number} ({path.name} line {command.line}), "
-                    f"`{command.text}`: {reason}"
-                )
+    for path, blocks in pages.items():
+        for block in blocks:
+            steps.say(f"\nBlock {block.number} of {len(blocks)}, {path.name} line {block.line}\n")
+            for command in block.commands:
+                if reason := _executed(lab, command, table, checkout):
+                    raise steps.Failed(
+                        f"block {block.number} ({path.name} line {command.line}), "
+                        f"`{command.text}`: {reason}"
+                    )
 
 
 def blocks_of(path: pathlib.Path) -> list[page.Block]:
