@@ -48,7 +48,8 @@ class CheckFlavor(command.Lister):
             if parsed_args.flavors or found or asks_for:
                 rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(found)))
             self._found_mistakes |= bool(found)
-        return _COLUMNS, rows
+        # Nova lists flavors by their ids, which are drawn by lot.
+        return _COLUMNS, rows if parsed_args.flavors else sorted(rows, key=lambda row: row[0])
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         return super().run(parsed_args) or int(self._found_mistakes)

@@ -210,6 +210,8 @@ class ReasonsTest(ShownTestBase):
                 self, flavor_check.CheckFlavor, "-f", "json", admin=admin
             )
             self.assertEqual(1, status)
+            listed = [each["Flavor"] for each in json.loads(printed)]
+            self.assertEqual(sorted(listed), listed)
             with_mistakes = [each for each in json.loads(printed) if each["Mistakes"]]
             self.assertEqual(
                 [
