@@ -25,7 +25,8 @@ from tests.crash import place
 from tests.lxc import outside
 
 _SKIPPED = 77
-OPERATIONS = "NOVA_GPU_OPERATIONS"  # as tests/functional/test_concurrency.py reads it
+# As tests/functional/test_concurrency.py reads them
+OPERATIONS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_SEED"
 
 
 def main() -> int:
@@ -42,7 +43,7 @@ def main() -> int:
     parser.add_argument("--operations", type=int, help="operations at once, in place of deaths")
     arguments = parser.parse_args()
     if arguments.operations:
-        return _operate(arguments.operations)
+        return _operate(arguments.operations, arguments.seed)
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
         return _SKIPPED
@@ -53,8 +54,8 @@ def main() -> int:
     return outside.run("tests.crash.inside")
 
 
-def _operate(number: int) -> int:
-    more = {OPERATIONS: str(number), "OS_TEST_TIMEOUT": "0"}
+def _operate(number: int, seed: int) -> int:
+    more = {OPERATIONS: str(number), SEED: str(seed), "OS_TEST_TIMEOUT": "0"}
     argv = [sys.executable, "-W", "ignore", "-m", "unittest", "tests.functional.test_concurrency"]
     done = subprocess.run(argv, env={**os.environ, **more}, stdout=subprocess.DEVNULL)
     return done.returncode

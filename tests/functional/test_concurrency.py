@@ -2,7 +2,7 @@
 """Many at once create and delete instances; the truths about the GPUs agree after each round.
 
 On native threads with Nova 2026.2, on eventlet with those before it. How many operations it are is
-in the environment; ``tools/crashtest --operations 10000`` is the long run.
+in the environment, and so is the seed; ``tools/crashtest --operations 10000`` is the long run.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.crash import truths
 from tests.functional import base
 
 OPERATIONS = "NOVA_GPU_OPERATIONS"
+SEED = "NOVA_GPU_SEED"
 _AT_ONCE = 8
 _ROUND = 24
 _SETTLED_S = 120.0
@@ -39,7 +40,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
         self._flavors = {gpus: self.gpu_flavor(gpus) for gpus in (1, 2, 4)}
 
     def test_create_and_delete(self) -> None:
-        chance = random.Random(0)
+        chance = random.Random(int(os.environ.get(SEED, "0")))
         started = time.monotonic()
         done, active = 0, 0
         wanted = int(os.environ.get(OPERATIONS, "24"))
