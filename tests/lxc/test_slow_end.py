@@ -11,8 +11,7 @@ import contextlib
 import pathlib
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 from nova_gpu.virt import container_end
@@ -54,8 +53,8 @@ class SlowEndTest(base.LXCTestCase):
         self.assertEqual(0, self.usage())
 
     @contextlib.contextmanager
-    def _frozen(self) -> Iterator[Any]:
-        """The guest's process 1, in a group of its own below the guest's."""
+    def _frozen(self) -> Iterator[Callable[[], None]]:
+        """The guest's process 1, in a group of its own below the guest's; yields what thaws it."""
         init = guest.init_pid(self._lv, self.domain(self._server))
         lines = pathlib.Path(f"/proc/{init}/cgroup").read_text().splitlines()
         (path,) = (line.split(":", 2)[2] for line in lines if ":freezer:" in line)
