@@ -53,7 +53,7 @@ def free(
 ) -> dict[GroupKey, int]:
     """How many more vGPUs there can be of each group of *parts*, whatever its cards' health.
 
-    :param gpus: the host's, among them those of *parts*
+    :param gpus: those of *parts*
     :param taken: the slots, and the functions, that anybody has
     :param made: those of the slots at which something is
     """
@@ -67,11 +67,7 @@ def free(
     }
     # Of a plain function its driver does not tell that it is somebody's.
     pending = {each for each in slots if each.parent in plain or each not in made}
-    cards = {
-        gpu.address: SharedCard(gpu, parts[gpu.address]).without(whole)
-        for gpu in gpus
-        if gpu.address in parts
-    }
+    cards = {gpu.address: SharedCard(gpu, parts[gpu.address]).without(whole) for gpu in gpus}
     return {
         key: sum(c.room(group.facts.id, slots, pending).free for c in group.cards.values())
         for key, group in vgpu_group.groups(cards).items()
