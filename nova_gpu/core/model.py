@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nova_gpu.core import exception
+from nova_gpu.core.mig import MIGInstance
 
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 
@@ -89,7 +90,8 @@ class GPU:
     """One whole card, as the host sees it at the last look.
 
     ``pci_root`` is the root bus it hangs on (``pci0000:80``), ``pcie_switch`` the upstream port of
-    the switch it is behind, ``None`` of one that has a root port of its own.
+    the switch it is behind, ``None`` of one that has a root port of its own. ``mig`` are the MIG
+    instances that NVML tells of, ``None`` where it does not say that the card is in MIG mode.
     """
 
     address: PciAddress
@@ -103,6 +105,7 @@ class GPU:
     companions: tuple[PciAddress, ...] = ()
     links: tuple[Link, ...] = ()
     uuid: str | None = None
+    mig: tuple[MIGInstance, ...] | None = None
 
 
 class GroupKey(NamedTuple):

@@ -221,7 +221,7 @@ def _complete(
     if product.architecture is None:
         _report_unknown(key)
     links = facts.links or xgmi_links.get(card.address, ())
-    return dataclasses.replace(card, product=product, links=links, uuid=facts.uuid)
+    return dataclasses.replace(card, product=product, links=links, uuid=facts.uuid, mig=facts.mig)
 
 
 # The periodic task looks every minute; each of these is said once.

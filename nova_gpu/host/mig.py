@@ -12,6 +12,9 @@ import pathlib
 import re
 from collections.abc import Iterable
 
+from nova_gpu.core.mig import of_slot
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import small_files
 from nova_gpu.host.roots import Roots
 
@@ -50,12 +53,39 @@ class Instance:
         return f"{self.gpu_instance}/{self.compute_instance}"
 
 
+def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
+    """N of /dev/nvidiaN. It is not the index that NVIDIA's tools count by."""
+    return field(roots.proc / f"driver/nvidia/gpus/{address}/information", "Device Minor")
+
+
+def is_divided(gpu_minor: int, roots: Roots) -> bool:
+    """Whether the driver has a GPU instance of the card, whatever can be read of it"""
+    return any(_folder(gpu_minor, roots).glob("gi*"))
+
+
+def is_slot_there(slot: Slot, roots: Roots) -> bool:
+    """The same of the instance at *slot*; :raises OSError: where the driver does not tell"""
+    minor = gpu_minor(slot.parent, roots)
+    if minor is None:
+        return False
+    gpu_instance, compute_instance = of_slot(slot.number)
+    try:
+        (_folder(minor, roots) / f"gi{gpu_instance}/ci{compute_instance}").lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _folder(gpu_minor: int, roots: Roots) -> pathlib.Path:
+    return roots.proc / f"driver/nvidia/capabilities/gpu{gpu_minor}/mig"
+
+
 def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
     """Those of the MIG instances of the card that is /dev/nvidia*gpu_minor*, sorted by path.
 
     A file that cannot be read leads to nothing, and is left out.
     """
-    folder = roots.proc / f"driver/nvidia/capabilities/gpu{gpu_minor}/mig"
+    folder = _folder(gpu_minor, roots)
     found = []
     for path in sorted((*folder.glob("gi*/access"), *folder.glob("gi*/ci*/access"))):
         match = _ACCESS.fullmatch(str(path.relative_to(folder)))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.health import NvmlHealth
+from nova_gpu.core.mig import MIGInstance
 from nova_gpu.host import child, products
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ _PEER_IS_SWITCH = 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlFacts:
-    """One card; ``None`` is what the library would not tell. ``minor`` is the N of /dev/nvidiaN."""
+    """One card; ``None`` is what the library would not tell. ``minor`` is the N of /dev/nvidiaN,
+    ``mig`` are the instances of a card that is in MIG mode."""
 
     name: str | None = None
     architecture: str | None = None
@@ -59,6 +61,7 @@ class NvmlFacts:
     uuid: str | None = None
     links: tuple[model.Link, ...] = ()
     minor: int | None = None
+    mig: tuple[MIGInstance, ...] | None = None
 
 
 def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
@@ -184,6 +187,20 @@ def _facts(
         uuid=card["uuid"],
         links=_links(address, bricks),
         minor=card["minor"],
+        mig=None if card["mig"] is None else tuple(sorted(map(_instance, card["mig"]))),
+    )
+
+
+def _instance(told: Mapping[str, Any]) -> MIGInstance:
+    """The profile is what stands behind the card's name: ``NVIDIA H200 MIG 1g.18gb``"""
+    _, _, profile = (told["name"] or "").rpartition(" MIG ")
+    return MIGInstance(
+        gpu_instance=int(told["gpu_instance"]),
+        compute_instance=int(told["compute_instance"]),
+        profile=profile if told["name"] != profile else None,
+        memory_mib=told["memory_mib"],
+        slices=told["slices"],
+        uuid=told["uuid"],
     )
 
 

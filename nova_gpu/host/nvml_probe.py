@@ -7,11 +7,17 @@ so that it starts fast::
 
     {"gpus": [{"address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
                "memory": 150754820096, "compute_capability": [9, 0], "uuid": "GPU-...",
-               "minor": 0, "nvlinks": [["00000000:05:00.0", 2], ...]}, ...]}
+               "minor": 0, "nvlinks": [["00000000:05:00.0", 2], ...], "mig": null}, ...]}
     {"error": "why there are none"}
 
 ``architecture`` and the second of each NVLink (the kind of device at its other end) are NVML's own
-numbers. What the library does not know of a card is null. With addresses for arguments it says how
+numbers. What the library does not know of a card is null. Of one that is in MIG mode ``mig`` are
+its instances::
+
+    [{"gpu_instance": 9, "compute_instance": 0, "name": "NVIDIA H200 MIG 1g.18gb",
+      "uuid": "MIG-...", "memory_mib": 16384, "slices": 1}, ...]
+
+With addresses for arguments it says how
 those cards are instead; a card that the library does not have is left out::
 
     {"cards": [{"address": "0000:19:00.0", "lost": false, "uncorrected": 0, "uncorrected_ever": 3,
@@ -78,9 +84,39 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
                 "uuid": text(ask("nvmlDeviceGetUUID", handle)),
                 "minor": ask("nvmlDeviceGetMinorNumber", handle),
                 "nvlinks": nvlinks(handle),
+                "mig": _mig(nvml, handle),
             }
         )
     return gpus
+
+
+def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
+    ask = _asking(nvml)
+    mode = ask("nvmlDeviceGetMigMode", card)
+    if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    found = []
+    for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
+        # There may be some behind one that there is not.
+        instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
+        ids = [
+            ask(f"nvmlDeviceGet{kind}InstanceId", instance) if instance is not None else None
+            for kind in ("Gpu", "Compute")
+        ]
+        if None in ids:
+            continue
+        attributes = ask("nvmlDeviceGetAttributes", instance)
+        found.append(
+            {
+                "gpu_instance": ids[0],
+                "compute_instance": ids[1],
+                "name": text(ask("nvmlDeviceGetName", instance)),
+                "uuid": text(ask("nvmlDeviceGetUUID", instance)),
+                "memory_mib": attributes and attributes.memorySizeMB,
+                "slices": attributes and attributes.computeInstanceSliceCount,
+            }
+        )
+    return found
 
 
 def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:

@@ -105,9 +105,11 @@ def _gpu(address: PciAddress, roots: Roots) -> _Entry:
     device = vfio.device(address, roots)
     entry = {**_identity(address, roots), **_place(address, roots)}
     information = roots.proc / f"driver/nvidia/gpus/{address}/information"
-    minor = mig.field(information, "Device Minor")
+    minor = mig.gpu_minor(address, roots)
     if minor is not None:
         entry["minor"] = minor
+        if layout := mig.instances(mig.capabilities(minor, roots)):
+            entry["mig"] = [[each.gpu_instance, each.compute_instance] for each in layout]
     if model := _model(information):
         entry["model"] = model
     if sysfs.decimal(device, "boot_vga"):

@@ -44,6 +44,17 @@ class RecordTest(base.HostTestCase):
                 self.assertEqual(gpus, self.found(again))
                 self.assertEqual(recorded, recording.record(gpus, again.roots))
 
+    def test_mig_instances(self) -> None:
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:21:00.0", "10de", "2335", mig=[(9, 0), (1, 0)])
+        host.add_gpu("0000:22:00.0", "10de", "2335")
+        recorded = recording.record(self.found(host), host.roots)
+        self.assertEqual([[[1, 0], [9, 0]], None], [each.get("mig") for each in recorded["gpus"]])
+        path = self.folder() / "recorded.yaml"
+        path.write_text(yaml.safe_dump(recorded))
+        again = hosts.build(path, self.folder())
+        self.assertEqual(recorded, recording.record(self.found(again), again.roots))
+
     def test_what_is_around_a_card(self) -> None:
         host = hosts.Host(self.root)
         host.add_bridge("0000:00:01.0")

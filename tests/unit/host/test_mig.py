@@ -7,13 +7,15 @@ import pathlib
 import fixtures
 from oslotest import base
 
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import mig
 from tests.fixtures import hosts, nvidia
 
 CARD = "0000:18:00.0"
 
 
-class TestInstances(base.BaseTestCase):
+class MIGTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
@@ -21,6 +23,8 @@ class TestInstances(base.BaseTestCase):
         self.host.add_gpu(CARD, "10de", "2335", minor=3, mig=layout)
         self.mig = self.host.roots.proc / "driver/nvidia/capabilities/gpu3/mig"
 
+
+class TestInstances(MIGTestCase):
     def instances(self, gpu_minor: int = 3) -> tuple[mig.Instance, ...]:
         return mig.instances(mig.capabilities(gpu_minor, self.host.roots))
 
@@ -51,3 +55,26 @@ class TestInstances(base.BaseTestCase):
 def _parts(index: str) -> tuple[int, int]:
     gpu_instance, _, compute_instance = index.partition("/")
     return int(gpu_instance), int(compute_instance)
+
+
+class TestSlots(MIGTestCase):
+    def test_which_card(self) -> None:
+        self.assertEqual(3, mig.gpu_minor(PciAddress.parse(CARD), self.host.roots))
+        self.assertIsNone(mig.gpu_minor(PciAddress.parse("0000:19:00.0"), self.host.roots))
+
+    def test_is_divided(self) -> None:
+        self.assertTrue(mig.is_divided(3, self.host.roots))
+        self.assertFalse(mig.is_divided(1, self.host.roots))
+        self.host.set_mig(CARD, [])
+        self.assertFalse(mig.is_divided(3, self.host.roots))
+        (self.mig / "gi2").mkdir(parents=True)  # of which nothing can be read
+        self.assertTrue(mig.is_divided(3, self.host.roots))
+
+    def test_is_slot_there(self) -> None:
+        for number, expected in ((201, True), (202, False), (300, False)):
+            slot = Slot.parse(f"{CARD}/1g.18gb/{number}")
+            self.assertIs(expected, mig.is_slot_there(slot, self.host.roots))
+        (self.mig / "gi2/ci1/access").write_text("?")
+        self.assertTrue(mig.is_slot_there(Slot.parse(f"{CARD}/1g.18gb/201"), self.host.roots))
+        elsewhere = Slot.parse("0000:19:00.0/1g.18gb/201")
+        self.assertFalse(mig.is_slot_there(elsewhere, self.host.roots))

@@ -11,6 +11,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import model
+from nova_gpu.core.mig import MIGInstance
 from nova_gpu.host import nvml
 
 # Four cards, the last of them lost. The first two are joined by two NVLinks, each to the third by
@@ -88,7 +89,7 @@ FIRST, SECOND, THIRD = map(
 )
 
 
-class TestQuery(base.BaseTestCase):
+class NvmlTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
@@ -99,6 +100,8 @@ class TestQuery(base.BaseTestCase):
     def library(self, source: str) -> None:
         (self.folder / "pynvml.py").write_text(textwrap.dedent(source))
 
+
+class TestQuery(NvmlTestCase):
     def assertNothing(self, *why: str, timeout_s: float = 60) -> None:
         self.assertEqual({}, nvml.query(timeout_s))
         for words in why:
@@ -204,3 +207,73 @@ class TestQuery(base.BaseTestCase):
                 return True
             time.sleep(0.1)
         return False
+
+
+# The second card is not in MIG mode; of the first the second device is none, and the last is one of
+# which the library does not tell what it is.
+DIVIDED = (
+    HEALTHY
+    + """
+    NVML_DEVICE_MIG_ENABLE = 1
+    MIG = {"a": (1, 0, "NVIDIA H200 MIG 3g.71gb"), "b": (9, 0, "NVIDIA H200 MIG 1c.1g.18gb+me"),
+           "c": (10, 0, "NVIDIA H200")}
+    of_card = nvmlDeviceGetName
+
+    def nvmlDeviceGetMigMode(handle):
+        if handle == 2:
+            raise NVMLError("Not Supported")
+        return [int(handle == 0), 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(handle):
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(handle, index):
+        if index == 1 or index > 3:
+            raise NVMLError("Not Found")
+        return "a bc"[index]
+
+    def nvmlDeviceGetGpuInstanceId(handle):
+        return MIG[handle][0]
+
+    def nvmlDeviceGetComputeInstanceId(handle):
+        return MIG[handle][1]
+
+    def nvmlDeviceGetName(handle):
+        return MIG[handle][2].encode() if handle in MIG else of_card(handle)
+
+    def nvmlDeviceGetAttributes(handle):
+        if handle == "c":
+            raise NVMLError("Insufficient Permissions")
+        return Struct(memorySizeMB=16384, computeInstanceSliceCount=1)
+"""
+)
+
+
+class TestMIG(NvmlTestCase):
+    def test_instances(self) -> None:
+        self.library(DIVIDED)
+        facts = nvml.query(60)
+        expected = (
+            MIGInstance(1, 0, "3g.71gb", 16384, 1, "GPU-a"),
+            MIGInstance(9, 0, "1c.1g.18gb+me", 16384, 1, "GPU-b"),
+            MIGInstance(10, 0, None, None, None, "GPU-c"),
+        )
+        self.assertEqual(expected, facts[FIRST].mig)
+        self.assertEqual((None, None), (facts[SECOND].mig, facts[THIRD].mig))
+        self.assertEqual("", self.log.output)
+
+    def test_one_that_goes_meanwhile(self) -> None:
+        gone = """
+    def nvmlDeviceGetComputeInstanceId(handle):
+        if handle == "b":
+            raise NVMLError("Not Found")
+        return 0
+"""
+        self.library(DIVIDED + gone)
+        self.assertEqual(["1/0", "10/0"], [each.index for each in nvml.query(60)[FIRST].mig or ()])
+
+    def test_a_card_in_mig_mode_without_any(self) -> None:
+        self.library(
+            DIVIDED + "\n    def nvmlDeviceGetMaxMigDeviceCount(handle):\n        return 0\n"
+        )
+        self.assertEqual((), nvml.query(60)[FIRST].mig)
