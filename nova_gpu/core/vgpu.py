@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
@@ -44,11 +44,13 @@ class VGPUType:
 
 class Kind(enum.Enum):
     """How a function's vGPUs come to be: as mediated devices of it, as the function itself once it
-    has a type, or as the function itself as it is, of FUNCTION_TYPE."""
+    has a type, as the function itself as it is, of FUNCTION_TYPE, or as MIG instances that the
+    operator has made of it."""
 
     MEDIATED = enum.auto()
     TYPED = enum.auto()
     PLAIN = enum.auto()
+    INSTANCE = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,12 +58,20 @@ class Parent:
     """A PCI function that vGPUs are made at: a card, or one of its virtual functions.
 
     ``available`` is how many more of each type its driver says it can make, ``made`` how many
-    there are, both by the type's id. At a plain one nothing is made.
+    there are, both by the type's id. At a plain one nothing is made. ``numbers`` are those of the
+    slots of MIG instances, by type: which there are, nobody but the operator changes.
     """
 
     kind: Kind
     available: Mapping[str, int]
     made: Mapping[str, int]
+    numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
+
+    def is_made(self, slot: Slot) -> bool:
+        """Whether something is at *slot*, of a function that is no parent of mediated devices"""
+        if self.kind is Kind.INSTANCE:
+            return slot.number in self.numbers.get(slot.type_id, ())
+        return slot.type_id in self.made
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,10 +83,16 @@ class DividedCard:
     parents: Mapping[PciAddress, Parent]
     unread: str | None = None
 
+    @property
+    def has_instances(self) -> bool:
+        """Whether the operator has divided it, into MIG instances"""
+        return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """Where one vGPU of a type is or can be: ``0000:3b:00.0/nvidia-35/0``, counted from 0."""
+    """Where one vGPU of a type is or can be: ``0000:3b:00.0/nvidia-35/0``, counted from 0. Of a MIG
+    instance the number is :func:`nova_gpu.core.mig.slot_number`."""
 
     parent: PciAddress
     type_id: str

@@ -30,6 +30,10 @@ class SharedCard:
         function = device.parent if isinstance(device, Slot) else device
         return function in self.card.parents
 
+    def lacks(self, slot: Slot) -> bool:
+        """Whether *slot* is that of a MIG instance which the card has no more"""
+        return self.card.has_instances and slot not in vgpu_room.instances(self.card, slot.type_id)
+
     def without(self, whole: Set[Device]) -> SharedCard:
         """The same where nothing more is made at those of its functions that are given *whole*, and
         nothing at all where the card itself is."""
@@ -37,7 +41,7 @@ class SharedCard:
         given = parents.keys() if self.gpu.address in whole else parents.keys() & whole
         if not given:
             return self
-        none = {each: dataclasses.replace(parents[each], available={}) for each in given}
+        none = {a: dataclasses.replace(parents[a], available={}, numbers={}) for a in given}
         card = dataclasses.replace(self.card, parents={**parents, **none})
         return dataclasses.replace(self, card=card)
 
@@ -55,6 +59,9 @@ class SharedCard:
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
         """All that there can be of the type while the card carries no more than *total*"""
+        if self.card.has_instances:
+            yield from vgpu_room.instances(self.card, type_id)
+            return
         for address, parent in self.card.parents.items():
             count = parent.available.get(type_id, 0) + parent.made.get(type_id, 0)
             for number in range(total if len(self.card.parents) == 1 else max(count, 1)):

@@ -3,7 +3,8 @@
 
 Types that share a card take from one another: what one has, the other has reserved. How much, the
 driver says for what is there. Of what is promised and not made yet nobody but us knows, so that
-until it is made its card is for that type alone.
+until it is made its card is for that type alone. MIG instances take nothing from one another: they
+are there, each of its type, and nobody's or somebody's.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ def room(
     :param pending: those of them at which no vGPU is yet
     """
     own = sum(slot.type_id == type_id for slot in taken)
+    if card.has_instances:
+        free = sum(slot not in taken for slot in instances(card, type_id))
+        return Room(max(carried(card, type_id) or 0, own + free), own, free)
     promised = [slot.type_id for slot in pending]
     free = 0
     if all(each == type_id for each in promised):
@@ -53,8 +57,24 @@ def free_slots(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
 ) -> tuple[Slot, ...]:
     """As many slots as :func:`room` has free, in their order, none of them *taken*."""
+    if card.has_instances:
+        return tuple(slot for slot in instances(card, type_id) if slot not in taken)
     count = room(card, type_id, taken, pending).free
     return tuple(itertools.islice(_open(card, type_id, taken, pending), count))
+
+
+def instances(card: DividedCard, type_id: str) -> list[Slot]:
+    """The slots of the card's MIG instances of the type, in their order"""
+    return sorted(
+        Slot(address, type_id, number)
+        for address, parent in card.parents.items()
+        for number in parent.numbers.get(type_id, ())
+    )
+
+
+def all_instances(card: DividedCard) -> list[Slot]:
+    """Those of all types"""
+    return [slot for type_id in sorted(card.types) for slot in instances(card, type_id)]
 
 
 def _open(

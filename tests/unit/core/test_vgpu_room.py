@@ -7,8 +7,9 @@ import unittest
 from collections.abc import Mapping
 
 from nova_gpu.core import vgpu_room
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.core.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu_group import SharedCard
 from nova_gpu.core.vgpu_room import Room
 
 CARD = PciAddress.parse("0000:3b:00.0")
@@ -253,3 +254,37 @@ class BruteForceTest(unittest.TestCase):
             if driver.can_make(place):
                 driver.made[place] = None
         return driver
+
+
+class InstancesTest(unittest.TestCase):
+    """They take nothing from one another, and none is made."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        types = {"1g": VGPUType("1g", per_card=3), "3g": VGPUType("3g", per_card=1)}
+        numbers = {"1g": (900, 1000, 1100), "3g": (100,)}
+        parent = Parent(Kind.INSTANCE, {}, {"1g": 3, "3g": 1}, numbers)
+        self.card = DividedCard(types, {CARD: parent})
+
+    def test_room(self) -> None:
+        taken = [slot("1g", 1000), slot("3g", 100)]
+        self.assertEqual(Room(3, 1, 2), vgpu_room.room(self.card, "1g", taken))
+        self.assertEqual(Room(3, 1, 2), vgpu_room.room(self.card, "1g", taken, taken))
+        self.assertEqual(Room(1, 1, 0), vgpu_room.room(self.card, "3g", taken))
+        self.assertEqual(Room(0, 0, 0), vgpu_room.room(self.card, "2g"))
+
+    def test_one_that_is_gone_is_still_somebodys(self) -> None:
+        self.assertEqual(Room(4, 1, 3), vgpu_room.room(self.card, "1g", [slot("1g", 1200)]))
+
+    def test_slots(self) -> None:
+        taken = [slot("1g", 1000)]
+        free = (slot("1g", 900), slot("1g", 1100))
+        self.assertEqual(free, vgpu_room.free_slots(self.card, "1g", taken))
+        every = [slot("1g", 900), slot("1g", 1000), slot("1g", 1100), slot("3g", 100)]
+        self.assertEqual(every, vgpu_room.all_instances(self.card))
+
+    def test_a_card_that_somebody_has_whole(self) -> None:
+        gpu = GPU(CARD, Product("10de", "2335"), class_code=0x030200)
+        left = SharedCard(gpu, self.card).without(frozenset({CARD}))
+        self.assertEqual(Room(3, 0, 0), left.room("1g", (), ()))
+        self.assertEqual((), left.free_slots("1g", (), ()))
