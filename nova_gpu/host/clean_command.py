@@ -9,7 +9,9 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.mig import of_slot
 from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import child, trust
 
 _OPTION = "clean_command"
@@ -61,8 +63,9 @@ def run(
     mode: DeliveryMode,
     timeout_s: float,
     root: pathlib.Path = pathlib.Path("/"),
+    slot: Slot | None = None,
 ) -> tuple[int, str]:
-    """How the command ended for *card*, and what it printed.
+    """How the command ended for *card*, or for its MIG instance at *slot*, and what it printed.
 
     It is told of the card in its environment, and nothing of a tenant's.
 
@@ -78,5 +81,7 @@ def run(
         names.CLEAN_MODE: str(mode),
         names.CLEAN_PRODUCT: card.product.key,
     }
+    if slot is not None:
+        environment[names.CLEAN_MIG_INSTANCE] = "/".join(map(str, of_slot(slot.number)))
     status, output = child.status_and_output(command, timeout_s, environment)
     return status, os.fsdecode(output)

@@ -18,6 +18,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import contents as values
 from nova_gpu.core import exception, model
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import cdi, libraries, mounts, nodes, trust
 from nova_gpu.host import roots as host_roots
 
@@ -36,24 +37,27 @@ def contents(
     roots: host_roots.Roots,
     library_root: pathlib.Path,
     owner_uid: int = 0,
+    slots: Sequence[Slot] = (),
 ) -> values.GuestContents:
-    """Nodes, mounts and environment for one container that is to have *gpus*.
+    """Nodes, mounts and environment for one container that is to have *gpus*, and the MIG instances
+    of other cards at *slots*.
 
     The folders it has to make are made below *library_root*. *owner_uid* is who must own the CDI
     specifications and the files they name: root.
 
-    :raises DeviceNodeMissing: a card without nodes, or one of its nodes is not there
+    :raises DeviceNodeMissing: a card or a MIG instance without nodes, or with one that is not there
     :raises DeviceUnavailable: a file that the card's CDI specification names is not there
     :raises GuestFilesUnavailable: the driver's files cannot be gathered below *library_root*
     """
-    given = set(_built_in_nodes(gpus, roots))
+    given = {*_built_in_nodes(gpus, roots), *_nodes_of_instances(slots, roots)}
     cards = frozenset(node for gpu in gpus for node in nodes.card_nodes(gpu, roots))
+    cards |= {node for slot in slots for node in nodes.instance_nodes(slot, roots)}
     wanted: dict[str, values.Mount] = {}
     env: dict[str, str] = {}
     links: dict[tuple[str, str], None] = {}
-    for gpu, device in _described(gpus, cards, roots, owner_uid):
+    for address, device in _described(gpus, slots, cards, roots, owner_uid):
         given |= {node.path for node in _kept(device, cards) if nodes.is_there(node.path, roots)}
-        wanted |= {mount.target: mount for mount in _mounts(gpu, device, owner_uid)}
+        wanted |= {mount.target: mount for mount in _mounts(address, device, owner_uid)}
         env |= dict(device.edits.env)
         links |= dict.fromkeys(device.edits.links)
     placed = mounts.place(wanted.values(), links, library_root)
@@ -75,34 +79,62 @@ def _built_in_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots) -> Itera
                 "of its own",
                 f"it must be bound to its vendor's driver (now: {gpu.driver or 'none'})",
             )
-        for node in (*own, *nodes.shared_nodes(gpu, roots)):
-            if nodes.is_there(node, roots):
-                yield node
-            elif nodes.is_required(node):
-                raise exception.DeviceNodeMissing(
-                    str(gpu.address),
-                    node,
-                    "restart nova-compute, which has it made, or make it with the vendor's tool "
-                    "(nvidia-modprobe, nvidia-smi)",
-                )
+        wanted = (*own, *nodes.shared_nodes(gpu, roots))
+        yield from _there(str(gpu.address), wanted, filter(nodes.is_required, wanted), roots)
+
+
+def _nodes_of_instances(slots: Iterable[Slot], roots: host_roots.Roots) -> Iterator[str]:
+    for slot in slots:
+        own = nodes.instance_nodes(slot, roots)
+        if not own:
+            raise exception.DeviceNodeMissing(
+                str(slot),
+                "of its own",
+                "the operator must have made the MIG instance as it was (nvidia-smi mig)",
+            )
+        wanted = nodes.guest_nodes(slot, roots)
+        yield from _there(str(slot), wanted, {*own, *filter(nodes.is_required, wanted)}, roots)
+
+
+def _there(
+    device: str, wanted: Iterable[str], required: Iterable[str], roots: host_roots.Roots
+) -> Iterator[str]:
+    needed = frozenset(required)
+    for node in wanted:
+        if nodes.is_there(node, roots):
+            yield node
+        elif node in needed:
+            raise exception.DeviceNodeMissing(
+                device,
+                node,
+                "restart nova-compute, which has it made, or make it with the vendor's tool "
+                "(nvidia-modprobe, nvidia-smi)",
+            )
 
 
 def _described(
     gpus: Sequence[model.GPU],
+    slots: Sequence[Slot],
     cards: frozenset[str],
     roots: host_roots.Roots,
     owner_uid: int,
-) -> Iterator[tuple[model.GPU, cdi.Device]]:
+) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
     """The cards that a usable CDI device describes, with it"""
-    devices: Mapping[str, cdi.Device] = cdi.devices(roots.cdi_spec_dirs, owner_uid) if gpus else {}
-    for gpu in gpus:
-        own = filter(nodes.is_required, nodes.own_nodes(gpu, roots))
-        device = cdi.describing(own, devices)
+    if not gpus and not slots:
+        return
+    devices: Mapping[str, cdi.Device] = cdi.devices(roots.cdi_spec_dirs, owner_uid)
+    found = [(gpu.address, cdi.describing(_marks(gpu, roots), devices)) for gpu in gpus]
+    for slot in slots:
+        # What describes the instance; else its card, for the driver's files, which are the same.
+        node, *caps = nodes.instance_nodes(slot, roots)
+        device = cdi.describing(caps[-1:], devices) or cdi.describing([node], devices)
+        found.append((slot.parent, device))
+    for address, device in found:
         if device is None:
             continue
         unfit = [node for node in _kept(device, cards) if not _is_expressible(node)]
         if not unfit:
-            yield gpu, device
+            yield address, device
             continue
         LOG.warning(
             "CDI device %(name)s of %(file)s is not used for GPU %(address)s, whose guests get its "
@@ -111,11 +143,16 @@ def _described(
             {
                 "name": device.name,
                 "file": device.file,
-                "address": gpu.address,
+                "address": address,
                 "host_path": unfit[0].host_path,
                 "path": unfit[0].path,
             },
         )
+
+
+def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
+    """The nodes of a card by which a CDI device is known to describe it"""
+    return filter(nodes.is_required, nodes.own_nodes(gpu, roots))
 
 
 def _kept(device: cdi.Device, cards: frozenset[str]) -> list[cdi.Node]:
@@ -138,14 +175,16 @@ def _is_expressible(node: cdi.Node) -> bool:
     )
 
 
-def _mounts(gpu: model.GPU, device: cdi.Device, owner_uid: int) -> Iterator[values.Mount]:
+def _mounts(
+    address: model.PciAddress, device: cdi.Device, owner_uid: int
+) -> Iterator[values.Mount]:
     """The device's mounts that are not refused, each from where its source really is"""
     for mount in device.edits.mounts:
         try:
             status = os.stat(mount.source)
         except OSError as error:
             raise exception.DeviceUnavailable(
-                str(gpu.address),
+                str(address),
                 f"{device.file} gives it {mount.source}: {error.strerror}",
                 "have the vendor's tool write that file anew, as after every driver upgrade",
             ) from error

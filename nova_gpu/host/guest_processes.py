@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a container that live on when it is gone, with its card's nodes open.
+"""Processes of a container that live on when it is gone, with the nodes of its card open, or of its
+MIG instance.
 
 The kernel ends all that are in a container's process namespace. What came into its other namespaces
 from outside, or was given an open node, is not in it; and one that a driver keeps ends late.
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nova_gpu.core import model
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import child, end_processes, open_devices, rebinder
 from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
@@ -76,14 +78,18 @@ def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
 
 
 def end(
-    card: model.GPU, means: Means, uids: Sequence[Range]
+    device: model.GPU | Slot, means: Means, uids: Sequence[Range]
 ) -> tuple[list[Process], list[Process]]:
-    """Ends those of a guest that have the card's own nodes open: which were there, and which do not
-    end. The host's own processes, such as nvidia-persistenced, are left alone. For root.
+    """Ends those of a guest that have the own nodes of a card open, or those of a MIG instance:
+    which were there, and which do not end. The host's own processes, such as nvidia-persistenced,
+    are left alone. For root.
 
     :raises Failed: where they cannot be looked for or ended
     """
-    devices = open_devices.numbers(card, means.roots)
+    if isinstance(device, Slot):
+        devices = open_devices.of_instance(device, means.roots)
+    else:
+        devices = open_devices.numbers(device, means.roots)
     found = list(_left(devices, means, uids))
     if not found:
         return [], []

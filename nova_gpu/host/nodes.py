@@ -17,6 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from oslo_log import log as logging
 
 from nova_gpu.core import model
+from nova_gpu.core.device import Device
+from nova_gpu.core.mig import of_slot
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import mig, sysfs
 from nova_gpu.host import roots as host_roots
 
@@ -67,11 +70,45 @@ def shared_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
     return _shared_nodes(gpu.driver)
 
 
-def guest_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Every node a guest of the card at *address* may have, by what drives the card now.
+def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
+    """What leads to the MIG instance at *slot*: the node of its card, which leads to nothing by
+    itself, and those of the capabilities of its GPU instance and of its compute instance.
 
-    For who knows an address only: ``()`` where it is not that of a card with its vendor's driver.
+    ``()`` where the driver has no such instance of the card.
     """
+    minor = mig.gpu_minor(slot.parent, roots)
+    capabilities = _instance_capabilities(slot, roots)
+    return (f"/dev/nvidia{minor}", *capabilities) if capabilities else ()
+
+
+def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
+    """Those of them that lead to no other MIG instance"""
+    minor = mig.gpu_minor(slot.parent, roots)
+    there = () if minor is None else mig.instances(mig.capabilities(minor, roots))
+    gpu_instance, _ = of_slot(slot.number)
+    is_shared = sum(each.gpu_instance == gpu_instance for each in there) > 1
+    return _instance_capabilities(slot, roots)[1 if is_shared else 0 :]
+
+
+def _instance_capabilities(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
+    """The nodes of its GPU instance's and of its compute instance's"""
+    minor = mig.gpu_minor(slot.parent, roots)
+    for each in () if minor is None else mig.instances(mig.capabilities(minor, roots)):
+        if (each.gpu_instance, each.compute_instance) == of_slot(slot.number):
+            return tuple(f"{_CAPS}nvidia-cap{cap}" for cap in each.minors)
+    return ()
+
+
+def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
+    """Every node a guest of the card at an address may have, or of a MIG instance, by what drives
+    the card now.
+
+    For who knows no more than that: ``()`` where it is not that of a card with its vendor's driver.
+    """
+    if isinstance(device, Slot):
+        own = instance_nodes(device, roots)
+        return (*own, *_shared_nodes(_NVIDIA)) if own else ()
+    address = device
     driver = sysfs.link(f"{roots.sysfs}/bus/pci/devices/{address}", "driver")
     if not _own_nodes(address, driver, roots):
         return ()
@@ -142,7 +179,7 @@ def _own_nodes(
     address: model.PciAddress, driver: str | None, roots: host_roots.Roots
 ) -> tuple[str, ...]:
     if driver == _NVIDIA:
-        minor = _nvidia_minor(address, roots)
+        minor = mig.gpu_minor(address, roots)
         if minor is None:
             return ()
         caps = mig.capabilities(minor, roots)
@@ -172,7 +209,7 @@ def _modprobe_arguments(
     """The two calls it takes: with ``-u`` the tool reads ``-c`` as a minor of nvidia-uvm."""
     arguments = ["-c", str(_CONTROL_MINOR)]
     for gpu in gpus:
-        minor = _nvidia_minor(gpu.address, roots)
+        minor = mig.gpu_minor(gpu.address, roots)
         if minor is not None:
             arguments += ["-c", str(minor)]
             for capability in mig.capabilities(minor, roots):
@@ -194,12 +231,6 @@ def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
     if done.returncode == 0:
         return None
     return f"{' '.join(command)} exited {done.returncode}: {done.stderr.strip() or 'no message'}"
-
-
-def _nvidia_minor(address: model.PciAddress, roots: host_roots.Roots) -> int | None:
-    """N of /dev/nvidiaN. It is not the index that NVIDIA's tools count by."""
-    information = roots.proc / f"driver/nvidia/gpus/{address}/information"
-    return mig.field(information, "Device Minor")
 
 
 def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str, ...]:

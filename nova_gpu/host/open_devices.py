@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The character devices of a card: who has one open keeps its driver from letting go of it."""
+"""The character devices of a card: who has one open keeps its driver from letting go of it. And
+those of a MIG instance, which others than its guest cannot open."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import model
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import child, discovery, nodes, passthrough, rebinder, sysfs, vfio
 from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
@@ -35,9 +37,20 @@ def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     return frozenset(found | {number} if number else found)
 
 
+def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
+    """The devices that lead to the MIG instance at *slot* and to no other, nothing where there is
+    no such instance. Of its card's own node all have a right to have it open, and of its GPU
+    instance's those that have another compute instance of it."""
+    return frozenset(_numbers(nodes.own_instance_nodes(slot, roots), roots))
+
+
 def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
     """Those that the driver does not show in sysfs: NVIDIA's"""
-    for node in nodes.card_nodes(gpu, roots):
+    yield from _numbers(nodes.card_nodes(gpu, roots), roots)
+
+
+def _numbers(paths: Iterable[str], roots: Roots) -> Iterator[Number]:
+    for node in paths:
         with contextlib.suppress(FileNotFoundError):
             device = pathlib.Path(nodes.on_host(node, roots)).stat().st_rdev
             if device:

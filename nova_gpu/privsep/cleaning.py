@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card between two guests."""
+"""A card between two guests, or a MIG instance of one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import nova.privsep
 
 import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, model
+from nova_gpu.core import device, exception, model
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import child, clean_command, discovery, guest_processes, rebinder, resetter
 from nova_gpu.host.roots import Roots
 
@@ -20,21 +21,24 @@ def reset(address: str) -> None:
     :raises NotClean: where it is not reset, or does not answer afterwards
     """
     means = _means()
-    resetter.reset(_card(address, means.roots), means, required=CONF.gpu.require_reset)
+    card = _card(model.PciAddress.parse(address), means.roots)
+    resetter.reset(card, means, required=CONF.gpu.require_reset)
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def end_processes(address: str) -> list[str]:
-    """Ends the processes of a guest that is gone which have the GPU at *address* open; returns
-    which.
+    """Ends the processes of a guest that is gone which have the GPU at *address* open, or the MIG
+    instance at a slot; returns which.
 
-    :raises InvalidPciAddress: where *address* is none
+    :raises InvalidValue: where *address* is neither
     :raises NotClean: where one of them does not end
     """
     means = _means()
     uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+    given = device.parse(address)
+    target = given if isinstance(given, Slot) else _card(given, means.roots)
     try:
-        found, left = guest_processes.end(_card(address, means.roots), means, uids)
+        found, left = guest_processes.end(target, means, uids)
     except child.Failed as error:
         reason = f"looking for what its guest left {error}"
         raise exception.NotClean(address, reason, "see what has the card open") from error
@@ -47,17 +51,23 @@ def end_processes(address: str) -> list[str]:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def run_command(address: str) -> tuple[int, str]:
-    """Runs [gpu]clean_command for the GPU at *address*; returns its exit status and its output.
+    """Runs [gpu]clean_command for the GPU at *address*, or the MIG instance at a slot; returns its
+    exit status and its output.
 
-    :raises InvalidPciAddress: where *address* is none
+    :raises InvalidValue: where *address* is neither
     :raises NotClean: where it cannot be run, or does not end in time
     """
     roots = Roots.of(CONF.gpu)
     container = CONF.libvirt.virt_type == "lxc"
     mode = model.DeliveryMode.LXC if container else model.DeliveryMode.PCI
-    card = _card(address, roots)
+    given = device.parse(address)
+    slot = given if isinstance(given, Slot) else None
+    if slot is not None:
+        mode = model.DeliveryMode.VGPU
+    card = _card(given.parent if isinstance(given, Slot) else given, roots)
+    command, timeout_s = CONF.gpu.clean_command, CONF.gpu.clean_timeout
     try:
-        return clean_command.run(CONF.gpu.clean_command, card, mode, CONF.gpu.clean_timeout)
+        return clean_command.run(command, card, mode, timeout_s, slot=slot)
     except exception.InvalidOption as error:
         raise exception.NotClean(address, str(error), "mend that, and clean the card") from error
     except child.Failed as error:
@@ -71,10 +81,10 @@ def _means() -> rebinder.Means:
     )
 
 
-def _card(address: str, roots: Roots) -> model.GPU:
+def _card(address: model.PciAddress, roots: Roots) -> model.GPU:
     """:raises NotClean: where there is none"""
-    card = discovery.card_at(model.PciAddress.parse(address), roots)
+    card = discovery.card_at(address, roots)
     if card is None:
         reason = "there is no GPU at this address any more"
-        raise exception.NotClean(address, reason, "see the kernel's log about it")
+        raise exception.NotClean(str(address), reason, "see the kernel's log about it")
     return card

@@ -9,23 +9,24 @@ import stat
 import nova.privsep
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import model
+from nova_gpu.core import device
 from nova_gpu.host import nodes
 from nova_gpu.host import roots as host_roots
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def open_to_guests(address: str) -> list[str]:
-    """Lets everybody open the nodes of the GPU at *address*; returns those it had to change.
+    """Lets everybody open the nodes of the GPU at *address*, or of the MIG instance at a slot;
+    returns those it had to change.
 
     A guest's users are nobody to the host's nodes, and AMD's and Intel's are often for the group
     render only. The card is a guest's from now on; udev sets its own rights again at host boot.
 
-    :raises InvalidPciAddress: where *address* is none
+    :raises InvalidValue: where *address* is neither
     """
     roots = host_roots.Roots.of(CONF.gpu)
-    card = model.PciAddress.parse(address)
-    return [node for node in nodes.guest_nodes(card, roots) if _open(node, roots)]
+    given = nodes.guest_nodes(device.parse(address), roots)
+    return [node for node in given if _open(node, roots)]
 
 
 def _open(node: str, roots: host_roots.Roots) -> bool:

@@ -11,6 +11,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from tests.fixtures import cards
 
@@ -49,6 +50,13 @@ class CleanCommandTest(base.BaseTestCase):
             ),
             self.run_it("$(touch x), and more"),
         )
+
+    def test_of_a_mig_instance(self) -> None:
+        self.script("echo $NOVA_GPU_ADDRESS $NOVA_GPU_MODE $NOVA_GPU_MIG_INSTANCE")
+        command, card = [str(self.program)], cards.card("0000:88:00.0")
+        slot = Slot.parse("0000:88:00.0/1g.18gb/900")
+        done = clean_command.run(command, card, DeliveryMode.VGPU, 60, self.root, slot)
+        self.assertEqual((0, "0000:88:00.0 vgpu 9/0\n"), done)
 
     def test_status_and_errors(self) -> None:
         self.script("echo out; echo wrong >&2; exit 3")

@@ -11,7 +11,8 @@ from oslotest import base
 
 from nova_gpu.core import contents as values
 from nova_gpu.core import exception, model
-from nova_gpu.host import contents
+from nova_gpu.core.vgpu import Slot
+from nova_gpu.host import contents, libraries
 from tests.fixtures import cdi as fake
 from tests.fixtures import hosts, nvidia
 from tests.fixtures.cards import card
@@ -305,3 +306,69 @@ class TestEnv(CDITestCase):
     def test_no_libraries_no_path(self) -> None:
         self.edits["mounts"] = []
         self.assertNotIn("LD_LIBRARY_PATH", dict(self.given(ONE).env))
+
+
+class TestInstances(ContentsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(9, 0), (10, 0)])
+        self.host.add_gpu(TWO, "10de", "2335", minor=1, mig=[(9, 0)])
+        self.driver = self.root / "driver"
+        self.document = fake.nvidia(self.driver, [0, 1])
+
+    def instance(self, card: str, *numbers: int, owner_uid: int = UID) -> values.GuestContents:
+        slots = [Slot.parse(f"{card}/1g.18gb/{number}") for number in numbers]
+        return contents.contents((), self.host.roots, self.root / "state", owner_uid, slots)
+
+    def caps(self, minor: int, gpu_instance: int) -> set[str]:
+        numbers = (nvidia.cap_minor(minor, gpu_instance, *ci) for ci in ((), (0,)))
+        return {f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers}
+
+    def test_nodes(self) -> None:
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
+        self.assertEqual(own, set(self.instance(ONE, 1000).nodes))
+        both = own | self.caps(0, 9)
+        self.assertEqual(both, set(self.instance(ONE, 1000, 900).nodes))
+
+    def test_beside_a_whole_card(self) -> None:
+        slots = [Slot.parse(f"{ONE}/1g.18gb/900")]
+        root = self.root / "state"
+        given = contents.contents([card(TWO)], self.host.roots, root, UID, slots)
+        own = {"/dev/nvidia0", *self.caps(0, 9), "/dev/nvidia1", *self.caps(1, 9)}
+        self.assertEqual({*own, *NVIDIA_SHARED}, set(given.nodes))
+
+    def test_none_without_all_that_leads_to_it(self) -> None:
+        for node in (*sorted(self.caps(0, 10)), "/dev/nvidia0", "/dev/nvidia-uvm"):
+            path = self.node(node.removeprefix("/dev/"))
+            path.rename(self.root / "kept")
+            error = self.assertRaises(exception.DeviceNodeMissing, self.instance, ONE, 1000)
+            self.assertIn(node, str(error))
+            (self.root / "kept").rename(path)
+        error = self.assertRaises(exception.DeviceNodeMissing, self.instance, ONE, 1100)
+        self.assertIn(f"{ONE}/1g.18gb/1100", str(error))
+
+    def described(self, *instances: tuple[str, int, int]) -> None:
+        """As nvidia-ctk names the instances of cards; each has a variable of its own here."""
+        devices = self.document["devices"] = []
+        for name, minor, gpu_instance in instances:
+            paths = [f"/dev/nvidia{minor}", *sorted(self.caps(minor, gpu_instance))]
+            edits = {"deviceNodes": [{"path": path} for path in paths], "env": [f"NAME={name}"]}
+            devices.append({"name": name, "containerEdits": edits})
+        every = [node for each in devices for node in each["containerEdits"]["deviceNodes"]]
+        devices.append({"name": "all", "containerEdits": {"deviceNodes": every}})
+        fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
+
+    def test_the_device_that_describes_it(self) -> None:
+        self.described(("0:0", 0, 9), ("0:1", 0, 10), ("1:0", 1, 9))
+        given = self.instance(ONE, 1000)
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED, "/dev/nvidia-modeset"}
+        self.assertEqual(own, set(given.nodes))
+        self.assertIn(("NAME", "0:1"), given.env)
+        self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
+
+    def test_one_that_describes_its_card_for_the_drivers_files(self) -> None:
+        self.described(("0:0", 0, 9))
+        given = self.instance(ONE, 1000)
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED, "/dev/nvidia-modeset"}
+        self.assertEqual(own, set(given.nodes))
+        self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)

@@ -9,6 +9,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import model
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import nodes
 from tests.fixtures import hosts, nvidia
 from tests.fixtures.cards import card
@@ -47,6 +48,26 @@ class TestWhose(NodesTestCase):
         ]
         expected = {"/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)}
         self.assertEqual(expected, set(self.own(ONE)))
+
+    def test_of_one_mig_instance(self) -> None:
+        self.host.add_gpu(ONE, "10de", "2335", minor=4, mig=[(1, 0), (2, 0), (2, 1)])
+        slot = Slot.parse(f"{ONE}/1c.2g.35gb/201")
+        caps = [f"/dev/nvidia-caps/nvidia-cap{nvidia.cap_minor(4, 2, *ci)}" for ci in ((), (1,))]
+        self.assertEqual(("/dev/nvidia4", *caps), nodes.instance_nodes(slot, self.roots))
+        # That of the GPU instance is its other compute instance's as well.
+        self.assertEqual((caps[1],), nodes.own_instance_nodes(slot, self.roots))
+        alone = nodes.own_instance_nodes(Slot.parse(f"{ONE}/1g.18gb/100"), self.roots)
+        self.assertEqual(2, len(alone))
+        shared = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+        self.assertEqual(("/dev/nvidia4", *caps, *shared), nodes.guest_nodes(slot, self.roots))
+
+    def test_of_one_that_is_not_there(self) -> None:
+        self.host.add_gpu(ONE, "10de", "2335", minor=4, mig=[(1, 0)])
+        for text in (f"{ONE}/1g.18gb/101", f"{ONE}/1g.18gb/200", f"{TWO}/1g.18gb/100"):
+            slot = Slot.parse(text)
+            self.assertEqual((), nodes.instance_nodes(slot, self.roots))
+            self.assertEqual((), nodes.own_instance_nodes(slot, self.roots))
+            self.assertEqual((), nodes.guest_nodes(slot, self.roots))
 
     def test_unknown_minor_is_not_guessed(self) -> None:
         self.host.add_gpu(ONE, "10de", "2335")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import tests.unit.privsep.test_daemon
 from nova_gpu.host import guest_processes
 from nova_gpu.host.roots import Roots
+from tests.fixtures import nvidia
 
 CARD, AUDIO = tests.unit.privsep.test_daemon.CARD, tests.unit.privsep.test_daemon.AUDIO
 # Of no guest that may run on this machine
@@ -40,9 +41,10 @@ class CleaningTest(tests.unit.privsep.test_daemon.DaemonTestCase):
         self.assertEqual([4, f"{CARD} pci\n0\n"], self.call("cleaning.run_command", CARD))
 
     def test_addresses(self) -> None:
+        refused = {"reset": "InvalidPciAddress"}
         for verb in ("reset", "end_processes", "run_command"):
             name, _, _ = self.call(f"cleaning.{verb}", "../81:00.0")
-            self.assertEqual("InvalidPciAddress", name)
+            self.assertEqual(refused.get(verb, "InvalidValue"), name)
             name, args, _ = self.call(f"cleaning.{verb}", "0000:82:00.0")
             self.assertEqual(("NotClean", "0000:82:00.0"), (name, args[0]))
 
@@ -52,8 +54,8 @@ class CleaningTest(tests.unit.privsep.test_daemon.DaemonTestCase):
         device.mkdir(parents=True)
         full = os.stat("/dev/full").st_rdev
         (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
-        guests = next(processes := self._with_it_open(UID + 7))
-        own = next(processes_of_host := self._with_it_open(1))
+        guests = next(processes := self._with_it_open(UID + 7, "/dev/full"))
+        own = next(processes_of_host := self._with_it_open(1, "/dev/full"))
         self.assertTrue(guest_processes.may_be_left(Roots(), [(UID, COUNT)]))
         (ended,) = self.call("cleaning.end_processes", CARD, proc="/proc")
         self.assertIn(f"(pid {guests.pid})", ended)
@@ -64,8 +66,43 @@ class CleaningTest(tests.unit.privsep.test_daemon.DaemonTestCase):
         processes.close()
         processes_of_host.close()
 
-    def _with_it_open(self, uid: int) -> Iterator[subprocess.Popen[str]]:
-        code = "f = open('/dev/full'); print(flush=True); input()"
+    def test_processes_of_one_mig_instance(self) -> None:
+        """A neighbour has the card's node open, and those of its own instance."""
+        self.host.add_gpu("0000:91:00.0", "10de", "2335", minor=0, mig=[(9, 0), (10, 0)])
+        slots = {9: "0000:91:00.0/1g.18gb/900", 10: "0000:91:00.0/1g.18gb/1000"}
+        stand_ins = {"nvidia0": "/dev/zero"}
+        for gpu_instance, device in ((9, "/dev/full"), (10, "/dev/random")):
+            cap = nvidia.cap_minor(0, gpu_instance, 0)
+            stand_ins[f"nvidia-caps/nvidia-cap{cap}"] = device
+        dev, proc = self.host.roots.dev, self.root / "proc-of-this-machine"
+        for name, device in stand_ins.items():
+            (dev / name).parent.mkdir(exist_ok=True, mode=0o755)
+            (dev / name).unlink(missing_ok=True)
+            (dev / name).symlink_to(device)
+        # Processes are the machine's, what the driver shows is the generated host's.
+        proc.mkdir(mode=0o755)
+        mine = next(processes := self._with_it_open(UID + 7, "/dev/full", "/dev/zero"))
+        other = next(of_neighbour := self._with_it_open(UID + 8, "/dev/random", "/dev/zero"))
+        for pid in (mine.pid, other.pid):
+            (proc / str(pid)).symlink_to(f"/proc/{pid}")
+        (proc / "driver").symlink_to(self.host.roots.proc / "driver")
+        (ended,) = self.call("cleaning.end_processes", slots[9], proc=str(proc))
+        self.assertIn(f"(pid {mine.pid})", ended)
+        self.assertEqual(-9, mine.wait(30))
+        (proc / str(mine.pid)).unlink()
+        self.assertIsNone(other.poll())
+        (ended,) = self.call("cleaning.end_processes", slots[10])
+        self.assertIn(f"(pid {other.pid})", ended)
+        self.assertEqual([], self.call("cleaning.end_processes", "0000:91:00.0/1g.18gb/1100"))
+        processes.close()
+        of_neighbour.close()
+
+    def test_command_for_a_mig_instance(self) -> None:
+        said = self.call("cleaning.run_command", f"{CARD}/1g.18gb/900")
+        self.assertEqual([4, f"{CARD} vgpu\n0\n"], said)
+
+    def _with_it_open(self, uid: int, *devices: str) -> Iterator[subprocess.Popen[str]]:
+        code = f"f = [open(each) for each in {devices!r}]; print(flush=True); input()"
         with subprocess.Popen(
             ["/usr/bin/env", "python3", "-c", code],
             stdin=subprocess.PIPE,
