@@ -46,7 +46,9 @@ def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
 
 def _in_parts(gpu: GPU, card: DividedCard) -> Finding:
     remark = "in parts, as vGPUs, of which nova-gpu list tells"
-    if card.parents.keys() == {gpu.address}:
+    if card.has_instances:
+        remark = "in parts, by its MIG instances, of which nova-gpu list tells"
+    elif card.parents.keys() == {gpu.address}:
         remark += "; [gpu]vgpu_types = has it whole"
     return Finding(str(gpu.address), _name(gpu), {str(gpu.address): gpu.driver}, (), (remark,))
 

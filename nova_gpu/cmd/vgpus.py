@@ -15,7 +15,7 @@ def describe(card: DividedCard) -> list[dict[str, Any]]:
 
     ``made`` is how many there are, whoever made them, ``available`` how many more its driver could
     make now. Of virtual functions without a type (``plain``) none is made, and ``available`` is how
-    many there are, whoever has them.
+    many there are, whoever has them. Of MIG instances (``mig``) all are made, by the operator.
     """
     return [
         {
@@ -25,8 +25,9 @@ def describe(card: DividedCard) -> list[dict[str, Any]]:
             "heads": facts.heads,
             "resolution": "x".join(map(str, facts.resolution)) if facts.resolution else None,
             "plain": all(parent.kind is Kind.PLAIN for parent in card.parents.values()),
+            "mig": card.has_instances,
             "made": sum(parent.made.get(type_id, 0) for parent in card.parents.values()),
-            "available": vgpu_room.room(card, type_id).free,
+            "available": 0 if card.has_instances else vgpu_room.room(card, type_id).free,
         }
         for type_id, facts in sorted(card.types.items())
     ]
@@ -36,6 +37,8 @@ def lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
     """For people, one line for each type"""
     for each in types:
         made = f"{each['made']} made, {each['available']} more can be"
+        if each["mig"]:
+            made = f"{each['made']} MIG instances"
         facts = [f"{each['available']} virtual functions" if each["plain"] else made]
         if each["memory_mib"]:
             facts.append(f"{each['memory_mib']} MiB")

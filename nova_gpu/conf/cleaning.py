@@ -16,10 +16,12 @@ A program of yours that cleans a card after its guest is gone and before another
 its arguments: the option is given once for each of them, the absolute path of the program first.
 There is no shell. It is run as root, once for each card and for several at the same time, in ``/``,
 with nothing in its environment but ``PATH``, ``LC_ALL``, ``NOVA_GPU_ADDRESS`` (``0000:88:00.0``),
-``NOVA_GPU_MODE`` (``pci``: the card is with vfio-pci; ``lxc``: with its vendor's driver) and
-``NOVA_GPU_PRODUCT`` (``10de:2335``). What it prints is logged. Where it exits with anything but 0
-the card goes into quarantine. The program and all folders above it must be root's and writable by
-root only.
+``NOVA_GPU_MODE`` (``pci``: the card is with vfio-pci; ``lxc``: with its vendor's driver; ``vgpu``:
+only a MIG instance of it is to be cleaned, and others use the rest), ``NOVA_GPU_MIG_INSTANCE`` of
+such a one (``9/0``: GPU instance and compute instance) and ``NOVA_GPU_PRODUCT`` (``10de:2335``).
+What it prints is logged. Where it exits with anything but 0 the card goes into quarantine; a MIG
+instance is kept from guests, and cleaned again in every period. The program and all folders above
+it must be root's and writable by root only.
 
 Related options:
 

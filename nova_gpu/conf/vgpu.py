@@ -16,8 +16,9 @@ OPTS: Sequence[cfg.Opt] = (
         help="""
 Types of vGPUs that are offered, by id (``nvidia-35``) or name (``GRID P4-2Q``), each with ``*``,
 ``?`` and ``[...]`` as in file names. A card whose driver makes vGPUs of one of them is offered in
-parts and never whole; any other card is offered whole. Empty: all cards are offered whole. Only
-where guests are KVM's or QEMU's.
+parts and never whole; any other card is offered whole. Empty: all cards are offered whole, but for
+those in MIG mode where guests are containers, which are then not offered. There the types are the
+profiles of MIG instances (``1g.18gb``), and no others.
 
 Related options:
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a card between two guests, and the verdict."""
+"""What is done to a card, or to a MIG instance, between two guests, and the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import nova_gpu.privsep.cleaning
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
-from nova_gpu.host import clean_command, guest_processes
+from nova_gpu.core.vgpu import Slot
+from nova_gpu.host import clean_command, guest_processes, mig
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import counters
 
@@ -56,32 +57,50 @@ class Cleaning:
 
         :raises NotClean: also where it cannot be told whether it is clean
         """
+        with self._judged(str(card.address)):
+            if self._mode is DeliveryMode.PCI:
+                self._give_to_guests(card)
+                nova_gpu.privsep.cleaning.reset(str(card.address))
+            else:
+                self._end_processes(str(card.address))
+            if self._command:
+                self._run_command(str(card.address))
+
+    def clean_instance(self, slot: Slot) -> None:
+        """The same of a MIG instance: of its card others have the rest, so that this is not reset.
+        One that is gone was cleaned by whoever removed it.
+
+        :raises NotClean: as :meth:`clean`
+        """
+        with self._judged(str(slot)):
+            if not mig.is_slot_there(slot, self._roots):
+                return
+            self._end_processes(str(slot))
+            if self._command:
+                self._run_command(str(slot))
+
+    @contextlib.contextmanager
+    def _judged(self, device: str) -> Iterator[None]:
         try:
             with self._at_once, _timed():
-                self._clean(card)
+                yield
         except exception.NotClean:
             raise
         except exception.BindingFailed as error:
-            raise exception.NotClean(str(card.address), error.fact, error.remedy) from error
+            raise exception.NotClean(device, error.fact, error.remedy) from error
         except Exception as error:  # whatever privsep itself may raise
             raise exception.NotClean(
-                str(card.address), f"it could not be cleaned: {error!r}", "see the log before this"
+                device, f"it could not be cleaned: {error!r}", "see the log before this"
             ) from error
 
-    def _clean(self, card: GPU) -> None:
-        address = str(card.address)
-        if self._mode is DeliveryMode.PCI:
-            self._give_to_guests(card)
-            nova_gpu.privsep.cleaning.reset(address)
-        elif guest_processes.may_be_left(self._roots, self._uids):
+    def _end_processes(self, address: str) -> None:
+        if guest_processes.may_be_left(self._roots, self._uids):
             for process in nova_gpu.privsep.cleaning.end_processes(address):
                 LOG.warning(
                     "%s still had GPU %s open when its guest was gone, and was ended",
                     process,
                     address,
                 )
-        if self._command:
-            self._run_command(address)
 
     def _run_command(self, address: str) -> None:
         status, output = nova_gpu.privsep.cleaning.run_command(address)

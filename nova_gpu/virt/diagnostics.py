@@ -29,7 +29,7 @@ def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
     """
     if not gpus.has_gpus:
         return {}
-    parts = survey.parts(gpus.offer, gpus.roots, gpus.vgpus.functions())
+    parts = survey.parts(gpus.offer, gpus.roots, gpus.vgpus.divided())
     try:
         named = domains.gpus_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:

@@ -47,7 +47,7 @@ class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
 class Parts:
     """What a domain may name of a host's GPUs: device nodes by path, PCI functions by address."""
 
-    card_by_node: Mapping[str, PciAddress]
+    card_by_node: Mapping[str, Device]
     card_by_function: Mapping[PciAddress, PciAddress]
 
 

@@ -113,7 +113,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return super().finish_revert_migration(context, instance, *args, **kwargs)
 
     def _create_domain_cleanup_lxc(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        if not (self._gpus.offer and container_root.is_in_use(self, instance)):
+        if not (self._gpus.has_gpus and container_root.is_in_use(self, instance)):
             super()._create_domain_cleanup_lxc(instance, *args, **kwargs)
 
     # What a guest cannot do, or become

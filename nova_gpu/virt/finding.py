@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import DeliveryMode, PciAddress
 from nova_gpu.host import quarantine
 from nova_gpu.virt import bulletin, health, stock, survey, vgpus
 
@@ -41,15 +40,16 @@ class Finding:
         except exception.DiscoveryFailed as error:
             LOG.error("%s. What was found before is kept.", error)
             return lambda: None
-        divided: Mapping[PciAddress, str] = {}
-        if self._survey.mode is DeliveryMode.PCI:
-            divided = self._vgpus.cards.read(found, self._stock.given_whole())
+        given_whole = self._stock.given_whole()
+        divided = self._vgpus.cards.read(found, given_whole)
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in found if gpu.address not in divided]
         obstacles = {**self._survey.obstacles(whole), **divided}
         ailments = self._watch.look(found)
         quarantined = quarantine.reasons(self._survey.quarantine, found)
-        ailments = dataclasses.replace(ailments, kept_back={**ailments.kept_back, **quarantined})
+        changed = self._survey.divided_since(gpu for gpu in whole if gpu.address in given_whole)
+        kept_back = {**changed, **ailments.kept_back, **quarantined}
+        ailments = dataclasses.replace(ailments, kept_back=kept_back)
         self._vgpus.cards.judge(ailments)
         self._stock.take_in(found, self._survey.mode, obstacles, ailments)
         others = [gpu for gpu in found if not self._vgpus.cards.look.has(gpu.address)]

@@ -75,12 +75,12 @@ def gather(sources: Sources) -> Truths:
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
     there = answers.of("sysfs", lambda: _gpus(sources))
-    gpus, parts, divided = there or (None, {}, ())
-    functions = frozenset(address for card in parts.values() for address in card.parents)
+    gpus, parts, divided, unread = there or (None, {}, (), frozenset())
+    functions = frozenset(address for card in parts.values() for address in card.parents) | unread
     guests, nodename = None, None
     if there is not None:
         whole = there[0]
-        guests = answers.of("libvirt", lambda: _guests(sources, whole, functions))
+        guests = answers.of("libvirt", lambda: _guests(sources, whole, parts.values()))
         if guests is not None:
             nodename = answers.of("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
@@ -129,14 +129,23 @@ def gather(sources: Sources) -> Truths:
 
 def _gpus(
     sources: Sources,
-) -> tuple[dict[PciAddress, Card], Mapping[PciAddress, DividedCard], Collection[GPU]]:
-    """The cards that are given whole, and those that are given in parts: how, and which they are"""
+) -> tuple[
+    dict[PciAddress, Card],
+    Mapping[PciAddress, DividedCard],
+    Collection[GPU],
+    frozenset[PciAddress],
+]:
+    """The cards that are given whole, and those that are given in parts: how, and which they are;
+    and those that have MIG instances of which more is not known"""
     found = sources.looked.find()
-    parts, _ = sources.looked.in_parts(found)
+    parts, others = sources.looked.in_parts(found)
     whole = [gpu for gpu in found if gpu.address not in parts]
     obstacles = sources.obstacles(whole)
+    unread = frozenset[PciAddress]()
+    if sources.looked.mode is DeliveryMode.LXC:
+        obstacles, unread = {**obstacles, **others}, frozenset(others)
     cards = {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}
-    return cards, parts, [gpu for gpu in found if gpu.address in parts]
+    return cards, parts, [gpu for gpu in found if gpu.address in parts], unread
 
 
 def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
@@ -153,13 +162,13 @@ def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, s
 
 
 def _guests(
-    sources: Sources, cards: Mapping[PciAddress, Card], functions: Iterable[PciAddress]
+    sources: Sources, cards: Mapping[PciAddress, Card], divided: Iterable[DividedCard]
 ) -> dict[str, Guest]:
     looked = sources.looked
     everything = offer.offer(
         (card.gpu for card in cards.values()), {}, looked.mode, {}, offer.Ailments()
     )
-    named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything, functions))
+    named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything, divided))
     running = domains.running(sources.libvirt)
     return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
 

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nova_gpu.core import vgpu_group
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, GroupKey, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import DividedCard, Kind, Slot, device_uuid
 from nova_gpu.core.vgpu_group import SharedCard
-from nova_gpu.host import mdev
+from nova_gpu.host import mdev, mig
 from nova_gpu.virt import survey
 from nova_gpu.virt.made_vgpus import MadeVGPUs
 
@@ -27,6 +27,9 @@ def made(
     :param owners: what domains name and the database counts, by uuid
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
+    if looked.mode is DeliveryMode.LXC:
+        # The driver tells it by itself: also while NVML does not answer.
+        return _grouped(owners, looked, lambda _, slot: mig.is_slot_there(slot, looked.roots))
     there = mdev.devices(looked.roots)
     functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
 
@@ -36,6 +39,14 @@ def made(
             return device_uuid(uuid, slot) in there
         return parent.kind is Kind.PLAIN or slot.type_id in parent.made
 
+    return _grouped(owners, looked, is_there)
+
+
+def _grouped(
+    owners: Mapping[str, Collection[Device]],
+    looked: survey.Survey,
+    is_there: Callable[[str, Slot], bool],
+) -> dict[str, frozenset[Slot]]:
     asked = {(uuid, each) for uuid, has in owners.items() for each in has if isinstance(each, Slot)}
     asked |= {(uuid, slot) for slot, uuid in MadeVGPUs(looked.vgpus).instances().items()}
     found: dict[str, frozenset[Slot]] = {}

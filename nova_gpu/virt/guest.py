@@ -7,7 +7,7 @@ from lxml import etree
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.contents import GuestContents
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.device import Device
 from nova_gpu.virt import domains
 
 
@@ -49,7 +49,7 @@ def isolate(guest: vconfig.LibvirtConfigGuest) -> None:
 
 
 def add_gpus(
-    guest: vconfig.LibvirtConfigGuest, addresses: tuple[PciAddress, ...], contents: GuestContents
+    guest: vconfig.LibvirtConfigGuest, addresses: tuple[Device, ...], contents: GuestContents
 ) -> None:
     """Each node twice: libvirt's own node has mode 0700, the bind of the host's over it lets the
     guest's ordinary users in. The root filesystem must be in *guest* already: Nova takes the first

@@ -65,7 +65,7 @@ class HostGPUs:
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
         )
         self._census = census.Census(
-            host, self._occupancy, lambda: self._survey.parts(self.offer, self.vgpus.functions())
+            host, self._occupancy, lambda: self._survey.parts(self.offer, self.vgpus.divided())
         )
         self._abandoned = abandoned.AbandonedMoves(CONF.host)
         self._reconciliation = reconcile.Reconciliation(
@@ -113,7 +113,8 @@ class HostGPUs:
         self.refresh(starting=True)
         if self.mode is DeliveryMode.LXC:
             with contained("Device nodes and libraries of guests were not looked at"):
-                nodes.make_nodes(self._stock.cards(), self.roots)
+                cards = (*self._stock.cards(), *self.vgpus.containers_cards())
+                nodes.make_nodes(cards, self.roots)
                 container_files.prune(self._host, self.library_root)
 
     def refresh(self, *, starting: bool = False) -> None:
@@ -149,7 +150,8 @@ class HostGPUs:
                     self._end_moves()
                 self._reconciliation.look()
         say()
-        self._xids.look(self._stock.cards(), self.releases.put_away)
+        cards = (*self._stock.cards(), *self.vgpus.containers_cards())
+        self._xids.look(cards, self.releases.put_away)
 
     def _knows_providers(self) -> bool:
         try:

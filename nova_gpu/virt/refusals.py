@@ -133,7 +133,7 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
 
 def _are_containers(gpus: HostGPUs) -> bool:
     """All instances of an LXC host, with GPUs or without. One without GPUs is left to Nova."""
-    return gpus.mode is DeliveryMode.LXC and bool(gpus.offer)
+    return gpus.mode is DeliveryMode.LXC and gpus.has_gpus
 
 
 def _held(gpus: HostGPUs, instance: objects.Instance) -> str:

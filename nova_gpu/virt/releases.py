@@ -85,7 +85,7 @@ class Releases:
         vgpus = () if comes_back else self._vgpus.of_products(had)
         self._bulletin.released(instance, cards, vgpus)
         if not comes_back:
-            self._vgpus.release(had, instance.uuid)
+            self._vgpus.release(had, self._cleaning.clean_instance, instance.uuid)
 
     def confirmed(self, instance: objects.Instance) -> None:
         """A resize is over. If it was one on this host, the guest has other cards than before and
@@ -96,7 +96,7 @@ class Releases:
             self._release_all(cards, Owner(instance.uuid, instance.project_id))
             slots = self._vgpus.slots(old)
             self._bulletin.released(instance, cards, self._vgpus.of_products(slots))
-            self._vgpus.release(slots, instance.uuid)
+            self._vgpus.release(slots, self._cleaning.clean_instance, instance.uuid)
 
     def resume(self) -> None:
         """What an earlier service was about to clean when it ended is still to be cleaned, and what
@@ -122,7 +122,7 @@ class Releases:
         somebody else removed the domain, or the service had ended meanwhile."""
         left = self._occupancy.left()
         self._release_all(self._cards(left))
-        self._vgpus.release(left)
+        self._vgpus.release(left, self._cleaning.clean_instance)
 
     def quarantine(
         self,
@@ -146,7 +146,9 @@ class Releases:
             card.address,
         )
         quarantine.put(self._folder, quarantine.entry(card, reason, remedy, until_boot=until_boot))
-        self._stock.keep_back(quarantine.reasons(self._folder, [card]))
+        kept_back = quarantine.reasons(self._folder, [card])
+        self._stock.keep_back(kept_back)
+        self._vgpus.cards.keep_back(kept_back)
         # Else it would stay out for some minutes after its release from quarantine.
         self._bindings.forgive(card.address)
         self._bulletin.quarantined(card, f"{reason}; {remedy}", owner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from nova import exception as nova_exception
 from nova import objects
@@ -16,8 +16,10 @@ import nova_gpu.privsep.nodes
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, guest_options, request, topology
 from nova_gpu.core import held as holding
+from nova_gpu.core.device import Device
 from nova_gpu.core.held import Held
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import contents, nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import (
@@ -62,7 +64,7 @@ def starting(
             vgpu_starts.compare(instance, parts, given=spawning or arriving)
             if spawning and not cards and not slots:
                 stranding.refuse(gpus, instance)
-            _make_ready(gpus, instance, cards)
+            _make_ready(gpus, instance, cards, slots)
             gpus.go_to_guest(addresses | slots)
             gpus.vgpus.make(instance.uuid, slots)
         if spawning or arriving:
@@ -87,11 +89,13 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
         guests.isolate(guest)
     with _in_novas_words(instance, spawning=False):
         held = [gpu for _, gpu in assigned.gpus_of(gpus, instance)]
-        if held and gpus.mode is DeliveryMode.LXC:
-            addresses = tuple(gpu.address for gpu in held)
-            given = contents.contents(held, gpus.roots, gpus.library_root)
-            guests.add_gpus(guest, addresses, given)
-        elif held:
+        if gpus.mode is DeliveryMode.LXC:
+            slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
+            if held or slots:
+                given = contents.contents(held, gpus.roots, gpus.library_root, slots=slots)
+                guests.add_gpus(guest, (*(gpu.address for gpu in held), *slots), given)
+            return
+        if held:
             option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
             guest_pci.add_gpus(guest, held, option_rom=option_rom)
         vgpu_starts.add(gpus, instance, guest)
@@ -142,22 +146,24 @@ def _compare(
             LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
 
 
-def _make_ready(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:
+def _make_ready(
+    gpus: HostGPUs, instance: objects.Instance, cards: list[GPU], slots: Collection[Slot]
+) -> None:
     """:raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now"""
     if gpus.mode is DeliveryMode.LXC:
-        _open_nodes(gpus, instance, cards)
+        _open_nodes(gpus, instance, [*(card.address for card in cards), *sorted(slots)])
     elif cards:
         whole_cards.refuse_unfit_guest(instance, cards, gpus.roots)
         for card in cards:
             gpus.bindings.end(card, instance.uuid)
 
 
-def _open_nodes(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:
+def _open_nodes(gpus: HostGPUs, instance: objects.Instance, devices: Iterable[Device]) -> None:
     """A guest with user ids of its own is "others" to the host's nodes."""
-    for gpu in cards:
-        given = nodes.guest_nodes(gpu.address, gpus.roots)
+    for device in devices:
+        given = nodes.guest_nodes(device, gpus.roots)
         if any(_is_closed(node, gpus.roots) for node in given):
-            for path in nova_gpu.privsep.nodes.open_to_guests(str(gpu.address)):
+            for path in nova_gpu.privsep.nodes.open_to_guests(str(device)):
                 LOG.info("Everybody may open %s now, for the guest", path, instance=instance)
 
 

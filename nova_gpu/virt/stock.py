@@ -70,9 +70,10 @@ class Stock:
             self._offer = offers.keeping_back(self._offer, reasons)
 
     def given_whole(self) -> frozenset[PciAddress]:
-        """The cards that instances have, by the database"""
-        recorded = self._recorded(self.provider_uuids)
-        return frozenset(each for _, each in recorded)
+        """The cards that instances have, by the database or by starts it may not know of yet"""
+        recorded = {each for _, each in self._recorded(self.provider_uuids)}
+        started = {each for each in self._occupancy.started() if isinstance(each, PciAddress)}
+        return frozenset(recorded | started)
 
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """The group that a provider stands for, ``None`` where it is not known as one of ours."""

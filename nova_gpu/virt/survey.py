@@ -11,7 +11,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import exception, vgpu_room
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import DividedCard
 from nova_gpu.host import (
@@ -19,6 +19,7 @@ from nova_gpu.host import (
     consoles,
     discovery,
     linked,
+    mig_layout,
     nodes,
     nvml,
     passthrough,
@@ -32,6 +33,11 @@ from nova_gpu.virt.made_vgpus import MadeVGPUs
 from nova_gpu.virt.offer import Offer
 
 LOG = logging.getLogger(__name__)
+
+_DIVIDED_SINCE = (
+    "it is in MIG mode, and was given whole before that; turn that off (nvidia-smi -mig 0), or "
+    "delete the instance, after which it is given in parts"
+)
 
 
 class Survey:
@@ -65,7 +71,8 @@ class Survey:
         """The host's cards.
 
         NVML is asked until it has answered for every card that NVIDIA's driver has. What it said is
-        kept: it does not change, and a group's traits must not come and go with the library. Where
+        kept: it does not change, and a group's traits must not come and go with the library. Only
+        of MIG instances it is asked each time, as the operator may divide a card anew. Where
         guests get whole cards it is never asked: a process that has a card's node open keeps the
         card from changing hands.
 
@@ -74,7 +81,8 @@ class Survey:
         found = self._discover()
         held = {gpu.address for gpu in found if gpu.driver == nvml.DRIVER}
         wanted = CONF.gpu.nvml and self.mode is DeliveryMode.LXC
-        if wanted and held - self._nvml_facts.keys():
+        may_change = any(mig_layout.is_divided(gpu, self.roots) for gpu in found)
+        if wanted and (may_change or held - self._nvml_facts.keys()):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             found = self._discover()
         return found
@@ -88,11 +96,25 @@ class Survey:
     def in_parts(
         self, found: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        """As :func:`nova_gpu.virt.vgpu_selection.in_parts`; none where guests are containers."""
-        if self.mode is DeliveryMode.LXC:
-            return {}, {}
-        told = MadeVGPUs(self.vgpus).told()
-        return vgpu_selection.in_parts(found, self.device_spec, self.roots, told)
+        """As :func:`nova_gpu.virt.vgpu_selection.in_parts`"""
+        return vgpu_selection.in_parts(found, self.ways(), MadeVGPUs(self.vgpus).told())
+
+    def ways(self) -> vgpu_selection.Ways:
+        """Containers get MIG instances, and no other parts of cards."""
+        if self.mode is DeliveryMode.PCI:
+            return vgpu_selection.for_machines(self.device_spec, self.roots)
+        return vgpu_selection.Ways(
+            divided=lambda cards, _: mig_layout.divided(cards, self.roots),
+            obstacle=lambda card, _: self._container_obstacle(card),
+        )
+
+    def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
+        """Why nobody new is given those of *given_whole* that instances have and that somebody has
+        put into MIG mode since. Guests of KVM have theirs in whatever mode it is."""
+        if self.mode is DeliveryMode.PCI:
+            return {}
+        found = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
+        return {gpu.address: _DIVIDED_SINCE for gpu in found}
 
     def find_whole(self) -> tuple[GPU, ...]:
         """Those of :meth:`find` that are not given in parts."""
@@ -175,18 +197,22 @@ class Survey:
             )
         return None
 
-    def parts(self, offered: Offer, divided: Iterable[PciAddress] = ()) -> domains.Parts:
+    def parts(self, offered: Offer, divided: Iterable[DividedCard] = ()) -> domains.Parts:
         return parts(offered, self.roots, divided)
 
 
-def parts(offered: Offer, roots: Roots, divided: Iterable[PciAddress] = ()) -> domains.Parts:
+def parts(offered: Offer, roots: Roots, divided: Iterable[DividedCard] = ()) -> domains.Parts:
     """The offered card behind each PCI function and each node that is one card's alone.
 
-    :param divided: the functions of those that are given in parts, each of which is its own
+    :param divided: those that are given in parts, of which each function is its own, and a node
+        that is one MIG instance's alone is that one's
     """
+    in_parts = tuple(divided)
+    slots = [slot for card in in_parts for slot in vgpu_room.all_instances(card)]
     gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
     return domains.Parts(
-        {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)},
-        {each: each for each in divided}
+        {node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)}
+        | {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)},
+        {each: each for card in in_parts for each in card.parents}
         | {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
     )

@@ -37,7 +37,8 @@ def _missing(truths: Truths) -> Iterator[Difference]:
                 Kind.VGPU_MISSING,
                 str(slot),
                 f"vGPU {slot} of instance {uuid} is in its domain and not on the host",
-                f"openstack server reboot --hard {uuid} makes it again (of a stopped one: start)",
+                f"openstack server reboot --hard {uuid} makes it again (of a stopped one: "
+                "start); a MIG instance you make again before that",
             )
 
 

@@ -18,13 +18,13 @@ from nova_gpu.host import division, mdev
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import offer as offers
 from nova_gpu.virt import vgpu_selection
-from nova_gpu.virt.pci_aliases import DeviceSpec
 
 LOG = logging.getLogger(__name__)
 
 WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
 _NOT_JUDGED = "it was not looked at to the end yet"
 _NOT_DIVIDED = "its driver makes no vGPUs of it any more"
+LOST = "the MIG instance is no longer on its card"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,13 +45,14 @@ class Look:
         return Kind.MEDIATED if parent is None else parent.kind
 
     def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
-        """At a plain virtual function never: it needs not be made.
+        """At a plain virtual function never: it needs not be made. Of a MIG instance as long as
+        that is there.
 
         :param instance_uuid: for whom, where it is known: a virtual function does not tell
         """
         parent = self._parent(slot)
         if parent is not None and parent.kind is not Kind.MEDIATED:
-            return slot.type_id in parent.made
+            return parent.is_made(slot)
         return instance_uuid is not None and device_uuid(instance_uuid, slot) in self.there
 
     def _parent(self, slot: Slot) -> Parent | None:
@@ -63,11 +64,11 @@ class VGPUCards:
     """Reads when it is told to, never while a claim waits; ``look`` is what it knows."""
 
     def __init__(
-        self, roots: Roots, device_spec: DeviceSpec, told: division.Told = MappingProxyType({})
+        self, roots: Roots, ways: vgpu_selection.Ways, told: division.Told = MappingProxyType({})
     ) -> None:
         """:param told: as :func:`nova_gpu.host.division.divided` has it, by earlier services"""
         self._roots = roots
-        self._device_spec = device_spec
+        self._ways = ways
         self._told = told
         self._reading = threading.Lock()
         self._lock = threading.Lock()
@@ -76,6 +77,8 @@ class VGPUCards:
         self._judged: frozenset[PciAddress] = frozenset()
         self._said: Mapping[PciAddress, str | None] = {}
         self._missed: set[Slot] = set()
+        self._others: Mapping[PciAddress, str] = {}
+        self._found: Mapping[PciAddress, GPU] = {}
         self.look = Look()
 
     def read(
@@ -92,12 +95,19 @@ class VGPUCards:
         with self._reading:
             there = frozenset(mdev.devices(self._roots))
             divided = self._divided(gpus.values())
-            cards, others = vgpu_selection.sorted_out(gpus, divided, self._device_spec, self._roots)
+            cards, others = vgpu_selection.sorted_out(gpus, divided, self._ways)
             with self._lock:
                 for address, before in self._read.cards.items():
-                    if address not in cards and address not in whole:
+                    if address in cards or address in whole:
+                        continue
+                    if before.card.has_instances and address in others:
+                        # Who has one may be started with it, which its nodes will show.
+                        cards[address] = dataclasses.replace(before, withheld=others[address])
+                    else:
                         reason = _NOT_DIVIDED if address in gpus else offers.GONE
+                        reason = others.get(address, reason)
                         cards[address] = dataclasses.replace(before, ill=reason)
+                self._others, self._found = others, gpus
                 self._take_in(cards, there)
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
 
@@ -112,6 +122,14 @@ class VGPUCards:
         """Nobody new is given any before the next :meth:`judge`."""
         with self._lock:
             self._ailments = offers.Ailments({}, dict.fromkeys(self._read.cards, reason))
+            self._take_in(self._read.cards, self._read.there)
+
+    def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
+        """The same of these cards."""
+        with self._lock:
+            known = self._ailments or offers.Ailments()
+            kept_back = {**known.kept_back, **reasons}
+            self._ailments = dataclasses.replace(known, kept_back=kept_back)
             self._take_in(self._read.cards, self._read.there)
 
     def read_again(self, device: Device) -> None:
@@ -140,7 +158,7 @@ class VGPUCards:
 
     def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
         """:raises OSError: as :func:`nova_gpu.host.division.divided`"""
-        found = division.divided(gpus, self._roots, self._told)
+        found = self._ways.divided(gpus, self._told)
         news = {
             address: card.types
             for card in found.values()
@@ -157,15 +175,24 @@ class VGPUCards:
             cards = dict(self._read.cards)
             for key, slot in recorded:
                 group = self.look.groups.get(key)
-                if isinstance(slot, Slot) and not (group and group.card_of(slot)):
+                if not isinstance(slot, Slot):
+                    continue
+                card = group.card_of(slot) if group else None
+                if card is None or card.lacks(slot):
                     if slot not in self._missed:
                         self._missed.add(slot)
                         LOG.error("vGPU %s of an instance is not one that this host offers", slot)
                     known = next((card for card in cards.values() if card.has(slot)), None)
-                    added = _with_slot(known, key, slot)
+                    added = _with_slot(known or self._unknown(key, slot), slot)
                     cards[added.gpu.address] = added
             if cards != self._read.cards:
                 self._take_in(cards, self._read.there)
+
+    def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
+        """The card of *slot*, of which no more is known"""
+        gpu = self._found.get(slot.parent) or offers.missing(key, slot.parent)
+        bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
+        return SharedCard(gpu, bare, ill=self._others.get(slot.parent, offers.NOT_FOUND))
 
     def _take_in(self, cards: Mapping[PciAddress, SharedCard], there: frozenset[str]) -> None:
         self._read = Look(cards, {}, there)
@@ -177,7 +204,8 @@ class VGPUCards:
         if self._ailments is None or address not in self._judged:
             return dataclasses.replace(card, withheld=_NOT_JUDGED)
         ill = card.ill or self._ailments.ill.get(address)
-        return dataclasses.replace(card, ill=ill, withheld=self._ailments.kept_back.get(address))
+        kept_back = self._ailments.kept_back.get(address)
+        return dataclasses.replace(card, ill=ill, withheld=card.withheld or kept_back)
 
     def _say(self) -> None:
         """Once, until it changes."""
@@ -191,13 +219,9 @@ class VGPUCards:
         self._said = now
 
 
-def _with_slot(known: SharedCard | None, key: GroupKey, slot: Slot) -> SharedCard:
+def _with_slot(known: SharedCard, slot: Slot) -> SharedCard:
     """The card of *slot*, at which nothing more of its type can be made"""
-    if known is None:
-        types = {slot.type_id: VGPUType(slot.type_id)}
-        bare = DividedCard(types, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
-        return SharedCard(offers.missing(key, slot.parent), bare, ill=offers.NOT_FOUND)
-    types = {**known.card.types, slot.type_id: VGPUType(slot.type_id)}
+    types = {slot.type_id: VGPUType(slot.type_id), **known.card.types}
     parents = {
         address: dataclasses.replace(parent, available={**parent.available, slot.type_id: 0})
         for address, parent in known.card.parents.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from nova_gpu.conf import CONF
@@ -18,11 +18,25 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.virt.pci_aliases import DeviceSpec
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ways:
+    """How the cards of a host are divided, as :func:`nova_gpu.host.division.divided` tells it, and
+    why guests cannot have parts of one."""
+
+    divided: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
+    obstacle: Callable[[GPU, DividedCard], str | None]
+
+
+def for_machines(device_spec: DeviceSpec, roots: Roots) -> Ways:
+    """Those of guests that get PCI functions and mediated devices"""
+    return Ways(
+        divided=lambda cards, told: division.divided(cards, roots, told),
+        obstacle=lambda _, card: _obstacle(card, device_spec, roots),
+    )
+
+
 def sorted_out(
-    gpus: Mapping[PciAddress, GPU],
-    divided: Mapping[PciAddress, DividedCard],
-    device_spec: DeviceSpec,
-    roots: Roots,
+    gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Ways
 ) -> tuple[dict[PciAddress, SharedCard], dict[PciAddress, str]]:
     """The cards that are given in parts, and why others of *divided* are not given at all."""
     cards, others = {}, {}
@@ -30,10 +44,15 @@ def sorted_out(
         if reason := card.unread or _novas_own(card):
             others[address] = reason
         elif part := selected(card):
-            if reason := _obstacle(part, device_spec, roots):
+            if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
                 cards[address] = SharedCard(gpus[address], part)
+        elif card.has_instances:
+            others[address] = (
+                "it is divided into MIG instances, of types that [gpu]vgpu_types does not name; "
+                "name their type, or turn MIG mode off (nvidia-smi -mig 0)"
+            )
         elif any(parent.made for parent in card.parents.values()):
             others[address] = (
                 "somebody has made vGPUs of it, of types that [gpu]vgpu_types does not name; "
@@ -43,10 +62,7 @@ def sorted_out(
 
 
 def in_parts(
-    found: Iterable[GPU],
-    device_spec: DeviceSpec,
-    roots: Roots,
-    told: division.Told = MappingProxyType({}),
+    found: Iterable[GPU], ways: Ways, told: division.Told = MappingProxyType({})
 ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
     """Those of *found* that nova-compute would give in parts if it was started now, with the types
     that are offered, and why it would give none of others that are divided; but for those that an
@@ -56,8 +72,7 @@ def in_parts(
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
     gpus = {gpu.address: gpu for gpu in found}
-    divided = division.divided(gpus.values(), roots, told)
-    cards, others = sorted_out(gpus, divided, device_spec, roots)
+    cards, others = sorted_out(gpus, ways.divided(gpus.values(), told), ways)
     return {address: shared.card for address, shared in cards.items()}, others
 
 

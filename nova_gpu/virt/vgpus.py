@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from nova import objects
 from oslo_log import log as logging
@@ -12,10 +12,10 @@ from oslo_log import log as logging
 import nova_gpu.privsep.vgpu
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
+from nova_gpu.core.vgpu import DividedCard, Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
-from nova_gpu.host import virtual_functions
+from nova_gpu.host import nodes, virtual_functions
 from nova_gpu.virt import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.made_vgpus import MadeVGPUs
 from nova_gpu.virt.occupancy import Occupancy
@@ -29,7 +29,7 @@ class VGPUs:
         self._roots = looked.roots
         self._occupancy = occupancy
         self._made = MadeVGPUs(looked.vgpus)
-        self.cards = vgpu_cards.VGPUCards(self._roots, looked.device_spec, self._made.told())
+        self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways(), self._made.told())
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, occupancy)
         # What an earlier service has made may be nobody's by now.
         occupancy.was_used(self._made.instances())
@@ -46,8 +46,16 @@ class VGPUs:
 
     def functions(self) -> frozenset[PciAddress]:
         """Those that vGPUs are made at, or that are vGPUs themselves"""
-        parents = (each.card.parents for each in self.cards.look.cards.values())
-        return frozenset(itertools.chain.from_iterable(parents))
+        return frozenset(itertools.chain.from_iterable(each.parents for each in self.divided()))
+
+    def divided(self) -> list[DividedCard]:
+        return [each.card for each in self.cards.look.cards.values()]
+
+    def containers_cards(self) -> list[GPU]:
+        """Those of which containers have parts, by the nodes of the host"""
+        if self._survey.mode is DeliveryMode.PCI:
+            return []
+        return [each.gpu for each in self.cards.look.cards.values()]
 
     def held(self, resources: Iterable[objects.Resource] | None) -> list[tuple[VGPUGroup, Slot]]:
         """What *resources* have of this host, by slot.
@@ -58,6 +66,8 @@ class VGPUs:
         for slot, group in self._of_this_host(resources):
             card = group.card_of(slot)
             reason = card.ill if card else "no card of this host has it"
+            if card and card.lacks(slot):
+                reason = reason or vgpu_cards.LOST
             if reason:
                 raise exception.DeviceUnavailable(
                     str(slot), reason, "mend or replace the card, or move the instance"
@@ -128,7 +138,14 @@ class VGPUs:
                 )
             try:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
-                nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
+                if self._survey.mode is DeliveryMode.PCI:
+                    nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
+                elif not nodes.instance_nodes(slot, self._roots):
+                    raise exception.DeviceUnavailable(
+                        str(slot),
+                        vgpu_cards.LOST,
+                        "make the card's layout what it was (nvidia-smi mig), or move the instance",
+                    )
             except OSError as error:
                 raise exception.DeviceUnavailable(
                     str(slot), f"it cannot be noted that it is made: {error}", "mend that first"
@@ -148,26 +165,38 @@ class VGPUs:
                 except Exception as error:  # what privsep itself may raise must not end the service
                     LOG.error("vGPU %s is not made again: %s", slot, error)
 
-    def release(self, devices: Collection[Device], instance_uuid: str | None = None) -> None:
+    def release(
+        self,
+        devices: Collection[Device],
+        clean: Callable[[Slot], None],
+        instance_uuid: str | None = None,
+    ) -> None:
         """Removes what is at those of *devices* that are slots, where they are nobody's now.
 
-        What cannot be removed stays out of the pool, and is tried again.
+        What cannot be removed, or cleaned, stays out of the pool, and is tried again.
 
+        :param clean: of a MIG instance, which is not removed; raises NotClean
         :param instance_uuid: who had them, where that is known
         """
         functions = self.functions()
         for each in devices:
             if isinstance(each, Slot):
-                self._release(each, instance_uuid or self._made.instances().get(each))
+                self._release(each, clean, instance_uuid or self._made.instances().get(each))
             elif each in functions:  # it was in somebody else's domain
-                self._release(each, None)
+                self._release(each, clean, None)
 
-    def _release(self, device: Device, instance_uuid: str | None) -> None:
+    def _release(
+        self, device: Device, clean: Callable[[Slot], None], instance_uuid: str | None
+    ) -> None:
         try:
             with self._occupancy.clean(device):
-                if isinstance(device, Slot) and instance_uuid is not None:
-                    nova_gpu.privsep.vgpu.remove(str(device), instance_uuid)
-                    self._made.remove(device, instance_uuid)
+                if isinstance(device, Slot):
+                    if self._survey.mode is DeliveryMode.LXC:
+                        clean(device)
+                    elif instance_uuid is not None:
+                        nova_gpu.privsep.vgpu.remove(str(device), instance_uuid)
+                    if instance_uuid is not None:
+                        self._made.remove(device, instance_uuid)
                 self.cards.read_again(device)
                 self._occupancy.cleaned(device)
         except exception.DeviceUnavailable:

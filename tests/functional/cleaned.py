@@ -17,7 +17,7 @@ from tests.functional import base
 # Programs of the machine's that are root's. The card's file in the folder makes the command fail.
 # In an option's value a dollar sign is written twice.
 _SCRIPT = """
-echo "$$NOVA_GPU_PRODUCT $$NOVA_GPU_MODE"
+echo "$$NOVA_GPU_PRODUCT $$NOVA_GPU_MODE $$NOVA_GPU_MIG_INSTANCE"
 if test -e "$$0/slow"; then
     {
         date +%s.%N

@@ -21,6 +21,7 @@ _ANY = "\N{WHITE SQUARE}"
 _REASONS = (
     *("core/capacity", "core/condition", "core/health", "core/held", "core/machine_type"),
     *("core/quantity", "core/vgpu_held", "host/consoles", "host/division", "host/passthrough"),
+    "host/mig_layout",
     *("host/clean_command", "host/linked", "host/selection", "scheduler/cpu_only"),
     *("scheduler/filters", "scheduler/reasons", "virt/gather", "virt/offer", "virt/pci_aliases"),
     *("virt/refusals", "virt/survey", "virt/unbound", "virt/vgpu_cards"),

@@ -87,6 +87,14 @@ class ListTest(base.CommandTestCase):
         self.assertIn("in parts, as vGPUs, of which nova-gpu list tells\n", checked)
         self.assertIn("- the host's driver would take its virtual function 0000:af:00.1", checked)
 
+    def test_mig_instances_of_which_nobody_tells_the_size(self):
+        self.configure("lxc", "nvml = false")
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:04:00.0", "10de", "2335", driver="nvidia", mig=[(9, 0)])
+        said = "the driver has MIG instances of it, and NVML does not tell what they are"
+        self.assertIn(f"0000:04:00.0: {said}", self.run_list().stdout)
+        self.assertIn(f"- {said}", self.nova_gpu("host", "check").stdout)
+
     def test_one_that_does_not_answer(self):
         host = hosts.Host(self.root)
         host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")

@@ -16,9 +16,10 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import cleaning, threads
-from tests.fixtures import cards
+from tests.fixtures import cards, hosts
 
 CARD = "0000:88:00.0"
 UNUSED_UIDS = ["0:1998000000:1000"]
@@ -77,6 +78,27 @@ class CleaningTest(base.BaseTestCase):
         self.clean(DeliveryMode.LXC)
         self.assertEqual([f"end_processes {CARD}"], self.calls)
         self.assertIn(f"/usr/bin/miner (pid 812) still had GPU {CARD} open", self.log.output)
+
+    def test_instance(self) -> None:
+        """By its slot in everything: others have the rest of the card."""
+        self.config(group="libvirt", uid_maps=[])
+        self.config(group="gpu", clean_command=["/bin/true"])
+        host = hosts.Host(self.roots.proc.parent / "host")
+        host.add_gpu(CARD, "10de", "2335", mig=[(9, 0)])
+        cleaner = cleaning.Cleaning(DeliveryMode.LXC, host.roots, self.bind)
+        slot = Slot.parse(f"{CARD}/1g.18gb/900")
+        self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
+        cleaner.clean_instance(slot)
+        self.assertEqual([f"end_processes {slot}", f"run_command {slot}"], self.calls)
+        self.assertIn(f"/usr/bin/miner (pid 812) still had GPU {slot} open", self.log.output)
+        self.answers["run_command"] = (3, "no such instance")
+        error = self.assertRaises(exception.NotClean, cleaner.clean_instance, slot)
+        self.assertEqual(str(slot), error.address)
+        # What its owner destroys NVIDIA's driver cleans.
+        self.calls.clear()
+        host.set_mig(CARD, [(10, 0)])
+        cleaner.clean_instance(slot)
+        self.assertEqual([], self.calls)
 
     def test_command(self) -> None:
         self.config(group="gpu", clean_command=["/bin/true"])

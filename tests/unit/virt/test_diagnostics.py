@@ -32,7 +32,7 @@ class VGPUsTest(unittest.TestCase):
             offer={},
             roots=Roots(*[pathlib.Path("/nowhere")] * 3, ()),
             vgpus=types.SimpleNamespace(
-                functions=lambda: frozenset(parents), cards=types.SimpleNamespace(look=look)
+                divided=lambda: [shared.card], cards=types.SimpleNamespace(look=look)
             ),
         )
         config = vconfig.LibvirtConfigGuest()

@@ -8,6 +8,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
+from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.vgpu import Slot, device_uuid
 from nova_gpu.host import discovery, division, selection
 from nova_gpu.virt import gather_vgpus, made_vgpus
@@ -34,7 +35,9 @@ class TestMade(base.BaseTestCase):
     def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
         chosen = selection.Selection.parse(["10de", "8086"], [], [])
         cards = discovery.discover(self.host.roots, chosen, {}, dict)
-        looked: Any = types.SimpleNamespace(roots=self.host.roots, vgpus=self.notes)
+        looked: Any = types.SimpleNamespace(
+            roots=self.host.roots, vgpus=self.notes, mode=DeliveryMode.PCI
+        )
         return gather_vgpus.made(looked, division.divided(cards, self.host.roots), owners)
 
     def test_whose_is_there(self) -> None:

@@ -10,7 +10,7 @@ from oslotest import base
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu import Kind, Slot
 from nova_gpu.host import discovery, division, selection, sriov
-from nova_gpu.virt import offer, pci_aliases, vgpu_cards
+from nova_gpu.virt import offer, pci_aliases, vgpu_cards, vgpu_selection
 from tests.fixtures import hosts, profiling_kernel, vgpu
 
 CARD = "0000:82:00.0"
@@ -28,7 +28,8 @@ class TestProfiles(base.BaseTestCase):
         self.look()
 
     def new(self, told: division.Told = MappingProxyType({})) -> vgpu_cards.VGPUCards:
-        return vgpu_cards.VGPUCards(self.host.roots, pci_aliases.DeviceSpec(()), told)
+        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), self.host.roots)
+        return vgpu_cards.VGPUCards(self.host.roots, ways, told)
 
     def found(self) -> tuple[GPU, ...]:
         selected = selection.Selection.parse(["10de"], [], [])

@@ -22,7 +22,14 @@ from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu_group import SharedCard, groups
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import made_vgpus, occupancy, pci_aliases, vgpu_cards, vgpu_stock
+from nova_gpu.virt import (
+    made_vgpus,
+    occupancy,
+    pci_aliases,
+    vgpu_cards,
+    vgpu_selection,
+    vgpu_stock,
+)
 
 STATES = 10_000
 PROVIDER = "the provider of the type that is asked for"
@@ -94,7 +101,8 @@ class PartFullTest(base.BaseTestCase):
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF))
         roots = Roots(root, root, root, ())
-        self.cards = vgpu_cards.VGPUCards(roots, pci_aliases.DeviceSpec(()))
+        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), roots)
+        self.cards = vgpu_cards.VGPUCards(roots, ways)
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
 
     def test_two_of_one_type(self) -> None:

@@ -34,8 +34,8 @@ class SelectionTestCase(base.BaseTestCase):
     def in_parts(self, *device_spec: str) -> DividedCard | None:
         selected = selection.Selection.parse(["10de"], [], [])
         found = discovery.discover(self.host.roots, selected, {}, dict)
-        spec = pci_aliases.DeviceSpec(device_spec)
-        parts, _ = vgpu_selection.in_parts(found, spec, self.host.roots, self.told)
+        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(device_spec), self.host.roots)
+        parts, _ = vgpu_selection.in_parts(found, ways, self.told)
         return parts.get(PciAddress.parse(CARD))
 
 

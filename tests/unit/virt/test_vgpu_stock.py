@@ -22,7 +22,15 @@ from nova_gpu.core import vgpu as values
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import discovery, selection
-from nova_gpu.virt import made_vgpus, occupancy, offer, pci_aliases, vgpu_cards, vgpu_stock
+from nova_gpu.virt import (
+    made_vgpus,
+    occupancy,
+    offer,
+    pci_aliases,
+    vgpu_cards,
+    vgpu_selection,
+    vgpu_stock,
+)
 from nova_gpu.virt.records import Records
 from tests.fixtures import hosts, vgpu
 
@@ -51,7 +59,8 @@ class StockTestCase(base.BaseTestCase):
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
     def new_cards(self) -> vgpu_cards.VGPUCards:
-        return vgpu_cards.VGPUCards(self.host.roots, pci_aliases.DeviceSpec(()))
+        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), self.host.roots)
+        return vgpu_cards.VGPUCards(self.host.roots, ways)
 
     def found(self) -> tuple[GPU, ...]:
         selected = selection.Selection.parse(["10de"], [], [])

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG instances, which containers get: from the provider tree to the guest and back."""
+
+from __future__ import annotations
+
+import fixtures
+from oslo_utils import uuidutils
+
+from nova_gpu.core import model
+from nova_gpu.core.vgpu import Slot
+from nova_gpu.virt import counters
+from nova_gpu.virt.truths import Kind
+from tests.fixtures import daemons
+from tests.functional import cleaned, mig, test_verify
+from tests.functional.mig import FIRST, LARGE, LAYOUT, SECOND, SMALL, WHOLE, nodes_of, slot
+from tests.functional.test_strangers import _DOMAIN as FOREIGN
+
+ONE, TWO = slot(FIRST, 9, 0, SMALL), slot(FIRST, 10, 0, SMALL)
+BIG = slot(FIRST, 1, 0, LARGE)
+
+
+class RoadTest(test_verify.Verifying, mig.MIGServersTestBase):
+    def test_there_and_back(self) -> None:
+        self.assertEqual((6, 0, 0), self.vgpus())
+        self.assertEqual((2, 0, 0), self.vgpus(LARGE))
+        self.assertInventory(total=6)
+        one, two = (self.boot(self.of_type(SMALL)) for _ in range(2))
+        self.assertInstances(one, [ONE], nodes_of(0, 9))
+        self.assertInstances(two, [TWO], nodes_of(0, 10))
+        big = self.boot(self.of_type(LARGE))
+        self.assertInstances(big, [BIG], nodes_of(0, 1))
+        whole = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(whole, [WHOLE])
+        self.assertEqual((6, 0, 2), self.vgpus())
+        self.assertEqual((1, 3), (counters.read(self.state()).claims, self._vgpu_claims()))
+        self.assertFound()
+        self._delete_server(one)
+        self.assertInstances(self.boot(self.of_type(SMALL)), [ONE], nodes_of(0, 9))
+        self.assertFound()
+        self.assertNotIn("ERROR [nova_gpu", self.log())
+
+    def _vgpu_claims(self) -> int:
+        return counters.read(self.state()).vgpu_claims
+
+    def test_several_and_whole_ones_beside_them(self) -> None:
+        server = self.boot(self.flavor(vgpus="= 4", vgpu_type=SMALL, gpus="= 1"))
+        slots = [slot(FIRST, gi, 0, SMALL) for gi in (9, 10, 11)] + [slot(SECOND, 9, 0, SMALL)]
+        nodes = [*nodes_of(0, 9), *nodes_of(0, 10), *nodes_of(0, 11), *nodes_of(1, 9)]
+        self.assertEqual(sorted([WHOLE, *slots]), self.recorded(server))
+        self.assertEqual(sorted({*nodes, "/dev/nvidia2"}), self.given(server))
+        self.assertFound()
+
+    def test_what_becomes_of_the_guest(self) -> None:
+        neighbour, server = (self.boot(self.of_type(SMALL)) for _ in range(2))
+        self._reboot_server(server, hard=True)
+        self.assertInstances(server, [TWO], nodes_of(0, 10))
+        self._stop_server(server)
+        self.period()
+        self.assertEqual((6, 0, 2), self.vgpus())
+        self.restart_host("host1")
+        self.period()
+        self._start_server(server)
+        self.assertInstances(server, [TWO], nodes_of(0, 10))
+        self.assertInstances(neighbour, [ONE], nodes_of(0, 9))
+        said = self.refused({"suspend": None}, server)
+        self.assertIn("the state of a container cannot be saved", said[0])
+        said = self.refused({"rescue": {}}, server)
+        self.assertIn("a container is not started from another disk", said[0])
+        self.assertInstances(server, [TWO], nodes_of(0, 10))
+        self.assertFound()
+
+    def test_resize(self) -> None:
+        self.start_host("host2")
+        server = self.boot(self.of_type(SMALL), host="host1")
+        self._resize_server(server, self.of_type(LARGE))
+        self._revert_resize(server)
+        self.period("host2")
+        self.assertInstances(server, [ONE], nodes_of(0, 9))
+        self._resize_server(server, self.of_type(LARGE))
+        self.confirm(server, "host1")
+        self.assertInstances(server, [BIG], nodes_of(0, 1), "host2")
+        self._resize_server(server, self.gpu_flavor(1))
+        self.confirm(server, "host2")
+        self.assertGPUs(server, [WHOLE])
+        self.period("host2")
+        self.assertEqual((2, 0, 0), self.vgpus(LARGE, "host2"))
+
+    def test_resize_on_the_same_host(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot(self.of_type(SMALL))
+        self._resize_server(server, self.of_type(LARGE))
+        self.confirm(server, "host1")
+        self.assertInstances(server, [BIG], nodes_of(0, 1))
+        self._resize_server(server, self.flavor())
+        self.confirm(server, "host1")
+        self.assertInstances(server, [], [])
+        self.assertEqual((6, 0, 0), self.vgpus())
+
+    def test_shelved_and_offloaded(self) -> None:
+        server = self.boot(self.of_type(SMALL))
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(server)
+        self.assertEqual((6, 0, 0), self.vgpus())
+        self.boot(self.of_type(SMALL))
+        self._unshelve_server(server)
+        self.assertInstances(server, [TWO], nodes_of(0, 10))
+
+    def test_full(self) -> None:
+        self.boot(self.of_type(LARGE, 2))
+        said = self.boot_refused(self.of_type(LARGE))
+        self.assertIn("1 vGPUs (type 3g_71gb) asked for, 0 of 2 free (2 in use)", said)
+        self.boot_refused(self.of_type(SMALL, 7))
+        self.boot(self.of_type(SMALL, 6))
+
+
+class CleaningTest(mig.MIGServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.commands = self.useFixture(cleaned.Cleaned(self))
+        self.start_host()
+        self.neighbour, self.server = (self.boot(self.of_type(SMALL)) for _ in range(2))
+
+    def test_by_the_instance_and_never_by_its_card(self) -> None:
+        ended = []
+
+        def end(device: model.GPU | Slot, *_: object) -> tuple[list[object], list[object]]:
+            ended.append(str(device) if isinstance(device, Slot) else str(device.address))
+            return [], []
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.guest_processes.end", end))
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.host.guest_processes.may_be_left", lambda *_: True)
+        )
+        self._delete_server(self.server)
+        self.assertEqual([TWO], ended)
+        self.assertEqual([], self.commands.cards, "the whole card")
+        self.assertIn(f"[gpu]clean_command for GPU {TWO}: 10de:2335 vgpu 10/0", self.log())
+        self.assertInstances(self.neighbour, [ONE], nodes_of(0, 9))
+        self.assertEqual((6, 0, 1), self.vgpus())
+
+    def test_one_that_is_not_clean(self) -> None:
+        """It is nobody's until it is, and the others go on."""
+        self.commands.stain(FIRST)
+        self._delete_server(self.server)
+        self.period()
+        self.assertIn(f"vGPU {TWO} is kept from instances until it is removed: ", self.log())
+        self.assertEqual((6, 1, 1), self.vgpus())
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual((6, 1, 1), self.vgpus())
+        other = self.boot(self.of_type(SMALL))
+        self.assertInstances(other, [slot(FIRST, 11, 0, SMALL)], nodes_of(0, 11))
+        self.commands.wipe(FIRST)
+        self.period()
+        self.period()
+        self.assertEqual((6, 0, 2), self.vgpus())
+
+
+class LayoutTest(test_verify.Verifying, mig.MIGServersTestBase):
+    """What an operator does to cards, and what NVML leaves unsaid"""
+
+    def silence(self) -> None:
+        self.was_told, self.told = self.told, {}
+
+    def test_nvml_is_silent_from_the_start(self) -> None:
+        """Neither whole nor in parts, and the guests that run go on."""
+        server = self.boot(self.of_type(SMALL))
+        self.silence()
+        self.restart_host("host1")
+        self.period()
+        self.assertIn(
+            f"GPU {FIRST} (H200 SXM 141GB) is not offered: the driver has MIG instances of it, and",
+            self.log(),
+        )
+        self.assertInventory(total=6)
+        self.assertEqual((1, 0, 1), self.vgpus())
+        self.boot_refused(self.of_type(SMALL))
+        self._stop_server(server)
+        said = self.refused({"os-start": None}, server)
+        self.assertIn("NVML does not tell what they are", said[0])
+        self.told = self.was_told
+        self.period()
+        self.period()
+        self.assertEqual((6, 0, 1), self.vgpus())
+        self._start_server(server)
+        self.assertInstances(server, [ONE], nodes_of(0, 9))
+        self.assertFound()
+
+    def test_nvml_is_switched_off(self) -> None:
+        self.flags(nvml=False, group="gpu")
+        self.start_host("host2")
+        self.assertInventory(total=6, host="host2")
+        asked = self.asked
+        self.period("host2")
+        self.assertEqual(asked, self.asked)
+        self.assertIn("[gpu]nvml and [gpu]nvml_timeout", self.log())
+
+    def test_nvml_falls_silent(self) -> None:
+        """What it said holds as long as the driver has the same instances."""
+        server = self.boot(self.of_type(SMALL))
+        self.silence()
+        self.period()
+        other = self.boot(self.of_type(SMALL))
+        self.assertInstances(other, [TWO], nodes_of(0, 10))
+        self.hosts["host1"].set_mig(FIRST, [(1, 0), (9, 0), (10, 0)])
+        self.period()
+        self.assertIn(
+            f"GPU {FIRST} is not given to new instances in parts: the driver has the MIG",
+            self.log(),
+        )
+        self.assertEqual((6, 1, 2), self.vgpus())
+        third = self.boot(self.of_type(SMALL))
+        self.assertInstances(third, [slot(SECOND, 9, 0, SMALL)], nodes_of(1, 9))
+        self._reboot_server(server, hard=True)
+        self.assertInstances(server, [ONE], nodes_of(0, 9))
+        self.told = {**self.was_told, FIRST: LAYOUT[:3]}
+        self.period()
+        self.assertEqual((5, 0, 3), self.vgpus())
+
+    def test_another_layout(self) -> None:
+        """Who has an instance that stays keeps it; that of another is lost."""
+        stays, loses = (self.boot(self.of_type(SMALL)) for _ in range(2))
+        self.divide(FIRST, [(9, 0, SMALL), (2, 0, LARGE)])
+        self.period()
+        self.assertIn(
+            f"ERROR [nova_gpu.virt.vgpu_cards] vGPU {TWO} of an instance is not one", self.log()
+        )
+        self.assertFound((Kind.VGPU_MISSING, TWO))
+        self.assertEqual((5, 0, 2), self.vgpus())
+        self._reboot_server(stays, hard=True)
+        self.assertInstances(stays, [ONE], nodes_of(0, 9))
+        self._stop_server(loses)
+        said = self.refused({"os-start": None}, loses)
+        self.assertIn("the MIG instance is no longer on its card", said[0])
+        big = self.boot(self.of_type(LARGE))
+        self.assertInstances(big, [slot(FIRST, 2, 0, LARGE)], nodes_of(0, 2))
+        self.restart_host("host1")
+        self.assertFound((Kind.VGPU_MISSING, TWO))
+        self.divide(FIRST, [(9, 0, SMALL), (10, 0, SMALL), (2, 0, LARGE)])
+        self.period()
+        self._start_server(loses)
+        self.assertInstances(loses, [TWO], nodes_of(0, 10))
+        self.assertFound()
+
+    def test_an_instance_of_another_profile_in_its_place(self) -> None:
+        server = self.boot(self.of_type(LARGE))
+        self.divide(FIRST, [(1, 0, SMALL)])
+        self.period()
+        self._stop_server(server)
+        said = self.refused({"os-start": None}, server)
+        self.assertIn("the MIG instance is no longer on its card", said[0])
+
+    def test_a_whole_card_that_is_divided_later(self) -> None:
+        """It stays the instance's; when that is gone it is given in parts."""
+        server = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(server, [WHOLE])
+        self.divide(WHOLE, LAYOUT)
+        self.period()
+        self.assertIn(
+            f"GPU {WHOLE} (H200 SXM 141GB) stays with the instance that has it", self.log()
+        )
+        self.assertEqual((6, 0, 0), self.vgpus())
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual((6, 0, 0), self.vgpus())
+        self.assertEqual([WHOLE], self.recorded(server))
+        self._reboot_server(server, hard=True)
+        self._delete_server(server)
+        self.leaves = {"reserved": "the card was one of the whole ones"}
+        self.period()
+        self.assertEqual((9, 0, 0), self.vgpus())
+        self.assertInventory(total=6, reserved=1)
+
+    def test_types_that_the_option_does_not_name(self) -> None:
+        self.leaves = {"reserved": "what was offered before is given to nobody any more"}
+        self.flags(vgpu_types=[], group="gpu")
+        self.restart_host("host1")
+        self.period()
+        self.assertIn("it is divided into MIG instances, of types that [gpu]vgpu_types", self.log())
+        self.assertInventory(total=6)
+        self.boot_refused(self.of_type(SMALL))
+
+    def test_somebody_elses_domain(self) -> None:
+        """It has one instance by its node; the others of the card are free."""
+        xml = FOREIGN.replace("/dev/nvidia4", nodes_of(0, 9)[2])
+        xml = xml.format(uuid=uuidutils.generate_uuid())
+        self.driver._host.get_connection().defineXML(xml)
+        self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "somebody else's domain")
+        self.period()
+        self.assertEqual((6, 1, 0), self.vgpus())
+        server = self.boot(self.of_type(SMALL))
+        self.assertInstances(server, [TWO], nodes_of(0, 10))
