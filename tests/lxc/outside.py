@@ -44,7 +44,8 @@ def run(module: str, *arguments: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-lxc-", dir="/var/tmp"))
     folder.chmod(0o711)  # a guest's root is nobody on the host, and its disk is below
-    lv = libvirtd.PrivateLibvirtd(folder, nodes.machine() + nodes.pretend_nvidia())
+    pretended = nodes.pretend_nvidia() + nodes.pretend_nvidia_caps(place.CAPS)
+    lv = libvirtd.PrivateLibvirtd(folder, nodes.machine() + pretended)
     started = time.monotonic()
     try:
         with lv:

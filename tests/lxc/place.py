@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 
+from tests.fixtures import nvidia
 from tools.novalab import image, libvirtd, nodes
 
 FOLDER = "NOVA_GPU_LXC_FOLDER"
@@ -16,6 +17,9 @@ BURSTS = "NOVA_GPU_LXC_BURSTS"
 # are not in that order: the driver found the second socket first.
 GPUS = tuple(f"0000:{bus}:00.0" for bus in ("04", "05", "08", "09", "84", "85", "88", "89"))
 MINORS = (4, 5, 6, 7, 0, 1, 2, 3)
+# Of mig/config and mig/monitor, and of the first card of machines/h200-8.yaml two MIG instances.
+INSTANCES = (9, 10)
+CAPS = (1, 2, *(nvidia.cap_minor(0, gi, *ci) for gi in INSTANCES for ci in ((), (0,))))
 SHARED = ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
 
 

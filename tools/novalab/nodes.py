@@ -10,10 +10,12 @@ import stat
 from collections.abc import Iterable, Sequence
 
 # Device numbers of the NVIDIA driver: 195 is registered with the kernel (Documentation/admin-guide/
-# devices.txt); the unified memory driver takes a free major, 510 being a usual one.
+# devices.txt); the unified memory driver and the capabilities take free majors, 510 and 511 being
+# usual ones.
 _NVIDIA_MAJOR = 195
 _NVIDIA_CONTROL_MINOR = 255
 _NVIDIA_UVM_MAJOR = 510
+_NVIDIA_CAPS_MAJOR = 511
 
 # What libvirtd, its LXC controllers, losetup and a login need. Nodes a machine lacks are left out.
 _MACHINE = (
@@ -93,6 +95,11 @@ def pretend_nvidia(minors: Sequence[int] = range(8)) -> list[Node]:
         Node("nvidia-uvm", "c", _NVIDIA_UVM_MAJOR, 0, 0o666),
         Node("nvidia-uvm-tools", "c", _NVIDIA_UVM_MAJOR, 1, 0o666),
     ]
+
+
+def pretend_nvidia_caps(minors: Iterable[int]) -> list[Node]:
+    """The same of what leads to MIG instances, and of what configures and monitors them."""
+    return [Node(f"nvidia-caps/nvidia-cap{n}", "c", _NVIDIA_CAPS_MAJOR, n, 0o444) for n in minors]
 
 
 def pretended_in(dev: pathlib.Path, devices: str) -> list[str]:
