@@ -89,7 +89,8 @@ Related options:
 Ask NVIDIA's management library about cards the nvidia driver holds. It is asked in a process of its
 own that lives for a moment, and only where guests get device nodes: on a KVM host it would hold
 cards that are to change hands. Without the nvidia-ml-py package, or where the library fails, only
-what it alone knows (memory, NVLinks, the card's UUID) is missing.
+what it alone knows (memory, NVLinks, the card's UUID) is missing, and cards with MIG instances are
+not offered, as nobody else knows what size those have.
 
 Related options:
 

@@ -184,9 +184,9 @@ def _facts(
         architecture=_ARCHITECTURES.get(card["architecture"]),
         memory_mib=memory // 2**20 if memory else None,
         compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
-        uuid=card["uuid"],
+        uuid=_known(str, card["uuid"]),
         links=_links(address, bricks),
-        minor=card["minor"],
+        minor=_known(int, card["minor"]),
         mig=None if card["mig"] is None else tuple(sorted(map(_instance, card["mig"]))),
     )
 
@@ -198,10 +198,17 @@ def _instance(told: Mapping[str, Any]) -> MIGInstance:
         gpu_instance=int(told["gpu_instance"]),
         compute_instance=int(told["compute_instance"]),
         profile=profile if told["name"] != profile else None,
-        memory_mib=told["memory_mib"],
-        slices=told["slices"],
-        uuid=told["uuid"],
+        memory_mib=_known(int, told["memory_mib"]),
+        slices=_known(int, told["slices"]),
+        uuid=_known(str, told["uuid"]),
     )
+
+
+def _known(kind: type[_Told], value: Any) -> _Told | None:
+    """:raises TypeError: where *value* is neither that nor null"""
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError(f"{value!r} is no {kind.__name__}")
 
 
 def _links(

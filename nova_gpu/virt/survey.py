@@ -81,11 +81,13 @@ class Survey:
         found = self._discover()
         held = {gpu.address for gpu in found if gpu.driver == nvml.DRIVER}
         wanted = CONF.gpu.nvml and self.mode is DeliveryMode.LXC
-        may_change = any(mig_layout.is_divided(gpu, self.roots) for gpu in found)
-        if wanted and (may_change or held - self._nvml_facts.keys()):
+        if wanted and (held - self._nvml_facts.keys() or self._may_change(found)):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             found = self._discover()
         return found
+
+    def _may_change(self, found: Iterable[GPU]) -> bool:
+        return any(mig_layout.is_divided(gpu, self.roots) for gpu in found)
 
     def _discover(self) -> tuple[GPU, ...]:
         found = discovery.discover(

@@ -47,6 +47,14 @@ _STATS = _with(
     },
     st.lists(_with(_GROUP, _ODD), max_size=2) | _ODD,
 )
+_INSTANCE_OF_NVML = {
+    "gpu_instance": 9,
+    "compute_instance": 0,
+    "name": "NVIDIA H200 MIG 1g.18gb",
+    "uuid": "MIG-1",
+    "memory_mib": 16384,
+    "slices": 1,
+}
 _CARD_OF_NVML = {
     "address": "00000000:19:00.0",
     "name": "NVIDIA H200",
@@ -56,8 +64,10 @@ _CARD_OF_NVML = {
     "uuid": "GPU-1",
     "minor": 0,
     "nvlinks": [["00000000:05:00.0", 2]],
+    "mig": [_INSTANCE_OF_NVML],
 }
-_NVML = _with({"gpus": [_CARD_OF_NVML]}, st.lists(_with(_CARD_OF_NVML, _ODD), max_size=2) | _ODD)
+_MIG = _ODD | st.lists(_with(_INSTANCE_OF_NVML, _ODD), max_size=2)
+_NVML = _with({"gpus": [_CARD_OF_NVML]}, st.lists(_with(_CARD_OF_NVML, _MIG), max_size=2) | _ODD)
 _FORMER = _with(
     {
         "boot_id": _BOOT,
@@ -115,6 +125,11 @@ class ReportedTest(base.FuzzTestCase):
             self.assertIsInstance(each.uuid, str | None)
             self.assertIsInstance(each.memory_mib, int | None)
             self.assertIsInstance(each.minor, int | None)
+            for instance in each.mig or ():
+                self.assertIsInstance(instance.gpu_instance, int)
+                self.assertIsInstance(instance.profile, str | None)
+                self.assertIsInstance(instance.memory_mib, int | None)
+                self.assertIsInstance(instance.slices, int | None)
 
 
 class KeptTest(base.FuzzTestCase):

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import exception, names, query, vgpu, vgpu_request
-from nova_gpu.host import division, mdev, mig, sriov
-from tests.fixtures import hosts
+from nova_gpu.core import exception, names, query, vgpu, vgpu_request, vgpu_room
+from nova_gpu.core.mig import MIGInstance, of_slot
+from nova_gpu.host import division, mdev, mig, mig_layout, nodes, sriov
+from tests.fixtures import cards, hosts
 from tests.fixtures import vgpu as divided
 from tests.unit.fuzz import base, damage
 
@@ -25,6 +27,10 @@ _FLAVORS = st.dictionaries(
     | st.sampled_from(["resources:VGPU", "resources1:VGPU", "resources:PGPU"]),
     st.sampled_from(["1", "= 2", "s== nvidia-35", "GRID M60-2Q", "s!= a", "required", "0"])
     | base.TEXT,
+)
+_INSTANCES = st.tuples(st.integers(0, 14), st.integers(0, 7))
+_PROFILES = (
+    st.sampled_from(["1g.18gb", "1c.3g.71gb", "1g.18gb+me", "", "../x"]) | st.none() | base.TEXT
 )
 _WORDS = st.lists(st.sampled_from(_PARTS) | st.integers().map(str) | base.TEXT).map("".join)
 
@@ -128,3 +134,41 @@ class TextsTest(base.FuzzTestCase):
                 (path / "access").write_text("DeviceFileMinor: 3\n")
         for each in mig.instances(mig.capabilities(0, host.roots)):
             self.assertEqual((3, 3), each.minors)
+
+    @base.fuzzed(
+        there=st.sets(_INSTANCES, max_size=4),
+        told=st.none() | st.dictionaries(_INSTANCES, _PROFILES, max_size=4),
+        same=st.booleans(),
+    )
+    def test_layouts(
+        self,
+        there: set[tuple[int, int]],
+        told: dict[tuple[int, int], str | None] | None,
+        same: bool,
+    ) -> None:
+        """What is offered of a card leads each to another instance that is there."""
+        host = hosts.Host(self.root / "layout")
+        if not (host.devices / _CARDS[0]).exists():
+            host.add_gpu(_CARDS[0], "10de", "2335", minor=0)
+        if same and told is not None:
+            there = set(told)
+        host.set_mig(_CARDS[0], sorted(there))
+        instances = [MIGInstance(gi, ci, (told or {})[gi, ci]) for gi, ci in sorted(told or {})]
+        card = dataclasses.replace(
+            cards.card(_CARDS[0]), mig=None if told is None else tuple(instances)
+        )
+        found = mig_layout.divided([card], host.roots).get(card.address)
+        if found is None:
+            self.assertEqual((set(), None), (there, told))
+            return
+        slots = vgpu_room.all_instances(found)
+        self.assertEqual(bool(slots), found.unread is None)
+        if not slots:
+            return
+        self.assertEqual(there, set(told or {}))
+        self.assertEqual(there, {of_slot(slot.number) for slot in slots})
+        for slot in slots:
+            self.assertEqual(slot, vgpu.Slot.parse(str(slot)))
+            self.assertEqual((told or {})[of_slot(slot.number)], slot.type_id)
+        own = [nodes.instance_nodes(slot, host.roots)[-1] for slot in slots]
+        self.assertEqual(len(slots), len(set(own)))
