@@ -118,10 +118,13 @@ class UnprivilegedTest(DaemonTestCase):
             "GPU 0000:82:00.0 was not bound: there is no GPU at this address; see nova-gpu list",
             text,
         )
-        for verb in ("vfio.give_to_guests", "vfio.give_to_host", "nodes.open_to_guests"):
+        for verb in ("vfio.give_to_guests", "vfio.give_to_host"):
             name, args, text = self.call(verb, "../81:00.0")
             self.assertEqual(("InvalidPciAddress", ["../81:00.0"]), (name, args))
             self.assertEqual(1, text.count("is not a PCI address"))
+        name, _, text = self.call("nodes.open_to_guests", "../81:00.0")
+        self.assertEqual("InvalidValue", name)
+        self.assertEqual(1, text.count("is not the slot of a vGPU"))
 
     def test_the_kernel_refuses(self) -> None:
         self.kernel.refused.add(f"{AUDIO} vfio-pci")
