@@ -11,10 +11,10 @@ import hashlib
 import os
 import pathlib
 import shutil
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tools.novalab import settings, steps
+from tools.testing import machine
 
 # The interpreter that user "nova" can reach; root's own may be somewhere in /root.
 _PYTHON = "/usr/bin/python3"
@@ -69,20 +69,20 @@ def install(lab: settings.Lab, project: bool = True) -> None:
     wanted = _digest()
     stamp = lab.venv / ".installed"
     fresh = not stamp.exists() or stamp.read_text() != wanted
-    if _missing(_FIRST):
+    if _lacks(_FIRST):
         with steps.step("Debian: python3-venv", apt):
-            _apt(_FIRST, apt)
+            _debian(_FIRST, apt)
 
-    def debian() -> None:
+    def packages() -> None:
         with steps.step("Debian packages", apt):
-            _apt(_DEBIAN, apt)
+            _debian(_DEBIAN, apt)
 
     def pypi() -> None:
         with steps.step("Nova and the other services from PyPI", pip):
             steps.run([_PYTHON, "-m", "venv", "--clear", str(lab.venv)], pip)
             _pip(lab, _PYPI)
 
-    steps.together(*([debian] if _missing(_DEBIAN) else []), *([pypi] if fresh else []))
+    steps.together(*([packages] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
     if fresh:
         with steps.step("libvirt-python, built against Debian's libvirt", pip):
             _pip(lab, _BUILT)
@@ -102,22 +102,19 @@ def _constraints() -> pathlib.Path:
     return settings.ROOT / "tools" / "constraints" / f"{settings.RELEASE}.txt"
 
 
-def _missing(names: tuple[str, ...]) -> list[str]:
-    query = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n", *names]
-    result = subprocess.run(query, capture_output=True, text=True, check=False)
-    present = {
-        line.split()[1] for line in result.stdout.splitlines() if line.startswith("installed ")
-    }
-    return [name for name in names if name not in present]
+def _lacks(names: Sequence[str]) -> bool:
+    try:
+        return bool(machine.missing_packages(names))
+    except machine.MachineNotReady as error:
+        raise steps.Failed(str(error)) from error
 
 
-def _apt(names: tuple[str, ...], log: pathlib.Path) -> None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    wait = ["apt-get", "-o", "DPkg::Lock::Timeout=600"]
+def _debian(names: Sequence[str], log: pathlib.Path) -> None:
     with _services_stay_stopped():
-        steps.run([*wait, "update"], log, environment)
-        packages = _missing(names)
-        steps.run([*wait, "install", "-y", "--no-install-recommends", *packages], log, environment)
+        try:
+            machine.install(names, log)
+        except machine.MachineNotReady as error:
+            raise steps.Failed(str(error)) from error
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TextIO
 
 _POLL_S = 0.1
-_GRACE_S = 10.0
+# Who takes down what he has started needs half a minute on a busy machine.
+_GRACE_S = 60.0
 
 
 class Stopped(Exception):

@@ -61,7 +61,7 @@ SUITES = (
         echo=True,
         every_release=True,
     ),
-    # These two count what is left of cgroups, mounts and loop devices.
+    # These count what is left of cgroups, mounts and loop devices.
     Suite(
         "lxc",
         "tests/lxc: the same against a real libvirtd and its LXC driver",
@@ -74,6 +74,12 @@ SUITES = (
         "tests/crash: nova-compute is killed again and again",
         2400,
         echo=True,
+        lane="libvirtd",
+    ),
+    Suite(
+        "guide",
+        "tools/lab guide: the documentation's commands, in a cloud of separate processes",
+        1800,
         lane="libvirtd",
     ),
     Suite(
@@ -96,6 +102,8 @@ def checks(suite: Suite, environment: Environment, pattern: str | None) -> Seque
     if suite.name == "crash":
         argv = (environment.python, "-m", "tests.crash", "--points", "50")
         return (Check("tests.crash", argv, outcome.from_unittest),)
+    if suite.name == "guide":
+        return (Check("pages", ("tools/lab", "guide")),)
     if suite.name in ("lxc", "vfio"):
         selection = ("-k", pattern) if pattern else ()
         argv = (environment.python, "-m", f"tests.{suite.name}", *selection)
