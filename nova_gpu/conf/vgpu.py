@@ -34,8 +34,9 @@ Related options:
 SR-IOV virtual functions that cards are to have, as many as stand behind a card's PCI address
 (``0000:3b:00.0=4``) or product (``8086:56c0=4``); the address has precedence. They are enabled when
 nova-compute starts, unless an instance has the card whole, and no driver of the host takes them
-(``sriov_drivers_autoprobe``). A card that has some already keeps those. NVIDIA's cards are refused:
-its own ``sriov-manage`` enables theirs. Only where guests are KVM's or QEMU's.
+(``sriov_drivers_autoprobe``). A card that has some already keeps those. NVIDIA's cards are to have
+all that they can have: its own ``/usr/lib/nvidia/sriov-manage`` enables them, and its driver takes
+them. Only where guests are KVM's or QEMU's.
 
 Related options:
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions that guests get as they are: AMD's, and Intel's since GVT-g. Which a card is to
-have, enabling them, and what keeps one from guests.
+"""Virtual functions: how many a card is to have, enabling them, and what keeps one from guests that
+get it as it is, of AMD's cards, and Intel's since GVT-g.
 
 Source: the kernel's Documentation/PCI/pci-iov-howto.rst, and sriov_drivers_autoprobe in its
-Documentation/ABI/testing/sysfs-bus-pci.
+Documentation/ABI/testing/sysfs-bus-pci; NVIDIA's vGPU user guide on sriov-manage.
 """
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Iterable, Mapping
 
@@ -18,6 +19,9 @@ from nova_gpu.host.roots import Roots
 
 _OPTION = "virtual_functions"
 _FORM = "write the card's PCI address or vendor_id:product_id, =, and a number: 0000:3b:00.0=4"
+# NVIDIA's vGPU software has it there. It enables all functions that a card can have, and gives them
+# to NVIDIA's driver, without which they are of no use.
+SRIOV_MANAGE = pathlib.Path("/usr/lib/nvidia/sriov-manage")
 
 _REMEDY = (
     "write 0 to {card}/sriov_drivers_autoprobe before sriov_numvfs has their "
@@ -28,7 +32,7 @@ _REMEDY = (
 def parse(entries: Iterable[str]) -> Mapping[str, int]:
     """Of ``[gpu]virtual_functions``: how many by address or product, as :class:`GPU` has them.
 
-    :raises InvalidOption: where an entry is not of its form, or for NVIDIA's cards
+    :raises InvalidOption: where an entry is not of its form
     """
     found = {}
     for entry in entries:
@@ -40,10 +44,6 @@ def parse(entries: Iterable[str]) -> Mapping[str, int]:
         if not re.fullmatch("[1-9][0-9]{0,4}", number):
             raise refused(f"{number!r} is no number of functions")
         if product := products.parse_key(card):
-            if product[0] == products.NVIDIA:
-                raise refused(
-                    "NVIDIA's driver enables its own", "run sriov-manage -e at every boot"
-                )
             key = ":".join(product)
         else:
             try:
@@ -60,7 +60,7 @@ def wanted(card: GPU, numbers: Mapping[str, int]) -> int | None:
 
 
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:
-    """*card* has that many when it returns, which no driver of the host takes.
+    """*card* has that many when it returns, which no driver of the host takes but NVIDIA's.
 
     :raises DeviceUnavailable: where it cannot have them now
     """
@@ -79,13 +79,22 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
             return
         if number > (most := sriov.most(device)):
             raise refused(f"it can have {most}", "say no more than that")
-        attributes.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
-        attributes.write(f"{device}/sriov_numvfs", str(number), timeout_s)
+        if sysfs.attribute(device, "vendor") != f"0x{products.NVIDIA}":
+            attributes.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
+            attributes.write(f"{device}/sriov_numvfs", str(number), timeout_s)
+        elif not SRIOV_MANAGE.exists():
+            raise refused(
+                f"there is no {SRIOV_MANAGE}", "install NVIDIA's vGPU software on this host"
+            )
+        elif number != most:
+            raise refused(f"{SRIOV_MANAGE.name} enables all {most} that it can have", "say so many")
+        else:
+            child.run([str(SRIOV_MANAGE), "-e", str(card)], timeout_s)
         there = len(sriov.virtual_functions(device))
     except (OSError, child.Failed) as error:
         raise refused(str(error), "see the kernel's log about the card") from error
     if there != number:
-        raise refused(f"its driver says nothing and enabled {there}", "see the kernel's log")
+        raise refused(f"its driver said nothing and enabled {there}", "see the kernel's log")
 
 
 def obstacle(function: PciAddress, roots: Roots) -> str | None:

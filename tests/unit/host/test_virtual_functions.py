@@ -35,7 +35,6 @@ class TestParse(base.BaseTestCase):
             ("8086:56c0=0", "is no number of functions"),
             ("8086:56c0=-1", "is no number of functions"),
             ("flex=4", "'flex' is neither an address nor a product"),
-            ("10de:26b9=4", "run sriov-manage -e"),
         ):
             error = self.assertRaises(
                 exception.InvalidOption, virtual_functions.parse, ["1002:74a1=8", entry]
@@ -89,6 +88,59 @@ class TestEnable(base.BaseTestCase):
             10,
         )
         self.assertIn("it can have 0", str(error))
+
+
+class TestEnableNvidias(base.BaseTestCase):
+    """By a stand-in for NVIDIA's program, which is a program too."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(folder / "host")
+        self.host.add_gpu(CARD, "10de", "26b9", totalvfs=2, driver="nvidia")
+        self.device = self.host.path(CARD)
+        self.program = folder / "sriov-manage"
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.host.virtual_functions.SRIOV_MANAGE", self.program)
+        )
+
+    def write(self, *lines: str) -> None:
+        self.program.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+        self.program.chmod(0o755)
+
+    def enable(self, number: int, timeout_s: float = 30) -> None:
+        virtual_functions.enable(PciAddress.parse(CARD), number, self.host.roots, timeout_s)
+
+    def refused(self, number: int, timeout_s: float = 30) -> str:
+        error = self.assertRaises(
+            exception.DeviceUnavailable, self.enable, number, timeout_s=timeout_s
+        )
+        return f"{error}"
+
+    def test_once(self) -> None:
+        links = (f"ln -s ../{CARD[:-1]}{each + 4} {self.device}/virtfn{each}" for each in (0, 1))
+        self.write(f'[ "$*" = "-e {CARD}" ] || exit 1', *links)
+        for _ in range(2):
+            self.enable(2)
+
+    def test_not_installed(self) -> None:
+        self.assertIn(f"there is no {self.program}; install NVIDIA's", self.refused(2))
+
+    def test_another_number_than_all(self) -> None:
+        self.write("exit 1")
+        self.assertIn("sriov-manage enables all 2 that it can have; say so many", self.refused(1))
+
+    def test_one_that_fails(self) -> None:
+        self.write("echo 'vgpu is busy' >&2; exit 3")
+        self.assertIn("ended with 3: vgpu is busy", self.refused(2))
+
+    def test_one_that_hangs(self) -> None:
+        self.write("sleep 60")
+        self.assertIn("0.5 s", self.refused(2, timeout_s=0.5))
+
+    def test_one_that_does_nothing(self) -> None:
+        self.write("exit 0")
+        self.assertIn("said nothing and enabled 0", self.refused(2))
 
 
 class TestObstacle(base.BaseTestCase):
