@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import uuid
-from unittest import mock
 
 import nova_gpu.privsep.vgpu
 from tests.functional import divided
@@ -48,99 +47,6 @@ class RoadTest(divided.DividedServersTestBase):
             self.boot(self.of_type(64, 3)), slots(FIRST, 64, 0, 1) + slots(SECOND, 64, 0)
         )
         self.assertVGPUs(self.boot(self.of_type(64)), slots(SECOND, 64, 1))
-
-
-class LifecycleTest(divided.DividedServersTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.start_host()
-        self.server = self.boot(self.of_type(64, 2))
-        self.mine = slots(FIRST, 64, 0, 1)
-
-    def test_what_becomes_of_the_guest(self) -> None:
-        kernel = self.kernels["host1"]
-        self._reboot_server(self.server, hard=True)
-        self.assertVGPUs(self.server, self.mine)
-        self.assertEqual(2, len(kernel.done))  # nothing was made twice
-        self._stop_server(self.server)
-        self.restart_host("host1")
-        self.period()
-        self.assertEqual(2, len(kernel.made))
-        other = self.boot(self.of_type(65))
-        self.assertVGPUs(other, slots(SECOND, 65, 0))
-        self._start_server(self.server)
-        self.assertVGPUs(self.server, self.mine)
-        # A host boot: nothing is there, and it is made again before anybody else has its room.
-        self._stop_server(self.server)
-        kernel.forget_all()
-        self.restart_host("host1")
-        self.assertEqual(3, len(kernel.made))
-        kernel.forget_all()
-        self._start_server(self.server)
-        self.assertVGPUs(self.server, self.mine)
-        self._delete_server(self.server)
-        self._delete_server(other)
-        self.assertEqual([], kernel.made)
-
-    def test_shelve_and_resize(self) -> None:
-        self.start_host("host2")
-        self.flags(shelved_offload_time=0)
-        self._shelve_server(self.server)
-        self.assertEqual([], self.kernels["host1"].made)
-        self._unshelve_server(self.server)
-        host = self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]
-        self.assertVGPUs(self.server, self.mine, host)
-        there = {"host1": "host2", "host2": "host1"}[host]
-        resized = self._resize_server(self.server, self.of_type(65))
-        self.assertEqual(there, resized["OS-EXT-SRV-ATTR:host"])
-        self.assertEqual(2, len(self.kernels[host].made))
-        self._revert_resize(self.server)
-        self.assertVGPUs(self.server, self.mine, host)
-        self.period(there)
-        self.assertEqual([], self.kernels[there].made)
-        self._resize_server(self.server, self.of_type(65))
-        self.confirm(self.server, host)
-        self.assertVGPUs(self.server, slots(FIRST, 65, 0), there)
-        self.assertEqual([], self.kernels[host].made)
-        self._resize_server(self.server, self.gpu_flavor(1))
-        self.confirm(self.server, there)
-        self.assertGPUs(self.server, [WHOLE], host)
-        self.assertEqual([], self.kernels[there].made)
-
-    def test_resize_on_the_same_host(self) -> None:
-        self.flags(allow_resize_to_same_host=True)
-        self._resize_server(self.server, self.of_type(65))
-        self.assertEqual(3, len(self.kernels["host1"].made))
-        self._revert_resize(self.server)
-        self.assertVGPUs(self.server, self.mine)
-        self.period()
-        self.assertEqual(2, len(self.kernels["host1"].made))
-        self._resize_server(self.server, self.of_type(65))
-        self.confirm(self.server, "host1")
-        self.assertVGPUs(self.server, slots(SECOND, 65, 0))
-        self.assertEqual(1, len(self.kernels["host1"].made))
-        self._resize_server(self.server, self.flavor())
-        self.confirm(self.server, "host1")
-        self.assertVGPUs(self.server, [])
-        self.assertEqual([], self.kernels["host1"].made)
-
-    def test_what_is_refused(self) -> None:
-        said = self.refused({"suspend": None}, self.server)
-        self.assertIn(f"the state of GPU {', '.join(self.mine)} cannot be saved", said[0])
-        self.start_host("host2")
-        said = self.refused(
-            {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}, self.server
-        )
-        self.assertIn("migrate the instance cold", said[0])
-        self.assertVGPUs(self.server, self.mine)
-
-    def test_the_service_ends_between_a_domain_and_its_vgpu(self) -> None:
-        driver = self.computes["host1"].driver
-        with mock.patch.object(driver._gpus.vgpus, "release"):
-            self._delete_server(self.server)
-        self.assertEqual(2, len(self.kernels["host1"].made))
-        self.restart_host("host1")
-        self.assertEqual([], self.kernels["host1"].made)
 
 
 class RefusalsTest(divided.DividedServersTestBase):

@@ -4,7 +4,6 @@ and back."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import uuid
 
 from lxml import etree
@@ -66,51 +65,6 @@ class RoadTest(profiled.ProfiledServersTestBase):
         payload |= {"host": "host1", "product_id": "10de:26b9", "product": "L40S"}
         self.assertEqual(payload, {key: sent.payload[key] for key in payload})
 
-    def test_what_becomes_of_the_guest(self) -> None:
-        kernel = self.kernels["host1"]
-        self.flags(vgpu_order="breadth_first", group="gpu")
-        server, mine = self.boot(self.of_type(1155, 2)), slots(1155, FIRST[0], SECOND[0])
-        self.assertVGPUs(server, mine)
-        self._reboot_server(server, hard=True)
-        self.assertVGPUs(server, mine)
-        self.assertEqual(2, len(kernel.done))  # nothing was set twice
-        self._stop_server(server)
-        self.restart_host("host1")
-        self.period()
-        self.assertEqual(2, len(kernel.made))
-        other = self.boot(self.of_type(1155))
-        self.assertVGPUs(other, slots(1155, FIRST[1]))
-        self._start_server(server)
-        self.assertVGPUs(server, mine)
-        # A host boot: no function has a type, and they have before anybody else has their room.
-        self._stop_server(server)
-        kernel.forget_all()
-        self.restart_host("host1")
-        self.assertEqual(3, len(kernel.made))
-        self._start_server(server)
-        self.assertVGPUs(server, mine)
-        said = self.refused({"suspend": None}, server)
-        self.assertIn(f"the state of GPU {', '.join(mine)} cannot be saved", said[0])
-        self._delete_server(server)
-        self._delete_server(other)
-        self.assertEqual({}, kernel.made)
-
-    def test_moves(self) -> None:
-        self.start_host("host2")
-        server = self.boot(self.of_type(1155))
-        host = self._show_server(server)["OS-EXT-SRV-ATTR:host"]
-        there = {"host1": "host2", "host2": "host1"}[host]
-        self._resize_server(server, self.of_type(1147, 2))
-        self.assertEqual(1, len(self.kernels[host].made))
-        self._revert_resize(server)
-        self.period(there)
-        self.assertEqual({}, self.kernels[there].made)
-        self.assertVGPUs(server, slots(1155, FIRST[0]), host)
-        self._resize_server(server, self.of_type(1147, 2))
-        self.confirm(server, host)
-        self.assertEqual({}, self.kernels[host].made)
-        self.assertVGPUs(server, slots(1147, *FIRST[:2]), there)
-
 
 class RefusalsTest(profiled.ProfiledServersTestBase):
     def test_a_driver_that_gives_none(self) -> None:
@@ -163,28 +117,3 @@ class RefusalsTest(profiled.ProfiledServersTestBase):
         self.assertEqual({}, self.inventories())
         self.assertInventory(total=1)
         self.assertIn("it has 4 SR-IOV virtual functions", self.stdlog.logger.output)
-
-
-class ManyTest(profiled.ProfiledServersTestBase):
-    CAST_AS_CALL = False
-
-    def test_twelve_at_once_share_none(self) -> None:
-        """Of which there is room for eight."""
-        self.flags(instances=-1, cores=-1, ram=-1, group="quota")
-        self.start_host()
-        flavor = self.of_type(1147)
-        requests = [self._build_server(flavor_id=flavor, networks="none") for _ in range(12)]
-        with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            servers = list(pool.map(lambda r: self.api.post_server({"server": r}), requests))
-        self._wait_for_assert(lambda: self.assertTrue(self._are_settled(servers)), 240, 0.5)
-        active = [each for each in servers if self._show_server(each)["status"] == "ACTIVE"]
-        held = [slot for server in active for slot in self.recorded(server)]
-        self.assertEqual(sorted(slots(1147, *FIRST, *SECOND)), sorted(held))
-        self.assertEqual(8, len(self.kernels["host1"].made))
-        for server in servers:
-            self.api.delete_server(server["id"])
-        self._wait_for_assert(lambda: self.assertEqual([], self._servers()), 240, 0.5)
-        self.assertEqual({}, self.kernels["host1"].made)
-
-    def _are_settled(self, servers: list[Server]) -> bool:
-        return all(self._show_server(each)["status"] in ("ACTIVE", "ERROR") for each in servers)

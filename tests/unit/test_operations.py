@@ -54,16 +54,23 @@ class OperationsTest(testtools.TestCase):
 
     def test_every_cell_of_vgpus_has_its_test(self) -> None:
         for row in rows("operations-vgpu"):
-            self.assertTrue(is_there(row["Test"]), row["Operation"])
-            self.assertRegex(row["What happens"], "^(works|refused: [A-Z])")
+            self.assertTrue(is_there(row["Test"]), f"{row['Operation']}, {row['vGPU']}")
 
     def test_every_operation_in_every_mode_once(self) -> None:
-        guests = collections.defaultdict(list)
-        for row in rows():
-            guests[row["Operation"]].append(row["Guest"])
+        self.assertEqual({("LXC", "KVM")}, self.modes("operations", "Guest", 30))
+
+    def test_every_operation_with_every_vgpu_once(self) -> None:
+        kinds = ("mediated device", "function with a type", "function as it is")
+        self.assertEqual({kinds}, self.modes("operations-vgpu", "vGPU", 20))
+
+    def modes(self, table: str, column: str, least: int) -> set[tuple[str, ...]]:
+        """Those of each operation, of which there are more than *least*"""
+        found = collections.defaultdict(list)
+        for row in rows(table):
+            found[row["Operation"]].append(row[column])
             self.assertRegex(row["What happens"], "^(works|refused: [A-Z])")
-        self.assertGreater(len(guests), 30)
-        self.assertEqual({("LXC", "KVM")}, {tuple(each) for each in guests.values()})
+        self.assertGreater(len(found), least)
+        return {tuple(each) for each in found.values()}
 
     def test_what_is_not_there_is_seen(self) -> None:
         name = "functional.test_operations.LXCOperationsTest."
