@@ -66,11 +66,12 @@ def _types_of(
     there: set[str] = set()
     for parent in {id(each): each for each in parents.values()}.values():
         there.update(parent.available, parent.made)
-    # On a full card NVIDIA's driver names the types of its functions no longer.
     facts = {each: known.get(each, vgpu.VGPUType(each)) for each in there}
-    typed = (told.get(a, {}) for a, each in parents.items() if each.kind is vgpu.Kind.TYPED)
-    before = next(filter(None, typed), {})
-    facts |= {each: known.get(each, before[each]) for each in before}
+    if told:
+        # On a full card NVIDIA's driver names the types of its functions no longer.
+        typed = (told.get(a, {}) for a, each in parents.items() if each.kind is vgpu.Kind.TYPED)
+        before = next(filter(None, typed), {})
+        facts |= {each: known.get(each, before[each]) for each in before}
     return {each: fact for each in sorted(facts) if (fact := facts[each]) is not None}
 
 

@@ -17,8 +17,7 @@ from nova_gpu.core import exception, vgpu
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import sysfs
 
-_VIRTFN = "virtfn"
-_LINK = re.compile(_VIRTFN + "[0-9]{1,5}")
+_LINK = re.compile("virtfn[0-9]{1,5}")
 
 # "ID    : vGPU Name", then a line such as "1148  : NVIDIA L40S-2Q" for each type.
 _LINE = re.compile(r"([0-9]{1,9})\s*:\s*(\S.*)")
@@ -55,7 +54,7 @@ def virtual_functions(device: str) -> tuple[PciAddress, ...]:
     """
     links = [name for name in os.listdir(device) if _LINK.fullmatch(name)]
     found = []
-    for link in sorted(links, key=lambda name: int(name[len(_VIRTFN) :])):
+    for link in sorted(sorted(links), key=len):  # virtfn2 before virtfn10
         try:
             found.append(_address(sysfs.link(device, link) or ""))
         except exception.InvalidPciAddress:

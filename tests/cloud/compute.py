@@ -7,6 +7,7 @@ To be imported first, before there is any thread.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import threading
@@ -20,6 +21,7 @@ os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
 from nova import monkey_patch
 
 monkey_patch.patch(backend="threading")
+gc.disable()  # of some thousand modules that are imported none is garbage
 
 import fixtures  # noqa: E402
 import nova.conf  # noqa: E402
@@ -41,6 +43,11 @@ from tests.cloud import bus, wire  # noqa: E402
 from tests.fixtures import economy  # noqa: E402
 
 economy.economize()
+# Once for all forks: each would look through all that is installed.
+os_vif.initialize()
+objects.register_all()
+gc.freeze()
+gc.enable()
 
 CONF = nova.conf.CONF
 _PR_SET_PDEATHSIG = 1
@@ -87,8 +94,6 @@ class Compute:
         config.parse_args(arguments, configure_db=False)
         logging.setup(CONF, "nova")
         nova.privsep.sys_admin_pctxt.set_client_mode(False)  # it is root already
-        objects.register_all()
-        os_vif.initialize()
         self._stand_in()
         link = self._connect(connect())
         self._service.start()

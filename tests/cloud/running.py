@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -34,11 +35,14 @@ def begin() -> TextIO:
     os.dup2(2, 1)
     # Nova 2026.2 decides between threads and eventlet on the first import of its tests.
     os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
+    gc.disable()  # of some thousand modules that are imported none is garbage
     import nova.tests.functional  # noqa: F401
 
     from tests.fixtures import economy
 
     economy.economize()
+    gc.freeze()
+    gc.enable()
     return stream
 
 

@@ -33,6 +33,9 @@ _SKIPPED = 77
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.vfio", description=__doc__)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
+    parser.add_argument(
+        "--tests", default=tests_place.TESTS, metavar="FOLDER", help="default: %(default)s"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="instances made and deleted in a row")
     parser.add_argument("--limit-s", type=float, default=2100)
     parser.add_argument("--out", type=pathlib.Path, help="keep the logs there")
@@ -61,7 +64,8 @@ def main() -> int:
 
 
 def _run(made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace) -> bool:
-    """Both parts side by side, each with a VM of its own: a VM has one processor."""
+    """The tests that need a cloud beside those that need none, in VMs of their own: a VM has one
+    processor. Where these are done, another cloud takes some of the others."""
     started = time.monotonic()
     stop = threading.Event()
 
@@ -69,22 +73,29 @@ def _run(made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace) -> bool:
         stop.set()
         sys.exit(128 + number)
 
+    def outside(part: str) -> tally.Tally:
+        return _run_outside(out / part, arguments, stop)
+
+    def inside() -> tally.Tally:
+        return _run_inside(made, out / progress.HOST, arguments, stop)
+
     signal.signal(signal.SIGTERM, end)
-    with futures.ThreadPoolExecutor(len(progress.PARTS)) as pool:
-        running = [
-            pool.submit(_run_outside, out / progress.CLOUD, arguments, stop),
-            pool.submit(_run_inside, made, out / progress.HOST, arguments, stop),
-        ]
+    with futures.ThreadPoolExecutor(2) as pool:
+        running = {progress.CLOUD: pool.submit(outside, progress.CLOUD)}
+        if arguments.tests == tests_place.TESTS:
+            running[progress.HOST] = pool.submit(inside)
+        running[progress.SECOND_CLOUD] = pool.submit(outside, progress.SECOND_CLOUD)
         try:
-            tallies = [each.result() for each in running]
+            tallies = {part: each.result() for part, each in running.items()}
         finally:
             stop.set()
-    print("\n".join(["", *tally.closing(tallies, time.monotonic() - started)]), flush=True)
-    for part, each in zip(progress.PARTS, tallies, strict=True):
+    said = tally.closing(list(tallies.values()), time.monotonic() - started)
+    print("\n".join(["", *said]), flush=True)
+    for part, each in tallies.items():
         stderr = out / part / tests_place.STDERR
         if not each.passed and stderr.exists():
             print("\n".join(stderr.read_text().splitlines()[-20:]), file=sys.stderr)
-    return all(each.passed for each in tallies)
+    return all(each.passed for each in tallies.values())
 
 
 def _show(text: str) -> None:
@@ -138,6 +149,7 @@ def _once_outside(
         "-m",
         "tests.vfio.outside",
         str(out),
+        arguments.tests,
         *arguments.patterns,
     ]
     started = time.monotonic()

@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from tests.cloud import running
-from tests.vfio import progress
+from tests.vfio import place, progress
 
 _OUT = pathlib.Path("/out")
 
@@ -15,7 +15,8 @@ _OUT = pathlib.Path("/out")
 def main() -> int:
     stream = running.begin()
     result = progress.Result(stream, _OUT, lambda: None)
-    progress.left(progress.HOST, sys.argv[1:], _OUT).run(result)
+    for test in progress.left(progress.HOST, place.TESTS, sys.argv[1:], _OUT):
+        test.run(result)
     stream.flush()
     return 1 if result.failed else 0
 

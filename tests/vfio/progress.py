@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tests a part has, which of them are done, and how each ended, said when it ended.
 
-The VM may not live to the end: what ran before is in the file ``done`` and does not run again.
+The VM may not live to the end: what ran before is in the file ``done`` and does not run again. The
+tests that need a cloud are those of two parts: each runs the next one that the other has not begun.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import unittest
 from collections.abc import Callable, Iterable, Iterator
@@ -13,8 +15,10 @@ from typing import Any, TextIO
 
 from tests.cloud import running
 
-CLOUD, HOST = PARTS = ("cloud", "host")
+CLOUD, HOST, SECOND_CLOUD = PARTS = ("cloud", "host", "second-cloud")
 _DONE = "done"
+# Beside the parts' folders, one with a file for each test that is begun: it has the part's name.
+_BEGUN = "begun"
 
 
 class Result(running.Result):
@@ -54,17 +58,49 @@ class Result(running.Result):
             file.write(f"{test.id()}\n")
 
 
-def left(part: str, patterns: Iterable[str], out: pathlib.Path) -> unittest.TestSuite:
-    """The tests of *part* that are not done yet."""
+def left(
+    part: str, folder: str, patterns: Iterable[str], out: pathlib.Path
+) -> list[unittest.TestCase]:
+    """The tests below *folder* that are *part*'s, not done yet, and not begun by another."""
     from tests.vfio import base
 
     file = out / _DONE
     done = set(file.read_text().split()) if file.exists() else set()
-    return unittest.TestSuite(
+    return [
         test
-        for test in _flat(running.discover("tests/vfio", patterns))
-        if test.id() not in done and isinstance(test, base.VFIOTestCase) == (part == CLOUD)
-    )
+        for test in _flat(running.discover(folder, patterns))
+        if test.id() not in done
+        and isinstance(test, base.VFIOTestCase) == (part != HOST)
+        and _begun_by(test, out) in (None, part)
+    ]
+
+
+def run(tests: Iterable[unittest.TestCase], result: Result, part: str, out: pathlib.Path) -> None:
+    """Those of *tests* that no other part begins before."""
+    for test in tests:
+        if begin(test, part, out):
+            test.run(result)
+
+
+def begin(test: unittest.TestCase, part: str, out: pathlib.Path) -> bool:
+    """Whether *test* is *part*'s to run from now on."""
+    file = _begun(test, out)
+    file.parent.mkdir(exist_ok=True)
+    # A link is there with its content, or not at all.
+    own = file.parent / part
+    own.write_text(part)
+    with contextlib.suppress(FileExistsError):
+        file.hardlink_to(own)
+    return file.read_text() == part
+
+
+def _begun_by(test: unittest.TestCase, out: pathlib.Path) -> str | None:
+    file = _begun(test, out)
+    return file.read_text() if file.exists() else None
+
+
+def _begun(test: unittest.TestCase, out: pathlib.Path) -> pathlib.Path:
+    return out.parent / _BEGUN / test.id()
 
 
 def _flat(suite: Iterable[Any]) -> Iterator[unittest.TestCase]:

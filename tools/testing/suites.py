@@ -89,25 +89,34 @@ SUITES = (
         echo=True,
         lane="vm",
     ),
+    Suite(
+        "vgpu",
+        "tests/vgpu: the same with cards that are given in parts",
+        1500,
+        echo=True,
+        lane="vm",
+    ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
 
 
 def checks(suite: Suite, environment: Environment, pattern: str | None) -> Sequence[Check]:
     """The commands of ``suite``, in their order."""
+    own = f"tests.{suite.name}"
     if suite.name == "style":
         return _style()
     if suite.name == "types":
         return (Check("mypy", ("mypy", "--cache-dir", str(STATE / "mypy"))),)
     if suite.name == "crash":
         argv = (environment.python, "-m", "tests.crash", "--points", "50")
-        return (Check("tests.crash", argv, outcome.from_unittest),)
+        return (Check(own, argv, outcome.from_unittest),)
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
-    if suite.name in ("lxc", "vfio"):
+    if suite.name in ("lxc", "vfio", "vgpu"):
         selection = ("-k", pattern) if pattern else ()
-        argv = (environment.python, "-m", f"tests.{suite.name}", *selection)
-        return (Check(f"tests.{suite.name}", argv, outcome.from_unittest),)
+        module = ("tests.vfio", "--tests", "tests/vgpu") if suite.name == "vgpu" else (own,)
+        argv = (environment.python, "-m", *module, *selection)
+        return (Check(own, argv, outcome.from_unittest),)
     return (_stestr(suite, environment, pattern),)
 
 
