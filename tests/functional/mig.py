@@ -31,6 +31,11 @@ def slot(card: str, gpu_instance: int, compute_instance: int, profile: str) -> s
     return f"{card}/{profile}/{slot_number(gpu_instance, compute_instance)}"
 
 
+def slots(card: str, profile: str, *gpu_instances: int) -> list[str]:
+    """As sorted text"""
+    return sorted(slot(card, each, 0, profile) for each in gpu_instances)
+
+
 def nodes_of(minor: int, gpu_instance: int, compute_instance: int = 0) -> list[str]:
     """What leads to one instance"""
     caps = (

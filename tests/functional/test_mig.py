@@ -69,42 +69,6 @@ class RoadTest(test_verify.Verifying, mig.MIGServersTestBase):
         self.assertInstances(server, [TWO], nodes_of(0, 10))
         self.assertFound()
 
-    def test_resize(self) -> None:
-        self.start_host("host2")
-        server = self.boot(self.of_type(SMALL), host="host1")
-        self._resize_server(server, self.of_type(LARGE))
-        self._revert_resize(server)
-        self.period("host2")
-        self.assertInstances(server, [ONE], nodes_of(0, 9))
-        self._resize_server(server, self.of_type(LARGE))
-        self.confirm(server, "host1")
-        self.assertInstances(server, [BIG], nodes_of(0, 1), "host2")
-        self._resize_server(server, self.gpu_flavor(1))
-        self.confirm(server, "host2")
-        self.assertGPUs(server, [WHOLE])
-        self.period("host2")
-        self.assertEqual((2, 0, 0), self.vgpus(LARGE, "host2"))
-
-    def test_resize_on_the_same_host(self) -> None:
-        self.flags(allow_resize_to_same_host=True)
-        server = self.boot(self.of_type(SMALL))
-        self._resize_server(server, self.of_type(LARGE))
-        self.confirm(server, "host1")
-        self.assertInstances(server, [BIG], nodes_of(0, 1))
-        self._resize_server(server, self.flavor())
-        self.confirm(server, "host1")
-        self.assertInstances(server, [], [])
-        self.assertEqual((6, 0, 0), self.vgpus())
-
-    def test_shelved_and_offloaded(self) -> None:
-        server = self.boot(self.of_type(SMALL))
-        self.flags(shelved_offload_time=0)
-        self._shelve_server(server)
-        self.assertEqual((6, 0, 0), self.vgpus())
-        self.boot(self.of_type(SMALL))
-        self._unshelve_server(server)
-        self.assertInstances(server, [TWO], nodes_of(0, 10))
-
     def test_full(self) -> None:
         self.boot(self.of_type(LARGE, 2))
         said = self.boot_refused(self.of_type(LARGE))

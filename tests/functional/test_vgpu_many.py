@@ -6,7 +6,7 @@ from __future__ import annotations
 import concurrent.futures
 from typing import ClassVar
 
-from tests.functional import divided, profiled, test_plain_functions
+from tests.functional import divided, mig, profiled, test_plain_functions
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, slots
 
@@ -74,3 +74,14 @@ class PlainTest(Many, test_plain_functions.PlainServersTestBase):
 
     def assertMade(self, count: int) -> None:
         pass  # Nothing is.
+
+
+class MIGTest(Many, mig.MIGServersTestBase):
+    ASKED = 8
+    ALL = mig.slots(mig.FIRST, mig.SMALL, 9, 10, 11) + mig.slots(mig.SECOND, mig.SMALL, 9, 10, 11)
+
+    def wanted(self) -> str:
+        return self.of_type(mig.SMALL)
+
+    def assertMade(self, count: int) -> None:
+        pass  # The operator has.
