@@ -44,6 +44,23 @@ Related options:
 * ``[gpu]bind_timeout``
 """,
     ),
+    cfg.ListOpt(
+        "mig_profile",
+        default=[],
+        help="""
+MIG instances that NVIDIA's cards are to have: the profile that stands behind a card's PCI address
+(``0000:3b:00.0=3g.71gb``) or product (``10de:2335=1g.18gb``); the address has precedence. When
+nova-compute starts it turns MIG mode on and makes as many of them as the card has room for, each
+with one compute instance, unless an instance has the card whole. A card that has any already is
+left as it is: a layout of several profiles is for nvidia-smi or nvidia-mig-parted. Only where
+guests are containers.
+
+Related options:
+
+* ``[gpu]vgpu_types`` says whether they are offered.
+* ``[gpu]bind_timeout``
+""",
+    ),
     cfg.StrOpt(
         "vgpu_order",
         default=Order.DEPTH_FIRST,

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import attributes, child, passthrough, products, sriov, sysfs, vfio
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host import attributes, by_card, child, passthrough, products, sriov, sysfs, vfio
 from nova_gpu.host.roots import Roots
 
 _OPTION = "virtual_functions"
@@ -35,28 +35,12 @@ def parse(entries: Iterable[str]) -> Mapping[str, int]:
     :raises InvalidOption: where an entry is not of its form
     """
     found = {}
-    for entry in entries:
-
-        def refused(reason: str, remedy: str = _FORM, entry: str = entry) -> Exception:
-            return exception.InvalidOption(_OPTION, entry, reason, remedy)
-
-        card, _, number = (part.strip() for part in entry.rpartition("="))
+    for card, number in by_card.parse(_OPTION, entries, _FORM).items():
         if not re.fullmatch("[1-9][0-9]{0,4}", number):
-            raise refused(f"{number!r} is no number of functions")
-        if product := products.parse_key(card):
-            key = ":".join(product)
-        else:
-            try:
-                key = str(PciAddress.parse(card))
-            except exception.InvalidPciAddress as error:
-                raise refused(f"{card!r} is neither an address nor a product") from error
-        found[key] = int(number)
+            reason = f"{number!r} is no number of functions"
+            raise exception.InvalidOption(_OPTION, f"{card}={number}", reason, _FORM)
+        found[card] = int(number)
     return found
-
-
-def wanted(card: GPU, numbers: Mapping[str, int]) -> int | None:
-    """How many *card* is to have, by what :func:`parse` gives"""
-    return numbers.get(str(card.address), numbers.get(card.product.key))
 
 
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:

@@ -7,7 +7,7 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model, vgpu
-from nova_gpu.host import slots, virtual_functions
+from nova_gpu.host import mig_making, slots, virtual_functions
 from nova_gpu.host.roots import Roots
 
 
@@ -44,3 +44,15 @@ def enable_functions(address: str, number: int) -> None:
     """
     card = model.PciAddress.parse(address)
     virtual_functions.enable(card, number, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def make_mig_instances(address: str, profile: str) -> int:
+    """Divides the card at *address* into MIG instances; returns how many were made, 0 where it is
+    divided already.
+
+    :raises InvalidPciAddress: where *address* is none
+    :raises DeviceUnavailable: where it cannot be divided now
+    """
+    card = model.PciAddress.parse(address)
+    return mig_making.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)

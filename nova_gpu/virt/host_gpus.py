@@ -137,7 +137,7 @@ class HostGPUs:
         if starting or self.has_gpus or self._stock.provider_uuids:
             self._census.look_again()
             if self._census.read_records():
-                if starting and self.vgpus.enable_functions():
+                if starting and self.vgpus.divide():
                     say = self._finding.look()
                 if starting and self.vgpus and self._knows_providers():
                     say = self._finding.look()  # again: whose cards are whole is known now

@@ -20,6 +20,7 @@ from nova_gpu.host import (
     discovery,
     linked,
     mig_layout,
+    mig_making,
     nodes,
     nvml,
     passthrough,
@@ -62,6 +63,7 @@ class Survey:
             self._overrides = products.parse_overrides(CONF.gpu.product)
             self._linked = linked.parse(CONF.gpu.linked)
             self.functions = virtual_functions.parse(CONF.gpu.virtual_functions)
+            self.profiles = mig_making.parse(CONF.gpu.mig_profile)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self._holders: Mapping[str, str] = {}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable
 
@@ -15,7 +16,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import DividedCard, Slot
 from nova_gpu.core.vgpu_group import VGPUGroup
-from nova_gpu.host import nodes, virtual_functions
+from nova_gpu.host import by_card, nodes
 from nova_gpu.virt import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.made_vgpus import MadeVGPUs
 from nova_gpu.virt.occupancy import Occupancy
@@ -102,25 +103,37 @@ class VGPUs:
 
     # Made and removed
 
-    def enable_functions(self) -> bool:
+    def divide(self) -> bool:
         """At service start: has cards have the virtual functions that ``[gpu]virtual_functions``
-        wants of them, but for those that an instance or a domain has.
+        wants of them, or the MIG instances that ``[gpu]mig_profile`` does, but for those that an
+        instance or a domain has.
 
         :returns: whether any card is to have some
         :raises DiscoveryFailed: where sysfs cannot be read
         """
-        if not self._survey.functions or self._survey.mode is DeliveryMode.LXC:
+        wanted = self._dividers()
+        if not wanted:
             return False
         taken = self._occupancy.counted() | self._occupancy.taken()
         for card in self._survey.find():
-            number = virtual_functions.wanted(card, self._survey.functions)
-            if number is None or card.address in taken:
+            divide = by_card.of(card, wanted)
+            if divide is None or card.address in taken:
                 continue
             try:
-                nova_gpu.privsep.vgpu.enable_functions(str(card.address), number)
+                divide(str(card.address))
             except Exception as error:  # what privsep itself may raise must not end the service
                 LOG.error("GPU %s is not divided: %s", card.address, error)
         return True
+
+    def _dividers(self) -> dict[str, Callable[[str], object]]:
+        """By address or product of a card what divides the one at an address"""
+        if self._survey.mode is DeliveryMode.LXC:
+            make = nova_gpu.privsep.vgpu.make_mig_instances
+            profiles = self._survey.profiles.items()
+            return {card: functools.partial(make, profile=profile) for card, profile in profiles}
+        enable = nova_gpu.privsep.vgpu.enable_functions
+        numbers = self._survey.functions.items()
+        return {card: functools.partial(enable, number=number) for card, number in numbers}
 
     def make(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
         """What the instance has at *slots* is there when it returns.

@@ -8,7 +8,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress, Product
-from nova_gpu.host import virtual_functions
+from nova_gpu.host import by_card, virtual_functions
 from tests.fixtures import hosts, sriov_kernel
 
 CARD, FUNCTION = "0000:3b:00.0", "0000:3b:00.1"
@@ -21,17 +21,17 @@ class TestParse(base.BaseTestCase):
         flex = Product("8086", "56c0")
         for address, number in ((CARD, 7), ("0000:af:00.0", 4)):
             card = GPU(address=PciAddress.parse(address), product=flex, class_code=0x038000)
-            self.assertEqual(number, virtual_functions.wanted(card, numbers))
+            self.assertEqual(number, by_card.of(card, numbers))
         other = GPU(
             address=PciAddress.parse("0000:af:00.0"),
             product=Product("1002", "74a1"),
             class_code=0x120000,
         )
-        self.assertIsNone(virtual_functions.wanted(other, numbers))
+        self.assertIsNone(by_card.of(other, numbers))
 
     def test_what_cannot_be_used(self) -> None:
         for entry, said in (
-            ("8086:56c0", "is no number of functions"),
+            ("8086:56c0", "it has no ="),
             ("8086:56c0=0", "is no number of functions"),
             ("8086:56c0=-1", "is no number of functions"),
             ("flex=4", "'flex' is neither an address nor a product"),

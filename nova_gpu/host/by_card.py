@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that say something of some cards: by PCI address, or by product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host import products
+
+_Said = TypeVar("_Said")
+
+
+def parse(option: str, entries: Iterable[str], form: str) -> Mapping[str, str]:
+    """What is said of which card, by its address or product as :class:`GPU` has them.
+
+    :param entries: each ``0000:3b:00.0=text`` or ``8086:56c0=text``
+    :param form: how an entry is to be written, for who has written another
+    :raises InvalidOption: where an entry is not of its form
+    """
+    found = {}
+    for entry in entries:
+        card, equals, text = (part.strip() for part in entry.rpartition("="))
+        if not equals:
+            raise exception.InvalidOption(option, entry, "it has no =", form)
+        if product := products.parse_key(card):
+            key = ":".join(product)
+        else:
+            try:
+                key = str(PciAddress.parse(card))
+            except exception.InvalidPciAddress as error:
+                reason = f"{card!r} is neither an address nor a product"
+                raise exception.InvalidOption(option, entry, reason, form) from error
+        found[key] = text
+    return found
+
+
+def of(card: GPU, said: Mapping[str, _Said]) -> _Said | None:
+    """What is said of *card*; its address has precedence."""
+    return said.get(str(card.address), said.get(card.product.key))

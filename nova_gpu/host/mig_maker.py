@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Divides one card into MIG instances. Run as a process of its own, which may hang in the driver;
+it imports NVIDIA's binding and the standard library only. Called with a card's PCI address and a
+profile (``1g.18gb``) it prints one of ::
+
+    {"made": 7}
+    {"error": "why there are none"}
+
+Source: NVIDIA's MIG user guide; nvml.h on nvmlDeviceSetMigMode and on GPU instances.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_NOT_NOW = "MIG mode cannot be turned on now: somebody uses the card, or it must be reset for that"
+
+
+class _Refused(Exception):
+    """Why the card is not divided"""
+
+
+def _make(nvml: Any, address: str, profile: str) -> int:
+    """How many instances were made: as many of the profile as the card has room for."""
+    card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
+    undo: list[Callable[[], object]] = []
+    try:
+        if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_ENABLE)
+            undo.append(lambda: nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_DISABLE))
+            if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+                raise _Refused(_NOT_NOW)
+        profiles = _profiles(nvml, card)
+        if profile not in profiles:
+            raise _Refused(f"it has no profile {profile}; it has {', '.join(profiles) or 'none'}")
+        room = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(card, profiles[profile]))
+        if room < 1:
+            raise _Refused("it has no room for one")
+        for _ in range(room):
+            instance = nvml.nvmlDeviceCreateGpuInstance(card, profiles[profile])
+            undo.append(functools.partial(nvml.nvmlGpuInstanceDestroy, instance))
+            whole = _largest(nvml, instance)
+            compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, whole)
+            undo.append(functools.partial(nvml.nvmlComputeInstanceDestroy, compute))
+    except BaseException:
+        for step in reversed(undo):
+            step()
+        raise
+    return room
+
+
+def _profiles(nvml: Any, card: Any) -> dict[str, int]:
+    """The ids of the card's profiles, by name"""
+    found = {}
+    for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, number)
+        except nvml.NVMLError:
+            continue  # which the card has not
+        name = info.name.decode() if isinstance(info.name, bytes) else info.name
+        found[name.removeprefix("MIG ")] = info.id
+    return found
+
+
+def _largest(nvml: Any, instance: Any) -> int:
+    """The id of the compute instance that has all of a GPU instance"""
+    found = []
+    for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                instance, number, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+            )
+        except nvml.NVMLError:
+            continue
+        found.append((info.sliceCount, info.id))
+    if not found:
+        raise _Refused("its GPU instances have no compute profile")
+    return int(max(found)[1])
+
+
+def main(address: str, profile: str) -> dict[str, Any]:
+    try:
+        import pynvml
+    except ImportError as error:
+        return {"error": f"nvidia-ml-py cannot be imported: {error}"}
+    try:
+        pynvml.nvmlInit()
+        try:
+            return {"made": _make(pynvml, address, profile)}
+        finally:
+            pynvml.nvmlShutdown()
+    except (_Refused, pynvml.NVMLError) as error:
+        return {"error": str(error)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))
