@@ -65,16 +65,7 @@ class DividedServersTestBase(kvm.KVMServersTestBase):
                 {key: each.get(key) for key in ("mode", "type", "model")},
             )
         self.assertEqual(set(), set(uuids) - set(self.kernels[host].made))
-        self.assertEqual({host: len(expected)} if expected else {}, self.allocated_vgpus(server))
-
-    def allocated_vgpus(self, server: Server) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for uuid, allocation in self._get_allocations_by_server_uuid(server["id"]).items():
-            if amount := allocation["resources"].get("VGPU"):
-                name = self.placement.get(f"/resource_providers/{uuid}").body["name"]
-                host = name.partition("_gpu_")[0]
-                found[host] = found.get(host, 0) + amount
-        return found
+        self.assertEqual({host: len(expected)} if expected else {}, self.allocated(server, "VGPU"))
 
     def inventories(self, host: str = "host1") -> dict[int, tuple[int, int, int]]:
         """Total, reserved and used of each of the host's types, by NVIDIA's number"""

@@ -104,16 +104,7 @@ class MIGServersTestBase(base.GPUServersTestBase):
         self.assertEqual("ACTIVE", self._show_server(server)["status"])
         self.assertEqual(slots, self.recorded(server))
         self.assertEqual(sorted(set(nodes)), self.given(server, host))
-        self.assertEqual({host: len(slots)} if slots else {}, self.allocated_vgpus(server))
-
-    def allocated_vgpus(self, server: Server) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for uuid, allocation in self._get_allocations_by_server_uuid(server["id"]).items():
-            if amount := allocation["resources"].get("VGPU"):
-                name = self.placement.get(f"/resource_providers/{uuid}").body["name"]
-                host = name.partition("_gpu_")[0]
-                found[host] = found.get(host, 0) + amount
-        return found
+        self.assertEqual({host: len(slots)} if slots else {}, self.allocated(server, "VGPU"))
 
     def vgpus(self, profile: str = SMALL, host: str = "host1") -> tuple[int, int, int]:
         """Total, reserved and used"""

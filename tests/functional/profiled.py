@@ -45,4 +45,4 @@ class ProfiledServersTestBase(divided.DividedServersTestBase):
             self.assertEqual(place.type_id, f"nvidia-{self.kernels[host].made[str(place.parent)]}")
             driver = self.hosts[host].path(str(place.parent)) / "driver"
             self.assertEqual("nvidia", driver.resolve().name)
-        self.assertEqual({host: len(expected)} if expected else {}, self.allocated_vgpus(server))
+        self.assertEqual({host: len(expected)} if expected else {}, self.allocated(server, "VGPU"))

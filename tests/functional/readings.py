@@ -59,13 +59,14 @@ class ReadingTestBase(base.ServersTestBase):  # type: ignore[misc]
         self.assertEqual(nodes, bound)
         return sorted(self.nodes[host][node] for node in nodes)
 
-    def allocated(self, server: Server) -> dict[str, int]:
-        """How many GPUs Placement counts for the instance, by host"""
-        found = {}
+    def allocated(self, server: Server, resource_class: str = "PGPU") -> dict[str, int]:
+        """How many GPUs, or vGPUs, Placement counts for the instance, by host"""
+        found: dict[str, int] = {}
         for uuid, allocation in self._get_allocations_by_server_uuid(server["id"]).items():
-            if amount := allocation["resources"].get("PGPU"):
+            if amount := allocation["resources"].get(resource_class):
                 name = self.placement.get(f"/resource_providers/{uuid}").body["name"]
-                found[name.partition("_gpu_")[0]] = amount
+                host = name.partition("_gpu_")[0]
+                found[host] = found.get(host, 0) + amount
         return found
 
     def groups(self, host: str = "host1") -> Mapping[str, str]:

@@ -37,7 +37,7 @@ class PlainServersTestBase(test_verify.Verifying, divided.DividedServersTestBase
         self.assertEqual(expected, sorted(map(kvm.address, hostdevs)))
         self.assertEqual({"yes"} if expected else set(), {e.get("managed") for e in hostdevs})
         allocated = {host: len(expected)} if expected else {}
-        self.assertEqual(allocated, self.allocated_vgpus(server))
+        self.assertEqual(allocated, self.allocated(server, "VGPU"))
 
     def vgpus(self, host: str = "host1") -> tuple[int, int, int]:
         """Total, reserved and used"""

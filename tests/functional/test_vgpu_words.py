@@ -25,7 +25,7 @@ class WordsTest(divided.DividedServersTestBase):
         ):
             with self.subTest(words):
                 server = self.boot(self.flavor(**words))
-                self.assertEqual({"host1": 1}, self.allocated_vgpus(server))
+                self.assertEqual({"host1": 1}, self.allocated(server, "VGPU"))
                 (slot,) = self.recorded(server)
                 self.assertIn(f"/nvidia-{number}/", slot)
                 self.assertVGPUs(server, [slot])

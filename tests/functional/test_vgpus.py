@@ -58,7 +58,7 @@ class RefusalsTest(divided.DividedServersTestBase):
         servers = [self.boot(self.of_type(66)) for _ in range(2)]
         for server, slot in zip(servers, slots(FIRST, 66, 0) + slots(SECOND, 66, 0), strict=True):
             self.assertVGPUs(server, [slot], "host2")
-        self.assertEqual({"host2": 1}, self.allocated_vgpus(servers[0]))
+        self.assertEqual({"host2": 1}, self.allocated(servers[0], "VGPU"))
 
     def test_somebody_elses(self) -> None:
         self.start_host("host1")
