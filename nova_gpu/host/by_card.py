@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from nova_gpu.core import exception
@@ -13,28 +13,35 @@ from nova_gpu.host import products
 _Said = TypeVar("_Said")
 
 
-def parse(option: str, entries: Iterable[str], form: str) -> Mapping[str, str]:
+def parse(
+    option: str, entries: Iterable[str], read: Callable[[str], _Said], form: str
+) -> Mapping[str, _Said]:
     """What is said of which card, by its address or product as :class:`GPU` has them.
 
     :param entries: each ``0000:3b:00.0=text`` or ``8086:56c0=text``
+    :param read: of such a text; raises ValueError with the reason where it is none
     :param form: how an entry is to be written, for who has written another
     :raises InvalidOption: where an entry is not of its form
     """
     found = {}
     for entry in entries:
         card, equals, text = (part.strip() for part in entry.rpartition("="))
-        if not equals:
-            raise exception.InvalidOption(option, entry, "it has no =", form)
-        if product := products.parse_key(card):
-            key = ":".join(product)
-        else:
-            try:
-                key = str(PciAddress.parse(card))
-            except exception.InvalidPciAddress as error:
-                reason = f"{card!r} is neither an address nor a product"
-                raise exception.InvalidOption(option, entry, reason, form) from error
-        found[key] = text
+        try:
+            if not equals:
+                raise ValueError("it has no =")
+            found[_key(card)] = read(text)
+        except ValueError as error:
+            raise exception.InvalidOption(option, entry, str(error), form) from error
     return found
+
+
+def _key(card: str) -> str:
+    if product := products.parse_key(card):
+        return ":".join(product)
+    try:
+        return str(PciAddress.parse(card))
+    except exception.InvalidPciAddress as error:
+        raise ValueError(f"{card!r} is neither an address nor a product") from error
 
 
 def of(card: GPU, said: Mapping[str, _Said]) -> _Said | None:

@@ -23,12 +23,13 @@ def parse(entries: Iterable[str]) -> Mapping[str, str]:
 
     :raises InvalidOption: where an entry is not of its form
     """
-    found = by_card.parse(_OPTION, entries, _FORM)
-    for card, profile in found.items():
-        if not vgpu.is_type_id(profile):
-            reason = f"{profile!r} is no profile"
-            raise exception.InvalidOption(_OPTION, f"{card}={profile}", reason, _FORM)
-    return found
+    return by_card.parse(_OPTION, entries, _profile, _FORM)
+
+
+def _profile(text: str) -> str:
+    if not vgpu.is_type_id(text):
+        raise ValueError(f"{text!r} is no profile")
+    return text
 
 
 def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:

@@ -34,13 +34,13 @@ def parse(entries: Iterable[str]) -> Mapping[str, int]:
 
     :raises InvalidOption: where an entry is not of its form
     """
-    found = {}
-    for card, number in by_card.parse(_OPTION, entries, _FORM).items():
-        if not re.fullmatch("[1-9][0-9]{0,4}", number):
-            reason = f"{number!r} is no number of functions"
-            raise exception.InvalidOption(_OPTION, f"{card}={number}", reason, _FORM)
-        found[card] = int(number)
-    return found
+    return by_card.parse(_OPTION, entries, _number, _FORM)
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,4}", text):
+        raise ValueError(f"{text!r} is no number of functions")
+    return int(text)
 
 
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:

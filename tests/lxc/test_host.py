@@ -125,7 +125,10 @@ class HostBootTest(base.LXCTestCase):
         self._lv.virsh("destroy", domain)
         for root in self._state.glob("instances/*/rootfs"):
             subprocess.run(["umount", str(root)], check=True)
-        for node in [*pathlib.Path("/dev").glob("nvidia*")]:
+        dev = pathlib.Path("/dev")
+        for node in [*dev.glob("nvidia*"), *dev.glob("nvidia-caps/*")]:
+            if node.is_dir():
+                continue
             status = node.stat()
             node.unlink()
             self.addCleanup(_make_node, node, status.st_mode, status.st_rdev)

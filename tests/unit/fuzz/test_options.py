@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import exception, inventory, model
-from nova_gpu.host import products, selection, virtual_functions
+from nova_gpu.core import exception, inventory, model, vgpu
+from nova_gpu.host import mig_making, products, selection, virtual_functions
 from nova_gpu.host.roots import Roots
 from tests.unit.fuzz import base
 
@@ -33,7 +33,8 @@ _LINES = st.lists(
 )
 _FUNCTIONS = st.lists(
     st.tuples(
-        _KEYS | st.just("0000:3b:00.0"), st.sampled_from(["4", "0", "\u0664", "9" * 5000, ""])
+        _KEYS | st.just("0000:3b:00.0"),
+        st.sampled_from(["4", "0", "1g.18gb+me", "1g/9", "\u0664", "9" * 5000, ""]),
     ).map("=".join)
     | base.TEXT,
     max_size=3,
@@ -75,9 +76,18 @@ class OptionsTest(base.FuzzTestCase):
         except exception.InvalidOption as error:
             self.assertIn(error.value, entries)
             return
-        for key, number in numbers.items():
+        for number in numbers.values():
             self.assertGreater(number, 0)
-            self.assertNotIn("10de", key.partition(":")[0])
+
+    @base.fuzzed(entries=_FUNCTIONS)
+    def test_mig_profile(self, entries: Sequence[str]) -> None:
+        try:
+            profiles = mig_making.parse(entries)
+        except exception.InvalidOption as error:
+            self.assertIn(error.value, entries)
+            return
+        for profile in profiles.values():
+            self.assertTrue(vgpu.is_type_id(profile))
 
     @base.fuzzed(path=base.TEXT, folders=st.lists(base.TEXT, max_size=2))
     def test_roots(self, path: str, folders: list[str]) -> None:
