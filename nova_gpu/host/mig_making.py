@@ -36,7 +36,8 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
     """Divides *card* into as many instances of *profile* as it has room for; returns how many were
     made, 0 where it is divided already. For root.
 
-    :raises DeviceUnavailable: where it is not divided, and nothing of it either
+    :raises DeviceUnavailable: where it is not divided; nothing of it is then either, but where
+        *timeout_s* was over before all was made, or undone
     """
 
     def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:
