@@ -148,5 +148,5 @@ def fork(run: Callable[[], None]) -> int:
         run()
     except BaseException:
         traceback.print_exc()
-    finally:
         os._exit(1)
+    os._exit(0)

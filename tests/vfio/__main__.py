@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.vfio [-k PATTERN]``: Nova with its nova-compute in a VM with vfio and cards.
 
-Run as root. It builds the VM where it is not there yet, boots one for each part of the tests,
-``tests.vfio.outside`` and ``tests.vfio.inside``, and ends with unittest's own closing lines, or
-with 77 after a line ``SKIP: reason`` where this machine can run no such VM. Where a VM's own kernel
-panicked it is booted again for the tests that are left.
+Run as root. It builds the VM where it is not there yet, boots one for each part of the tests, and
+ends with unittest's own closing lines, or with 77 after a line ``SKIP: reason`` where this machine
+can run no such VM. Where a VM's own kernel panicked it is booted again for the tests that are left.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def main() -> int:
         print(f"SKIP: {reason}")
         return _SKIPPED
     try:
-        made = vm.build(place.STATE, place.ROOT, venv)
+        vm.build(place.STATE, place.ROOT, venv)
     except machine.MachineNotReady as error:
         print(f"SKIP: {error}")
         return _SKIPPED
@@ -55,7 +54,7 @@ def main() -> int:
     out = arguments.out or pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-vfio-", dir="/var/tmp"))
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    passed = _run(made, out, arguments)
+    passed = _run(out, arguments)
     if passed and not arguments.out:
         shutil.rmtree(out)
     else:
@@ -63,9 +62,8 @@ def main() -> int:
     return 0 if passed else 1
 
 
-def _run(made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace) -> bool:
-    """The tests that need a cloud beside those that need none, in VMs of their own: a VM has one
-    processor. Where these are done, another cloud takes some of the others."""
+def _run(out: pathlib.Path, arguments: argparse.Namespace) -> bool:
+    """In two VMs, as a VM has one processor. One has the tests first that need no cloud."""
     started = time.monotonic()
     stop = threading.Event()
 
@@ -73,18 +71,12 @@ def _run(made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace) -> bool:
         stop.set()
         sys.exit(128 + number)
 
-    def outside(part: str) -> tally.Tally:
-        return _run_outside(out / part, arguments, stop)
-
-    def inside() -> tally.Tally:
-        return _run_inside(made, out / progress.HOST, arguments, stop)
+    def run(part: str) -> tally.Tally:
+        return _run_part(out / part, arguments, stop)
 
     signal.signal(signal.SIGTERM, end)
-    with futures.ThreadPoolExecutor(2) as pool:
-        running = {progress.CLOUD: pool.submit(outside, progress.CLOUD)}
-        if arguments.tests == tests_place.TESTS:
-            running[progress.HOST] = pool.submit(inside)
-        running[progress.SECOND_CLOUD] = pool.submit(outside, progress.SECOND_CLOUD)
+    with futures.ThreadPoolExecutor(len(progress.PARTS)) as pool:
+        running = {part: pool.submit(run, part) for part in progress.PARTS}
         try:
             tallies = {part: each.result() for part, each in running.items()}
         finally:
@@ -104,38 +96,21 @@ def _show(text: str) -> None:
     sys.stdout.flush()
 
 
-def _run_inside(
-    made: vm.VM, out: pathlib.Path, arguments: argparse.Namespace, stop: threading.Event
-) -> tally.Tally:
-    out.mkdir()
-    counted = tally.Tally()
-    counted.last = boot.run(
-        made,
-        [*tests_place.PYTHON, "tests.vfio.inside", *arguments.patterns],
-        out,
-        limit_s=arguments.limit_s,
-        stop=stop,
-        on_output=lambda text: _show(counted.read(text)),
-        on_retry=lambda lost: _show(counted.lose(lost)),
-    )
-    return counted
-
-
-def _run_outside(
+def _run_part(
     out: pathlib.Path, arguments: argparse.Namespace, stop: threading.Event
 ) -> tally.Tally:
     out.mkdir()
     counted = tally.Tally()
     deadline = time.monotonic() + arguments.limit_s
     for attempt in range(boot.RETRIES + 1):
-        counted.last = _once_outside(out, arguments, stop, deadline, counted)
+        counted.last = _once(out, arguments, stop, deadline, counted)
         if counted.last.is_valid or attempt == boot.RETRIES:
             break
         _show(counted.lose(counted.last))
     return counted
 
 
-def _once_outside(
+def _once(
     out: pathlib.Path,
     arguments: argparse.Namespace,
     stop: threading.Event,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio.agent PORT``, in the VM: what the tests, outside, want of it.
+"""``python -m tests.vfio.agent PORT [TEST ...]``, in the VM: what the tests, outside, want of it.
 
-It starts and ends nova-compute, which talks to the rest of the cloud by itself, and calls functions
-of this repository: the tests' own eyes and hands on the host.
+First it runs the tests that need no cloud, whose ids it is given. Then it starts and ends
+nova-compute, which talks to the rest of the cloud by itself, and calls functions of this
+repository: the tests' own eyes and hands on the host.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.cloud import compute, wire  # before anything else of Nova
 import nova.privsep.qemu
 from nova import config
 
-from tests.vfio import images, place
+from tests.vfio import images, inside, place
 
 
 class Agent:
@@ -80,7 +81,16 @@ def _spare_the_processor() -> None:
     nova.privsep.qemu.QEMU_IMG_LIMITS = None
 
 
+def _run_before(tests: Sequence[str]) -> None:
+    """In a process of their own: what they change of it nova-compute does not inherit."""
+    _, status = os.waitpid(compute.fork(lambda: inside.run(tests)), 0)
+    if status:
+        sys.exit("the tests that need no cloud came to no end")
+
+
 if __name__ == "__main__":
     _spare_the_processor()
+    if sys.argv[2:]:
+        _run_before(sys.argv[2:])
     nova.privsep.sys_admin_pctxt.set_client_mode(False)  # it is root already
     Agent(int(sys.argv[1])).serve()

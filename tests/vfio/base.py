@@ -7,15 +7,12 @@ import re
 import unittest
 from typing import Any
 
-from tests.vfio import cloud
+from tests.vfio import cloud, host
 from tools.vfiolab import cards
 
 PROVIDER = f"_gpu_{cards.VENDOR_ID}_{cards.PRODUCT_ID}_pci"
 DISPLAY = (f"{cards.VENDOR_ID}:{cards.PRODUCT_ID}", "038000")
 AUDIO = ("8086:2668", "040300")
-# Function 0 and 1 of a card, with the host.
-HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
-VFIO_DRIVERS = ["vfio-pci", "vfio-pci"]
 _FUNCTION = re.compile(r"^guest: function (\S+) (\S+) (03\d{4}|04\d{4})\r?$", re.MULTILINE)
 READY = "guest: ready"
 
@@ -34,7 +31,7 @@ class VFIOTestCase(unittest.TestCase):
     def _clean_up(self) -> None:
         self.cloud._delete_everything()
         self.assertEqual([], self.domains())
-        self.assertEqual([HOST_DRIVERS] * 2, [self.host.drivers(card) for card in cards.WHOLE])
+        self.assertEqual([host.HOST_DRIVERS] * 2, [self.host.drivers(card) for card in cards.WHOLE])
         self.assertEqual([], self.host.open_groups())
         self.assertEqual([], self.host.quarantined())
         if self.cloud.has_gpu_provider():
@@ -66,7 +63,7 @@ class VFIOTestCase(unittest.TestCase):
     def bring_back(self, card: str) -> None:
         """A card that was taken off the bus"""
         self.host.rescan()
-        self.cloud.wait_for("the card is back", lambda: self.host.drivers(card) == HOST_DRIVERS)
+        self.cloud.wait_for("the card is back", lambda: self.host.drivers(card) == host.HOST_DRIVERS)
 
     def domains(self) -> list[str]:
         names: str = self.host.virsh("list", "--all", "--name")

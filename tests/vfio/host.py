@@ -16,6 +16,9 @@ from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host import quarantine
 from nova_gpu.virt import survey
 
+# Of function 0 and 1 of a card that the host has, and of one that guests may have
+HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
+VFIO_DRIVERS = ["vfio-pci", "vfio-pci"]
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio.outside OUT FOLDER [PATTERN ...]``: the tests that need a cloud.
+"""``python -m tests.vfio.outside OUT FOLDER [PATTERN ...]``: the tests of a part, with its VM.
 
-They run here, with all of Nova but nova-compute, which runs in a VM of theirs. It ends with
-:data:`LOST` where that VM did before the tests.
+Those that need a cloud run here, with all of Nova but nova-compute, which runs in the VM. So do
+those that need none, which are first. It ends with :data:`LOST` where the VM did before the tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.cloud import running
 from tests.vfio import place, progress
@@ -32,8 +32,15 @@ def lost(out: pathlib.Path) -> boot.Boot:
     return boot.Boot(**{**said, "end": boot.End[said["end"]]})
 
 
-def with_vm(out: pathlib.Path, work: Callable[..., int]) -> int:
-    """*work*'s answer, given the :class:`tests.vfio.cloud.VM` that was booted for it.
+def with_vm(
+    out: pathlib.Path,
+    work: Callable[..., int],
+    *,
+    before: Sequence[str] = (),
+    on_output: Callable[[str], None] = lambda text: None,
+) -> int:
+    """*work*'s answer, given the :class:`tests.vfio.cloud.VM` that was booted for it and has run
+    the tests with the ids *before*. What they say is passed to *on_output*.
 
     This process ends at once where the VM does before its time: whatever waits for it would wait
     for ever.
@@ -49,12 +56,12 @@ def with_vm(out: pathlib.Path, work: Callable[..., int]) -> int:
     def run() -> None:
         done = boot.run(
             made,
-            [*place.PYTHON, "tests.vfio.agent", str(vm.port)],
+            [*place.PYTHON, "tests.vfio.agent", str(vm.port), *before],
             out,
             limit_s=_LIMIT_S,
             environment={place.KEY: vm.key},
             retries=0,
-            on_output=lambda text: None,
+            on_output=on_output,
             on_retry=lambda each: None,
         )
         if not is_over.is_set():
@@ -78,21 +85,28 @@ def main() -> int:
 
     out, folder, patterns = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     part = out.name
-    tests = progress.left(part, folder, patterns, out)
-    # The other cloud will have run the last one before this one is up.
-    if len(tests) < (1 if part == progress.CLOUD else 2):
+    left = progress.left(part, folder, patterns, out)
+    # The other one runs a single test before this one is up.
+    if not left.of_host and len(left.of_cloud) < (1 if part == progress.CLOUD else 2):
         return 0
-    if part == progress.CLOUD:
-        progress.begin(tests[0], part, out)
+    if part == progress.CLOUD and left.of_cloud:
+        progress.begin(left.of_cloud[0], part, out)
 
     def work(vm: cloud.VM) -> int:
         result = progress.Result(stream, out, vm.expect_alive)
-        for text in cloud.run(lambda: progress.run(tests, result, part, out), vm):
-            result.cloud_failed(text)
+        tests = progress.left(part, folder, patterns, out).of_cloud
+        if tests:
+            for text in cloud.run(lambda: progress.run(tests, result, part, out), vm):
+                result.cloud_failed(text)
         stream.flush()
         return 1 if result.failed else 0
 
-    return with_vm(out, work)
+    def show(text: str) -> None:
+        stream.write(text)
+        stream.flush()
+
+    before = [test.id() for test in left.of_host]
+    return with_vm(out, work, before=before, on_output=show)
 
 
 if __name__ == "__main__":

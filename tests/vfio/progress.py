@@ -2,24 +2,26 @@
 """Which tests a part has, which of them are done, and how each ended, said when it ended.
 
 The VM may not live to the end: what ran before is in the file ``done`` and does not run again. The
-tests that need a cloud are those of two parts: each runs the next one that the other has not begun.
+tests that need a cloud are both parts': each runs the next one that the other has not begun.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import unittest
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from tests.cloud import running
-from tests.vfio import place
 
-CLOUD, HOST, SECOND_CLOUD = PARTS = ("cloud", "host", "second-cloud")
+# The second has the tests that need no cloud before it has one.
+CLOUD, HOST = PARTS = ("cloud", "host")
 _DONE = "done"
 # Beside the parts' folders, one with a file for each test that is begun: it has the part's name.
 _BEGUN = "begun"
+_NotImported: type = unittest.loader._FailedTest  # type: ignore[attr-defined]
 
 
 class Result(running.Result):
@@ -59,25 +61,34 @@ class Result(running.Result):
             file.write(f"{test.id()}\n")
 
 
-def left(
-    part: str, folder: str, patterns: Iterable[str], out: pathlib.Path
-) -> list[unittest.TestCase]:
-    """The tests below *folder* that are *part*'s, not done yet, and not begun by another.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Left:
+    """Of a part, what is not done yet and not begun by the other. ``of_host`` need no cloud."""
 
-    Only of the host's some need no cloud. What stands for a module that cannot be imported is no
-    test of ours, and has to fail with whoever is there.
+    of_host: Sequence[unittest.TestCase]
+    of_cloud: Sequence[unittest.TestCase]
+
+
+def left(part: str, folder: str, patterns: Iterable[str], out: pathlib.Path) -> Left:
+    """Of the tests below *folder*.
+
+    What stands for a module that cannot be imported is no test of ours, and has to fail with the
+    cloud, as it cannot be imported in the VM either.
     """
     from tests.vfio import base
 
     file = out / _DONE
     done = set(file.read_text().split()) if file.exists() else set()
-    return [
+    tests = [
         test
         for test in _flat(running.discover(folder, patterns))
-        if test.id() not in done
-        and (folder != place.TESTS or isinstance(test, base.VFIOTestCase)) == (part != HOST)
-        and _begun_by(test, out) in (None, part)
+        if test.id() not in done and _begun_by(test, out) in (None, part)
     ]
+    needs_cloud = (base.VFIOTestCase, _NotImported)
+    return Left(
+        of_host=[each for each in tests if part == HOST and not isinstance(each, needs_cloud)],
+        of_cloud=[each for each in tests if isinstance(each, needs_cloud)],
+    )
 
 
 def run(tests: Iterable[unittest.TestCase], result: Result, part: str, out: pathlib.Path) -> None:

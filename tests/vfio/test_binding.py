@@ -22,7 +22,7 @@ import nova_gpu.privsep.vfio
 from nova_gpu.cmd import host_check
 from nova_gpu.core import exception
 from nova_gpu.virt import survey
-from tests.vfio import base, host
+from tests.vfio import host
 from tools.vfiolab import cards
 
 _SET_IOMMU = 0x3B66
@@ -43,32 +43,32 @@ class BindingTest(unittest.TestCase):
         for _ in range(2):
             for _ in range(2):  # done already: nothing to do
                 nova_gpu.privsep.vfio.give_to_guests(self.card)
-                self.assertEqual(base.VFIO_DRIVERS, host.drivers(self.card))
+                self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
             for _ in range(2):
                 nova_gpu.privsep.vfio.give_to_host(self.card)
-                self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+                self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
             overrides = list(map(host.override, host.functions(self.card)))
             self.assertEqual([None, None], overrides)
 
     def test_what_the_operator_wants_to_drive_it(self) -> None:
         first, second = host.functions(self.card)
-        host.override_by(first, base.HOST_DRIVERS[0])
+        host.override_by(first, host.HOST_DRIVERS[0])
         self.addCleanup(host.override_by, first, "")
         nova_gpu.privsep.vfio.give_to_guests(self.card)
         overrides = list(map(host.override, (first, second)))
-        self.assertEqual(base.VFIO_DRIVERS, overrides)
+        self.assertEqual(host.VFIO_DRIVERS, overrides)
         nova_gpu.privsep.vfio.give_to_host(self.card)
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
         overrides = list(map(host.override, (first, second)))
-        self.assertEqual([base.HOST_DRIVERS[0], None], overrides)
+        self.assertEqual([host.HOST_DRIVERS[0], None], overrides)
 
     def test_card_without_a_driver(self) -> None:
         host.unbind(self.card)
         self.addCleanup(host.probe, self.card)
         nova_gpu.privsep.vfio.give_to_guests(self.card)
-        self.assertEqual(base.VFIO_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
         nova_gpu.privsep.vfio.give_to_host(self.card)
-        self.assertEqual([None, base.HOST_DRIVERS[1]], host.drivers(self.card))
+        self.assertEqual([None, host.HOST_DRIVERS[1]], host.drivers(self.card))
 
     def test_display_the_host_booted_on(self) -> None:
         before = host.drivers(cards.OTHER)
@@ -82,16 +82,16 @@ class BindingTest(unittest.TestCase):
         with self._group_open(), self.assertRaises(exception.BindingFailed) as raised:
             nova_gpu.privsep.vfio.give_to_host(self.card)
         self.assertIn(str(os.getpid()), str(raised.exception))
-        self.assertEqual(base.VFIO_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
         nova_gpu.privsep.vfio.give_to_host(self.card)
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
 
     def test_not_while_a_process_has_a_node_of_the_hosts_driver(self) -> None:
         (node,) = pathlib.Path("/dev/dri/by-path").glob(f"pci-{self.card}-card")
         with node.open(), self.assertRaises(exception.BindingFailed) as raised:
             nova_gpu.privsep.vfio.give_to_guests(self.card)
         self.assertIn(f"(pid {os.getpid()})", str(raised.exception))
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
 
     def test_a_driver_that_does_not_let_go(self) -> None:
         """A device that was taken from its group is named by no node: nobody can see who has it."""
@@ -113,7 +113,7 @@ class BindingTest(unittest.TestCase):
             self.assertLess(time.monotonic(), ends)
             time.sleep(0.1)
         self._until_given_back(ends)
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
 
     def _until_given_back(self, ends: float) -> None:
         """What was ended dies a moment after the kernel let it go."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from tests.vfio import base
+from tests.vfio import base, host
 from tools.vfiolab import cards
 
 
@@ -20,12 +20,12 @@ class CardsTest(base.VFIOTestCase):
                 {"0000:01:00.0": base.DISPLAY, "0000:01:00.1": base.AUDIO}, self.seen_in(server)
             )
             self.assertEqual(self.host.functions(cards.WHOLE[0]), self.hostdevs(server))
-            self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
-            self.assertEqual(base.HOST_DRIVERS, self.host.drivers(cards.WHOLE[1]))
+            self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+            self.assertEqual(host.HOST_DRIVERS, self.host.drivers(cards.WHOLE[1]))
             self.assertEqual(1, self.used())
 
             self.cloud.delete(server)
-            self.assertEqual(base.HOST_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+            self.assertEqual(host.HOST_DRIVERS, self.host.drivers(cards.WHOLE[0]))
             self.assertEqual(
                 [None, None], list(map(self.host.override, self.host.functions(cards.WHOLE[0])))
             )

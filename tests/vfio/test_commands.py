@@ -15,7 +15,7 @@ from oslo_config import fixture as config_fixture
 
 from nova_gpu.cmd import host_check, host_prepare
 from nova_gpu.virt import survey
-from tests.vfio import base, host
+from tests.vfio import host
 from tools.vfiolab import cards
 
 _ROOT = pathlib.Path("/")
@@ -31,7 +31,7 @@ class HostCommandsTest(unittest.TestCase):
     def test_check(self) -> None:
         whole, with_stranger = host_check.check(survey.Survey(), _ROOT)
         self.assertEqual(((), cards.WHOLE[1]), (whole.obstacles, whole.address))
-        self.assertEqual(base.HOST_DRIVERS, list(whole.drivers.values()))
+        self.assertEqual(host.HOST_DRIVERS, list(whole.drivers.values()))
         self.assertIn(cards.STRANGER, with_stranger.obstacles[0])
 
     def test_documentation(self) -> None:
@@ -77,9 +77,9 @@ class HostCommandsTest(unittest.TestCase):
         self._udevadm("control", "--reload")
         self._udevadm("trigger", "--action=add", "--subsystem-match=pci")
         self._udevadm("settle")
-        self.assertEqual(base.VFIO_DRIVERS, host.drivers(card))
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WHOLE[0]))
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(cards.WITH_STRANGER))
+        self.assertEqual(host.VFIO_DRIVERS, host.drivers(card))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(cards.WITH_STRANGER))
         with contextlib.redirect_stdout(io.StringIO()):
             host_prepare.undo(_ROOT)
         self.assertEqual(before, self._files())

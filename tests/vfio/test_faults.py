@@ -4,7 +4,7 @@ that is right before, meanwhile and afterwards."""
 
 from __future__ import annotations
 
-from tests.vfio import base
+from tests.vfio import base, host
 from tools.vfiolab import cards
 
 FIRST, SECOND = cards.WHOLE
@@ -37,7 +37,7 @@ class FaultsTest(base.VFIOTestCase):
         refused = self.cloud.boot(self.cloud.flavor(gpus="= 1"), expected_state="ERROR")
         self.assertIn("retries", self.cloud.fault(refused))
         self.assertRegex(self.cloud.compute_log(), rf"GPU {FIRST} was not bound.*\(pid {pid}\)")
-        self.assertEqual(base.HOST_DRIVERS * 2, self.host.drivers(*cards.WHOLE))
+        self.assertEqual(host.HOST_DRIVERS * 2, self.host.drivers(*cards.WHOLE))
         self.cloud._run_periodics()
         self.assertCounts(used=0, reserved=1)
         self.assertEqual(self.host.functions(SECOND), self.hostdevs(self.cloud.boot_with(1)))
@@ -51,7 +51,7 @@ class FaultsTest(base.VFIOTestCase):
         self.cloud.wait_until(server, "SHUTOFF")
         self.cloud._run_periodics()
         self.assertCounts(used=1, reserved=0)
-        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(FIRST))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
         self.cloud._start_server(server)
         self.assertEqual(self.host.functions(FIRST), self.hostdevs(server))
         self.assertEqual(2, len(self.seen_in(server)))

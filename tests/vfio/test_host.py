@@ -6,7 +6,7 @@ from __future__ import annotations
 import pathlib
 import unittest
 
-from tests.vfio import base, host
+from tests.vfio import host
 from tools.vfiolab import cards
 
 _BRIDGE = 0x06
@@ -22,7 +22,7 @@ class HostTest(unittest.TestCase):
             functions = [card, card.replace(".0", ".1")]
             self.assertEqual(functions, host.functions(card))
             self.assertEqual(functions, host.group_members(card))
-            self.assertEqual(base.HOST_DRIVERS, host.drivers(card))
+            self.assertEqual(host.HOST_DRIVERS, host.drivers(card))
 
     def test_strangers(self) -> None:
         behind = [cards.BEHIND_BRIDGE, cards.ON_BRIDGE]
@@ -42,6 +42,6 @@ class HostTest(unittest.TestCase):
                 host.unbind(function)
                 host.override_by(function, driver)
                 host.probe(function)
-            expected = [driver] * 2 if driver else base.HOST_DRIVERS
+            expected = [driver] * 2 if driver else host.HOST_DRIVERS
             self.assertEqual(expected, host.drivers(cards.WHOLE[0]))
         self.assertEqual([None, None], [host.override(each) for each in functions])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.vfio import base
+from tests.vfio import base, host
 from tools.vfiolab import cards
 
 
@@ -13,7 +13,7 @@ class LifecycleTest(base.VFIOTestCase):
     def _server(self) -> dict[str, Any]:
         server = self.cloud.boot_with(1)
         self.seen_in(server)
-        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
         return server
 
     def test_stopped_rebooted_and_refused(self) -> None:
@@ -25,7 +25,7 @@ class LifecycleTest(base.VFIOTestCase):
         self._reset_by_the_guest(server)
 
         self.cloud._stop_server(server)
-        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
         self.assertEqual(1, self.used())
 
         self.cloud._start_server(server)
@@ -34,7 +34,7 @@ class LifecycleTest(base.VFIOTestCase):
         self.cloud.reboot(server, "HARD")
         self.assertEqual(2, len(self.seen_in(server)))
         self.assertEqual(self.host.functions(cards.WHOLE[0]), self.hostdevs(server))
-        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
 
     def _reset_by_the_guest(self, server: dict[str, Any]) -> None:
         """As a guest's reboot ends for QEMU: the machine is reset, its process and Nova go on."""
@@ -46,23 +46,23 @@ class LifecycleTest(base.VFIOTestCase):
         )
         self.assertEqual(2, len(self.seen_in(server)))
         self.assertEqual(self.host.functions(cards.WHOLE[0]), self.hostdevs(server))
-        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
 
     def _refused(self, server: dict[str, Any], action: dict[str, Any]) -> None:
         """And nothing has come of it, for the instance or its guest."""
         self.api.post_server_action(server["id"], action)
         self.cloud.wait_until(server, "ACTIVE")
         self.assertEqual("running", self.host.virsh("domstate", self.cloud.domain(server)))
-        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
 
     def test_service_restart(self) -> None:
         server = self._server()
 
         self.cloud.restart_compute()
 
-        self.assertEqual(base.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
         self.assertEqual((1, 0), (self.used(), self.inventory()["reserved"]))
         other = self.cloud.boot_with(1)
         self.assertEqual(self.host.functions(cards.WHOLE[1]), self.hostdevs(other))
         self.cloud.delete(server)
-        self.assertEqual(base.HOST_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(cards.WHOLE[0]))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.vfio import base
+from tests.vfio import base, host
 from tools.vfiolab import cards
 
 
@@ -40,7 +40,7 @@ class InUseTest(base.VFIOTestCase):
         reason = f"GPU {card} cannot be given: another process of the host has it open"
         self.assertIn(reason, self.cloud.compute_log())
         self.assertEqual(0, self.used())
-        self.assertEqual(base.HOST_DRIVERS, self.host.drivers(cards.WHOLE[1]))
+        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(cards.WHOLE[1]))
         # What that process did with it nobody knows.
         self.assertEqual([card], self.host.quarantined())
         self.assertEqual(0, self.host.release(card))

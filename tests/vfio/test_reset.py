@@ -16,7 +16,7 @@ from oslo_config import fixture as config_fixture
 import nova_gpu.privsep.cleaning
 import nova_gpu.privsep.vfio
 from nova_gpu.core import exception
-from tests.vfio import base, host
+from tests.vfio import host
 from tools.vfiolab import cards
 
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
@@ -35,7 +35,7 @@ class ResetTest(unittest.TestCase):
 
     def _give_back(self) -> None:
         nova_gpu.privsep.vfio.give_to_host(self.card)
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))
 
     def test_file_that_cannot_work(self) -> None:
         """The kernel lists the method although it refuses it for a card of two functions."""
@@ -48,11 +48,11 @@ class ResetTest(unittest.TestCase):
     def test_with_its_bus(self) -> None:
         for _ in range(2):
             nova_gpu.privsep.cleaning.reset(self.card)
-        self.assertEqual(base.VFIO_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
 
     def test_not_what_the_host_has(self) -> None:
         """Nothing is reset that is not all with VFIO."""
         nova_gpu.privsep.vfio.give_to_host(self.card)
         with self.assertRaisesRegex(exception.NotClean, "the reset of its bus by VFIO"):
             nova_gpu.privsep.cleaning.reset(self.card)
-        self.assertEqual(base.HOST_DRIVERS, host.drivers(self.card))
+        self.assertEqual(host.HOST_DRIVERS, host.drivers(self.card))

@@ -31,9 +31,9 @@ class BeginTest(testtools.TestCase):
     def test_who_is_first_and_again_after_his_vm_has_died(self) -> None:
         (test, other, *_) = self.twenty(progress.CLOUD)
         self.assertTrue(self.begin(test, progress.CLOUD))
-        self.assertFalse(self.begin(test, progress.SECOND_CLOUD))
+        self.assertFalse(self.begin(test, progress.HOST))
         self.assertTrue(self.begin(test, progress.CLOUD))
-        self.assertTrue(self.begin(other, progress.SECOND_CLOUD))
+        self.assertTrue(self.begin(other, progress.HOST))
 
     def test_each_is_run_by_one(self) -> None:
         def work(part: str) -> None:
@@ -41,7 +41,7 @@ class BeginTest(testtools.TestCase):
             result = progress.Result(io.StringIO(), out, lambda: None)
             progress.run(self.twenty(part), result, part, out)
 
-        clouds = (progress.CLOUD, progress.SECOND_CLOUD)
+        clouds = (progress.CLOUD, progress.HOST)
         threads = [threading.Thread(target=work, args=(part,)) for part in clouds]
         for thread in threads:
             thread.start()
