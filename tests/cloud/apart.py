@@ -95,7 +95,8 @@ class Apart(base.Cloud):
             for name in names:
                 value = section[name]
                 for each in value if isinstance(value, list) else [value]:
-                    yield f"{name} = {each}"
+                    if each is not None:
+                        yield f"{name} = {each}"
         yield "[DEFAULT]"
         yield f"host = {HOST}"
         # What its periodic tasks do is done when a test says so.

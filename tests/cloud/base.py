@@ -109,12 +109,16 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
         return created
 
     def boot(
-        self, flavor: str, expected_state: str = "ACTIVE", project: str | None = None
+        self,
+        flavor: str,
+        expected_state: str = "ACTIVE",
+        project: str | None = None,
+        image: str = IMAGE,
     ) -> dict[str, Any]:
         """An instance in that state, of another *project* than the tests' own if one is given."""
         server: dict[str, Any] = self._create_server(
             flavor_id=flavor,
-            image_uuid=IMAGE,
+            image_uuid=image,
             networks="none",
             expected_state=expected_state,
             api=self._api_of(project) if project else None,

@@ -23,11 +23,18 @@ from nova import monkey_patch
 monkey_patch.patch(backend="threading")
 gc.disable()  # of some thousand modules that are imported none is garbage
 
+import os_vif  # noqa: E402
+
+# It walks through the modules of all callers when it is imported, which are few now; and it looks
+# through all that is installed, once for all forks.
+os_vif.initialize()
+
+# isort: split
+
 import fixtures  # noqa: E402
 import nova.conf  # noqa: E402
 import nova.db.main.api  # noqa: E402
 import nova.privsep  # noqa: E402
-import os_vif  # noqa: E402
 from nova import config, context, objects, rpc, service  # noqa: E402
 from nova.compute import manager as compute_manager  # noqa: E402
 from nova.compute import rpcapi as compute_rpcapi  # noqa: E402
@@ -43,8 +50,6 @@ from tests.cloud import bus, wire  # noqa: E402
 from tests.fixtures import economy  # noqa: E402
 
 economy.economize()
-# Once for all forks: each would look through all that is installed.
-os_vif.initialize()
 objects.register_all()
 gc.freeze()
 gc.enable()

@@ -29,10 +29,16 @@ class Result(unittest.TextTestResult):
         self.stream.flush()
 
 
-def begin() -> TextIO:
-    """To be called before Nova is imported: standard output, which Nova's log no longer goes to."""
+def own_output() -> TextIO:
+    """Standard output, which nothing else that is printed goes to any more."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    return stream
+
+
+def begin() -> TextIO:
+    """To be called before Nova is imported: :func:`own_output`, without Nova's log."""
+    stream = own_output()
     # Nova 2026.2 decides between threads and eventlet on the first import of its tests.
     os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
     gc.disable()  # of some thousand modules that are imported none is garbage

@@ -15,16 +15,16 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any
+from typing import Any, TextIO
 
-from tests.cloud import compute, wire  # before anything else of Nova
+from tests.cloud import compute, running, wire  # before anything else of Nova
 
 # isort: split
 
 import nova.privsep.qemu
 from nova import config
 
-from tests.vfio import images, inside, place
+from tests.vfio import containers, images, inside, place
 
 
 class Agent:
@@ -52,7 +52,8 @@ class Agent:
     def _connect(self) -> connection.Connection[Any, Any]:
         return connection.Client(self._address, authkey=os.environ[place.KEY].encode())
 
-    def _start(self, configuration: str) -> None:
+    def _start(self, configuration: str, beside: int | None) -> None:
+        """:param beside: the pid whose view of the file system nova-compute is to have"""
         place.STATE.mkdir(mode=0o711, exist_ok=True)
         place.INSTANCES.mkdir(exist_ok=True)
         file = place.STATE / "nova.conf"
@@ -62,7 +63,13 @@ class Agent:
         compute.CONF.clear()
         config.parse_args(arguments, configure_db=False, init_rpc=False)
         service = compute.Compute(images.serve)
-        self._compute = compute.fork(lambda: service.run(arguments, self._connect))
+
+        def run() -> None:
+            if beside is not None:
+                containers.enter(beside)
+            service.run(arguments, self._connect)
+
+        self._compute = compute.fork(run)
 
     def _kill(self) -> None:
         if self._compute is not None:
@@ -81,16 +88,17 @@ def _spare_the_processor() -> None:
     nova.privsep.qemu.QEMU_IMG_LIMITS = None
 
 
-def _run_before(tests: Sequence[str]) -> None:
+def _run_before(tests: Sequence[str], stream: TextIO) -> None:
     """In a process of their own: what they change of it nova-compute does not inherit."""
-    _, status = os.waitpid(compute.fork(lambda: inside.run(tests)), 0)
+    _, status = os.waitpid(compute.fork(lambda: inside.run(tests, stream)), 0)
     if status:
         sys.exit("the tests that need no cloud came to no end")
 
 
 if __name__ == "__main__":
     _spare_the_processor()
+    output = running.own_output()
     if sys.argv[2:]:
-        _run_before(sys.argv[2:])
+        _run_before(sys.argv[2:], output)
     nova.privsep.sys_admin_pctxt.set_client_mode(False)  # it is root already
     Agent(int(sys.argv[1])).serve()

@@ -63,7 +63,9 @@ class VFIOTestCase(unittest.TestCase):
     def bring_back(self, card: str) -> None:
         """A card that was taken off the bus"""
         self.host.rescan()
-        self.cloud.wait_for("the card is back", lambda: self.host.drivers(card) == host.HOST_DRIVERS)
+        self.cloud.wait_for(
+            "the card is back", lambda: self.host.drivers(card) == host.HOST_DRIVERS
+        )
 
     def domains(self) -> list[str]:
         names: str = self.host.virsh("list", "--all", "--name")

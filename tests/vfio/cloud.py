@@ -25,14 +25,15 @@ from tests.vfio import images, place
 current: Cloud
 
 
-class Host:
-    """The functions of ``tests.vfio.host``, called in the VM."""
+class Remote:
+    """The functions of *module*, called in the VM."""
 
-    def __init__(self, ask: Callable[..., Any]) -> None:
+    def __init__(self, ask: Callable[..., Any], module: str) -> None:
         self._ask = ask
+        self._module = module
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *arguments: self._ask("call", "tests.vfio.host", name, *arguments)
+        return lambda *arguments: self._ask("call", self._module, name, *arguments)
 
 
 class VM:
@@ -82,15 +83,21 @@ class Cloud(apart.Apart):
     OPTIONS = {  # noqa: RUF012
         "DEFAULT": ("compute_driver",),
         "pci": ("device_spec", "alias"),
-        "gpu": ("guest_mmio_gib", "clean_command"),
+        "gpu": ("guest_mmio_gib", "sysfs_root", "proc_root", "nvml"),
+        "libvirt": (
+            *("connection_uri", "cpu_mode", "gid_maps", "images_type", "uid_maps", "virt_type"),
+        ),
     }
+    # Whose view of the VM's file system nova-compute has, by its pid; else its own.
+    beside: int | None = None
 
     work: Callable[[], Any]
     vm: VM
 
     def setUp(self) -> None:
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir("/var/tmp")).path)
-        self.host = Host(self.vm.ask)
+        self.host = Remote(self.vm.ask, "tests.vfio.host")
+        self.containers = Remote(self.vm.ask, "tests.vfio.containers")
         super().setUp()
 
     def runTest(self) -> None:
@@ -103,9 +110,18 @@ class Cloud(apart.Apart):
 
     def set_host_flags(self) -> None:
         self.flags(rpc_response_timeout=600, service_down_time=3600)
+        self.flags(
+            virt_type="kvm",
+            connection_uri="qemu:///system",
+            cpu_mode="host-passthrough",
+            group="libvirt",
+        )
         # For what instances ask for by an alias, as Nova's documentation has it.
         enabled = [*CONF.filter_scheduler.enabled_filters, "PciPassthroughFilter"]
         self.flags(enabled_filters=enabled, group="filter_scheduler")
+
+    def prepare_host(self) -> None:
+        self.host.clean_with("/usr/bin/true")
 
     def own_options(self) -> Iterator[str]:
         yield from (
@@ -120,13 +136,11 @@ class Cloud(apart.Apart):
             "[spice]",
             "enabled = false",
             "[libvirt]",
-            "virt_type = kvm",
-            "connection_uri = qemu:///system",
-            "cpu_mode = host-passthrough",
             "hw_machine_type = x86_64=q35",
             "mem_stats_period_seconds = 0",
             # What test_functions has the VM have.
             "[gpu]",
+            f"clean_command = {place.CLEAN}",
             "virtual_functions = 8086:56c0=2",
         )
 
@@ -136,7 +150,7 @@ class Cloud(apart.Apart):
         return self.vm.listener
 
     def start_process(self, configuration: str) -> None:
-        self.vm.ask("start", configuration)
+        self.vm.ask("start", configuration, self.beside)
 
     def kill_process(self) -> None:
         self.vm.ask("kill")

@@ -15,6 +15,7 @@ from nova_gpu.cmd import cards
 from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host import quarantine
 from nova_gpu.virt import survey
+from tests.vfio import place
 
 # Of function 0 and 1 of a card that the host has, and of one that guests may have
 HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
@@ -147,6 +148,12 @@ def quarantined() -> list[str]:
 def release(card: str) -> int:
     """``nova-gpu quarantine release``"""
     return release_command.release(survey.Survey().quarantine, card)
+
+
+def clean_with(program: str) -> None:
+    """That is what cleans a card from now on."""
+    place.CLEAN.unlink(missing_ok=True)
+    place.CLEAN.symlink_to(program)
 
 
 _held: dict[str, int] = {}

@@ -7,21 +7,24 @@ import pathlib
 
 from nova.tests.fixtures import glance
 
-from tests.cloud import base
+from tests.vfio import place
 from tools.vfiolab import system
 
 _BYTES = 1 << 20
-_KERNEL, _INITRAMFS = (f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2))
+_KERNEL, _INITRAMFS, CONTAINER = (
+    f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)
+)
 _COMMAND_LINE = "console=ttyS0 quiet panic=-1 tsc=unstable random.trust_cpu=on mitigations=off"
 
 
 def describe(images: glance.GlanceFixture) -> None:
     """What the API tells of them."""
-    for image, kind in ((_KERNEL, "aki"), (_INITRAMFS, "ari")):
-        form = {"disk_format": kind, "container_format": kind, "size": _BYTES}
-        plain = {**images.image1, "id": image, "name": kind, "properties": {}}
+    kinds = {_KERNEL: ("aki", "aki"), _INITRAMFS: ("ari", "ari"), CONTAINER: ("raw", "bare")}
+    for image, (disk, container) in kinds.items():
+        form = {"disk_format": disk, "container_format": container, "size": _BYTES}
+        plain = {**images.image1, "id": image, "name": disk, "properties": {}}
         images.create(None, {**plain, **form})
-    images.images[base.IMAGE].update(
+    images.images[images.image1["id"]].update(
         size=_BYTES,
         disk_format="raw",
         container_format="bare",
@@ -38,4 +41,6 @@ def serve(images: glance.GlanceFixture) -> None:
     describe(images)
     images._imagedata[_KERNEL] = pathlib.Path(system.GUEST_KERNEL).read_bytes()
     images._imagedata[_INITRAMFS] = pathlib.Path(system.GUEST_INITRAMFS).read_bytes()
-    images._imagedata[base.IMAGE] = bytes(_BYTES)
+    images._imagedata[images.image1["id"]] = bytes(_BYTES)
+    if place.CONTAINERS_IMAGE.exists():
+        images._imagedata[CONTAINER] = place.CONTAINERS_IMAGE.read_bytes()

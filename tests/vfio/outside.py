@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.vfio.outside OUT FOLDER [PATTERN ...]``: the tests of a part, with its VM.
 
-Those that need a cloud run here, with all of Nova but nova-compute, which runs in the VM. So do
-those that need none, which are first. It ends with :data:`LOST` where the VM did before the tests.
+Those that need a cloud run here, with all of Nova but nova-compute, which runs in the VM. The
+others run there, before. It ends with :data:`LOST` where the VM did before the tests.
 """
 
 from __future__ import annotations

@@ -17,6 +17,10 @@ TESTS = "tests/vfio"
 STATE = pathlib.Path("/var/tmp/nova")
 INSTANCES = STATE / "instances"
 LOG = pathlib.Path("/out/nova.log")
+# What cleans a card between two guests: a link to what a test wants
+CLEAN = pathlib.Path("/usr/local/sbin/clean-gpu")
+CONTAINERS = pathlib.Path("/var/tmp/containers")
+CONTAINERS_IMAGE = CONTAINERS / "image.raw"
 
 # What Nova and others print there is not the tests' output. This file is in the folder of the run.
 STDERR = "stderr"

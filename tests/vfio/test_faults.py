@@ -44,8 +44,8 @@ class FaultsTest(base.VFIOTestCase):
         self.assertCounts(used=1, reserved=1)
 
     def test_guest_that_dies_and_card_that_is_not_clean(self) -> None:
-        self.addCleanup(self._clean_with)
-        self._clean_with("/usr/bin/false")
+        self.addCleanup(self.host.clean_with, "/usr/bin/true")
+        self.host.clean_with("/usr/bin/false")
         server = self.cloud.boot_with(1)
         self.host.kill_guest(self.cloud.domain(server))
         self.cloud.wait_until(server, "SHUTOFF")
@@ -64,7 +64,3 @@ class FaultsTest(base.VFIOTestCase):
         self.assertEqual(0, self.host.release(FIRST))
         self.cloud._run_periodics()
         self.assertCounts(used=0, reserved=0)
-
-    def _clean_with(self, *command: str) -> None:
-        self.cloud.flags(clean_command=list(command), group="gpu")
-        self.cloud.restart_compute()

@@ -10,15 +10,11 @@ from tools.vfiolab import cards
 
 
 class LifecycleTest(base.VFIOTestCase):
-    def _server(self) -> dict[str, Any]:
+    def test_stopped_rebooted_and_refused(self) -> None:
+        """One guest for all of it: each start costs a quarter of a minute."""
         server = self.cloud.boot_with(1)
         self.seen_in(server)
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
-        return server
-
-    def test_stopped_rebooted_and_refused(self) -> None:
-        """One guest for all of it: each start costs a quarter of a minute."""
-        server = self._server()
 
         self._refused(server, {"suspend": None})
 
@@ -56,7 +52,7 @@ class LifecycleTest(base.VFIOTestCase):
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
 
     def test_service_restart(self) -> None:
-        server = self._server()
+        server = self.cloud.boot_with(1)
 
         self.cloud.restart_compute()
 

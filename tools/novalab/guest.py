@@ -17,6 +17,14 @@ _PROC = pathlib.Path("/proc")
 _TIMEOUT_S = 60
 # Moves the shell into the control groups named before "--" and becomes what is named after it.
 _JOIN = 'while [ "$1" != -- ]; do echo $$ >"$1"; shift; done; shift; exec "$@"'
+# One line for each, of the shell's words.
+_MAKE = """
+for number; do
+    rm -f /tmp/n
+    said=$( (mknod /tmp/n c ${number%:*} ${number#*:} && : </tmp/n) 2>&1)
+    echo "$number: $said"
+done
+"""
 _OPEN = """
 import os, sys
 for path in sys.argv[1:]:
@@ -74,6 +82,18 @@ def run(
     pid = init_pid(lv, domain)
     enter = ["nsenter", f"--target={pid}", "--all", f"--setuid={uid}", f"--setgid={uid}"]
     return _join(lv, pid, [*enter, "--", *argv])
+
+
+def made_nodes(
+    lv: libvirtd.PrivateLibvirtd, domain: str, devices: Sequence[nodes.Node]
+) -> list[Attempt]:
+    """What comes of it where the guest's root makes a node for each of *devices* and opens it."""
+    argv = [f"{device.major}:{device.minor}" for device in devices]
+    said = run(lv, domain, ["/bin/sh", "-c", _MAKE, "make", *argv]).stdout.splitlines()
+    return [
+        Attempt(f"mknod {device.name}", os.strerror(errno.EPERM) in text, text)
+        for device, text in zip(devices, said, strict=True)
+    ]
 
 
 def open_from_cgroup(

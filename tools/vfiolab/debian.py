@@ -38,7 +38,11 @@ _ROOT = (
     "udev",
     "util-linux",
 )
-_LEFT_OUT = ("doc", "icons", "info", "locale", "man")
+_LEFT_OUT = (
+    *(f"usr/share/{name}/*" for name in ("doc", "icons", "info", "locale", "man")),
+    # libvirt asks every emulator what it can before the first guest, for seconds.
+    "usr/bin/qemu-system-i386",
+)
 # The VM's has drivers for everything; the guests' is small and starts fast under emulation.
 VM_KERNEL, GUEST_KERNEL = "linux-image-amd64", "linux-image-cloud-amd64"
 ROOT_KEY = (CODENAME, _ROOT, _LEFT_OUT)
@@ -93,7 +97,7 @@ def install_root(folder: pathlib.Path, log: pathlib.Path) -> None:
     """
     argv = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(_ROOT)}"]
     argv += ['--aptopt=Apt::Install-Recommends "false"']
-    argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _LEFT_OUT]
+    argv += [f"--dpkgopt=path-exclude=/{path}" for path in _LEFT_OUT]
     sources = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
     if not sources.exists():
         sources = pathlib.Path("/etc/apt/sources.list")

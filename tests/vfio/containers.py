@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A libvirtd for containers in the VM, beside the one with the QEMU guests, and pretend GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+
+from tests.fixtures import hosts
+from tests.lxc import place as guests
+from tests.vfio import place
+from tools.novalab import guest, image, libvirtd, nodes
+
+_MACHINE = "fermi-8"
+_CLONE_NEWNS = 0x00020000  # include/uapi/linux/sched.h
+
+_libvirtd = libvirtd.PrivateLibvirtd(place.CONTAINERS, nodes.machine() + nodes.pretend_nvidia())
+
+
+def begin() -> tuple[int, dict[str, str]]:
+    """Starts it: its pid, and where nova-compute finds the host's GPUs, by the names of options."""
+    place.CONTAINERS.mkdir(mode=0o711)
+    image.build(place.CONTAINERS_IMAGE)
+    roots = hosts.build(_MACHINE, place.CONTAINERS / "host").roots
+    _libvirtd.start()
+    return _libvirtd.pid, {"sysfs_root": str(roots.sysfs), "proc_root": str(roots.proc)}
+
+
+def end() -> list[str]:
+    """What is left of it, in words"""
+    return _libvirtd.stop()
+
+
+def own(domain: str) -> int:
+    """The errno of opening the card that the guest has, from its control groups"""
+    (number,) = guest.open_from_cgroup(_libvirtd, domain, [guests.node(0)])
+    return number
+
+
+def attempts(domain: str) -> list[guest.Attempt]:
+    """The ways of the guest's root to the cards that it does not have: all but the first one."""
+    others = [guests.node(gpu) for gpu in range(1, len(guests.GPUS))]
+    return [
+        *guest.made_nodes(_libvirtd, domain, others),
+        *guest.escapes(_libvirtd, domain, others[0]),
+    ]
+
+
+def enter(pid: int) -> None:
+    """This process has the mounts of *pid*'s from now on. It may have one thread only.
+
+    :raises OSError: from setns(2)
+    """
+    folder = pathlib.Path.cwd()
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/proc/{pid}/ns/mnt") as namespace:
+        if libc.setns(namespace.fileno(), _CLONE_NEWNS):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    os.chdir(folder)
