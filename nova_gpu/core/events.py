@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from nova_gpu.core.model import GPU, Product
 from nova_gpu.core.vgpu import Slot
@@ -16,47 +16,87 @@ VERSION = "1.1"
 
 
 class EventType(enum.StrEnum):
-    """``event_type`` of a notification."""
+    """``event_type`` of a notification.
 
-    CLAIM = "gpu.claim"
-    RELEASE = "gpu.release"
-    FAULT = "gpu.fault"
-    RECOVER = "gpu.recover"
-    QUARANTINE = "gpu.quarantine"
-    NO_VALID_HOST = "gpu.no_valid_host"
+    ``service``: who tells it, ``compute`` or ``scheduler``. ``is_error``: whether its priority is
+    ERROR; else it is INFO. ``meaning``: when it is told, in reStructuredText for the reference.
+    """
 
-    @property
-    def is_error(self) -> bool:
-        """Whether its priority is ERROR; else it is INFO"""
-        return self in (EventType.FAULT, EventType.QUARANTINE, EventType.NO_VALID_HOST)
+    service: str
+    is_error: bool
+    meaning: str
+
+    CLAIM = (
+        *("gpu.claim", "compute", False),
+        "a guest is about to start with GPUs that it did not have on this host: create, unshelve, "
+        "the destination of a move. Not at a reboot, a stop and start, a rebuild.",
+    )
+    RELEASE = (
+        *("gpu.release", "compute", False),
+        "an instance has GPUs of this host no more: delete, a build that failed, shelve offload, "
+        "the source of a confirmed move, the destination of a reverted one",
+    )
+    FAULT = (
+        *("gpu.fault", "compute", True),
+        "a card that was offered is given to nobody new, or to nobody; told again when "
+        "nova-compute starts",
+    )
+    RECOVER = (
+        *("gpu.recover", "compute", False),
+        "such a card is offered again, as the same run of nova-compute sees",
+    )
+    QUARANTINE = "gpu.quarantine", "compute", True, "a card was put into quarantine"
+    NO_VALID_HOST = (
+        *("gpu.no_valid_host", "scheduler", True),
+        "a request for GPUs was refused before a host was chosen",
+    )
+
+    def __new__(cls, value: str, service: str, is_error: bool, meaning: str) -> EventType:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.service, member.is_error, member.meaning = service, is_error, meaning
+        return member
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
     """GPUs of one product, or vGPUs of one type of it, to which something happened.
 
-    :param host: the compute host (``[DEFAULT]host``), ``None`` of what no host has
-    :param instance_uuid: whose they are, ``None`` where they are nobody's
-    :param addresses: PCI addresses, or the vGPUs' slots
-    :param product_id: ``10de:2335``
-    :param product: its name
-    :param architecture: ``hopper``; of GPUs that were asked for in vain, what the flavor says
-    :param count: how many GPUs it is about, ``None`` where a flavor does not say it
-    :param reason: what is wrong, and what to do about it
-    :param vgpu_type: ``nvidia-35``, ``None`` of whole GPUs
+    What each field of the payload is stands beside it, in reStructuredText for the reference.
     """
 
     type: EventType
-    count: int | None
-    host: str | None = None
-    project_id: str | None = None
-    instance_uuid: str | None = None
-    addresses: tuple[str, ...] = ()
-    product_id: str | None = None
-    product: str | None = None
-    architecture: str | None = None
-    reason: str | None = None
-    vgpu_type: str | None = None
+    count: Annotated[
+        int | None,
+        "how many GPUs, of gpu.no_valid_host how many one instance asks for; null where the flavor "
+        "cannot be understood",
+    ]
+    host: Annotated[
+        str | None, "the compute host (``[DEFAULT]host``); null of gpu.no_valid_host"
+    ] = None
+    project_id: Annotated[str | None, "the instance's project"] = None
+    instance_uuid: Annotated[
+        str | None,
+        "whose GPUs they are; null of a card that nobody has. Of gpu.quarantine after a release it "
+        "is who had it.",
+    ] = None
+    addresses: Annotated[
+        tuple[str, ...],
+        "a list of PCI addresses, of vGPUs their slots (``0000:3b:00.0/nvidia-35/0``); empty of "
+        "gpu.no_valid_host",
+    ] = ()
+    product_id: Annotated[str | None, "vendor and product id: ``10de:2335``"] = None
+    product: Annotated[str | None, "the product's name"] = None
+    architecture: Annotated[
+        str | None,
+        "``hopper``; of gpu.no_valid_host what the flavor asks for, as it reads in the fault",
+    ] = None
+    reason: Annotated[
+        str | None,
+        "what is wrong and what to do about it; of gpu.recover what it was. Null of gpu.claim and "
+        "gpu.release.",
+    ] = None
+    vgpu_type: Annotated[str | None, "of gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
         """The same of an instance's GPUs"""

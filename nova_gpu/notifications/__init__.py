@@ -19,20 +19,15 @@ from nova_gpu.notifications.outbox import Outbox
 _outbox = Outbox()
 
 
-def emit(
-    event: events.Event,
-    context: nova_context.RequestContext | None = None,
-    *,
-    service: str = "compute",
-) -> None:
+def emit(event: events.Event, context: nova_context.RequestContext | None = None) -> None:
     """Sends *event*, later and in the order of the calls. It raises nothing and waits for nobody.
 
     :param context: of the request that brought it about
-    :param service: who says so: ``compute`` or ``scheduler``
     """
     if rpc.LEGACY_NOTIFIER is None or rpc.NOTIFIER is None:
         return  # a command, not a service
     context = context or nova_context.get_admin_context()
+    service = event.type.service
     priority = "error" if event.type.is_error else "info"
     # Of the two notifiers the one whose format is not wanted does nothing. The first is used by
     # itself, not through nova.rpc.get_notifier: that warns of every type it has no entry for.

@@ -201,5 +201,5 @@ def _refusal(
         architecture=str(asked.architecture) if asked and asked.architecture else None,
         reason=reason,
     )
-    notifications.emit(event, ctxt, service="scheduler")
+    notifications.emit(event, ctxt)
     return nova_exception.RequestFilterFailed(reason=reason)

@@ -52,7 +52,7 @@ class EmitTest(base.BaseTestCase):
 
     def test_versioned(self) -> None:
         event = Event(EventType.NO_VALID_HOST, 2, reason="none free")
-        ((_, message, priority),) = self.emitted(event, VERSIONED, service="scheduler")
+        ((_, message, priority),) = self.emitted(event, VERSIONED)
         self.assertEqual("ERROR", priority)
         self.assertEqual("nova-scheduler:gpu1", message["publisher_id"])
         self.assertEqual(event.payload, message["payload"]["nova_object.data"])
