@@ -28,6 +28,9 @@ TRAIT_VGPU_TYPE = "CUSTOM_GPU_VGPU_TYPE_"
 # which it is not known, so that a flavor could not leave that out.
 TRAIT_HEADS = "CUSTOM_GPU_HEADS_"
 TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
+# Of os-traits alone: what a vGPU's heads can show, and how many there are.
+TRAIT_RESOLUTION = "HW_GPU_RESOLUTION_W"
+TRAIT_DISPLAY_HEADS = "HW_GPU_MAX_DISPLAY_HEADS_"
 # The value of a prefix above for what is not known: it can be forbidden, never asked for.
 UNKNOWN = "UNKNOWN"
 

@@ -10,8 +10,8 @@ from nova_gpu.core import inventory, names
 from nova_gpu.core.vgpu import VGPUType
 from nova_gpu.core.vgpu_room import Room
 
-_HEADS = re.compile(r"HW_GPU_MAX_DISPLAY_HEADS_([0-9]+)")
-_RESOLUTION = re.compile(r"HW_GPU_RESOLUTION_W([0-9]+)H([0-9]+)")
+_HEADS = re.compile(rf"{names.TRAIT_DISPLAY_HEADS}([0-9]+)")
+_RESOLUTION = re.compile(rf"{names.TRAIT_RESOLUTION}([0-9]+)H([0-9]+)")
 
 
 def inventory_of(rooms: Iterable[Room]) -> Mapping[str, Mapping[str, int | float]]:

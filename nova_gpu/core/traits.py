@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the traits of a group of GPUs mean, in reStructuredText for the reference."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nova_gpu.core import names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trait:
+    """``prefix``: of :mod:`nova_gpu.core.names`. ``value``: what stands behind it, as a form."""
+
+    prefix: str
+    value: str
+    meaning: str
+
+
+# Of every group; of vGPUs as well, where they are those of the cards.
+TRAITS = (
+    Trait(names.TRAIT_GPU, "", "that these are GPUs of this driver"),
+    Trait(names.TRAIT_ARCHITECTURE, "<ARCHITECTURE>", "the architecture"),
+    Trait(
+        names.TRAIT_HYPERVISOR,
+        "<HYPERVISOR>",
+        "the hypervisor of the host: ``LXC``, or ``QEMU`` with KVM as well as without",
+    ),
+    Trait(names.TRAIT_MODEL, "<NAME>", "the model, as ``nova-gpu list`` has it"),
+    Trait(
+        names.TRAIT_MEMORY, "<N>", "the memory of each card in MiB; of vGPUs that of each of them"
+    ),
+    Trait(
+        names.TRAIT_NUMA_ISLAND,
+        "<N>",
+        "how many of the cards are on one NUMA node at most; 1 where nothing is known of it",
+    ),
+    Trait(
+        names.TRAIT_NVLINK_ISLAND,
+        "<N>",
+        "how many of the cards direct links (NVLink, XGMI) join; 1 where nothing is known of it",
+    ),
+    Trait(
+        names.TRAIT_CUDA,
+        "<X>_<Y>",
+        "the CUDA compute capability, where it is known. os-traits has it up to ``V7_2``; past "
+        f"that it is ``CUSTOM_{names.TRAIT_CUDA}<X>_<Y>``.",
+    ),
+)
+# Of groups of vGPUs beside those.
+VGPU_TRAITS = (
+    Trait(
+        names.TRAIT_VGPU_TYPE, "<TYPE>", "the type: one trait for its id, one for its name if any"
+    ),
+    Trait(names.TRAIT_HEADS, "<N>", "how many displays each vGPU has"),
+    Trait(
+        names.TRAIT_RESOLUTION,
+        "<X>H<Y>",
+        "each resolution of os-traits that a display can have, where it is known",
+    ),
+    Trait(
+        names.TRAIT_DISPLAY_HEADS,
+        "<N>",
+        "how many displays each vGPU has, where it is known and os-traits has the number",
+    ),
+)
