@@ -3,7 +3,8 @@
 
 Nova loads this module in nova-api through the entry point group ``nova.api.extra_spec_validators``
 and calls :func:`register`. Every value is judged by the reader the scheduler uses, so that what is
-accepted here is understood there.
+accepted here is understood there. The descriptions are reStructuredText, as Nova's own are: the
+reference is made of them.
 """
 
 from __future__ import annotations
@@ -43,63 +44,72 @@ def register() -> Sequence[base.ExtraSpecValidator]:
     return [
         _validator(
             names.GPUS,
-            "The number of GPUs an instance gets, all of one kind and on one host.",
+            "The instance gets exactly so many GPUs, of one product and on one host.",
             request.ALLOWED_COUNTS,
             lambda name, value: request.parse_count(value),
         ),
         _validator(
             names.GPU_ARCH,
-            "The architecture of the GPUs, or of the vGPUs' cards. Only in a flavor that asks for "
-            "either.",
+            "The architecture of the GPUs, or of the vGPUs' cards: ``fermi``. Case does not "
+            "matter. A GPU of unknown architecture satisfies nothing. Only in a flavor that asks "
+            "for either.",
             condition.ALLOWED,
             lambda name, value: request.parse_architecture({name: value}),
         ),
         _validator(
             names.HYPERVISOR,
-            "The hypervisor of the host. KVM means what Nova reports as QEMU.",
+            "The hypervisor of the host: ``LXC``, or ``QEMU``, for which ``KVM`` is another name.",
             condition.ALLOWED,
             lambda name, value: request.parse_hypervisor({name: value}),
         ),
         _validator(
             names.MODEL,
-            "The model of the GPUs, or of the vGPUs' cards, as nova-gpu list has it. Only in a "
-            "flavor that asks for either.",
+            "The model of the GPUs, or of the vGPUs' cards, as ``nova-gpu list`` has it: "
+            "``A100 SXM4 80GB``, a name of several words. All of it, or a part with "
+            "``<in> A100``. Only in a flavor that asks for either.",
             condition.ALLOWED,
             lambda name, value: request.parse_model({name: value}),
         ),
         _validator(
             names.MEMORY_MIB,
-            "The memory of each GPU, or vGPU, in MiB. Only in a flavor that asks for either.",
+            "The memory of each GPU, or vGPU, in MiB. Drivers report a little less than the label "
+            "says. A GPU whose memory is not known satisfies nothing. Only in a flavor that asks "
+            "for either.",
             quantity.ALLOWED,
             lambda name, value: request.parse_memory({name: value}),
         ),
         _validator(
             names.TOPOLOGY,
-            "What the GPUs of an instance share: a NUMA node, or direct links.",
+            "What all GPUs of the instance share: a NUMA node, or direct links (NVLink, XGMI) from "
+            "one to the other.",
             arrangement.allowed(arrangement.Topology),
             lambda name, value: arrangement.parse_topology({name: value}),
         ),
         _validator(
             names.TOPOLOGY_POLICY,
-            "Whether gpu:topology is insisted on, as it is by default. Only beside gpu:topology.",
+            "Whether an instance may come up without that topology. ``required`` unless this says "
+            "otherwise. Only beside ``gpu:topology``.",
             arrangement.allowed(arrangement.TopologyPolicy),
             lambda name, value: arrangement.parse_policy({name: value}),
         ),
         _validator(
             names.DISTRIBUTION,
-            "Whether instances share few hosts with GPUs, or many. [gpu]distribution by default.",
+            "Whether instances share few hosts with GPUs, or many; else ``[gpu]distribution`` says "
+            "it.",
             arrangement.allowed(arrangement.Distribution),
             lambda name, value: arrangement.parse_distribution({name: value}),
         ),
         _validator(
             names.VGPUS,
-            "The number of vGPUs an instance gets, all of one type and on one host.",
+            "The instance gets exactly so many vGPUs, parts of cards, all of one type and on one "
+            "host.",
             request.ALLOWED_COUNTS,
             lambda name, value: request.parse_count(value, name),
         ),
         _validator(
             names.VGPU_TYPE,
-            "The type of the vGPUs. Only in a flavor that asks for vGPUs.",
+            "The type of the vGPUs, by its id (``nvidia-35``) or its name (``GRID P4-2Q``), of MIG "
+            "instances by their profile (``1g.18gb``). Only in a flavor that asks for vGPUs.",
             vgpu_request.ALLOWED_TYPES,
             lambda name, value: vgpu_request.parse_type({name: value}),
         ),
@@ -112,13 +122,14 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
         _validator(
             names.HYPERVISOR_TYPE,
-            "The older spelling of hypervisor.",
+            "The older spelling of ``hypervisor``.",
             condition.ALLOWED,
             condition.check_syntax,
         ),
         _validator(
             names.OPTION_ROM,
-            "Whether a KVM guest sees the option ROMs of its GPUs. It does by default.",
+            "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says "
+            "``false``.",
             guest_options.ALLOWED_SWITCH,
             lambda name, value: guest_options.option_rom({name: value}),
         ),
@@ -131,6 +142,6 @@ def _validator(
     return WordValidator(
         name=name,
         description=description,
-        value={"type": str, "description": f"One of: {allowed}."},
+        value={"type": str, "description": allowed},
         judge=judge,
     )

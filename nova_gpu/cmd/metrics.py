@@ -25,12 +25,13 @@ LOG = logging.getLogger(__name__)
 # Prometheus gives up after 10 s, by default.
 _LIBVIRT_S = 4.0
 
-# name: (what it says, its labels). A counter's name has _total added by the library, as ever.
+# name: (what it says, its labels). A counter's name has _total added by the library, as ever. The
+# reference is made of these, too.
 GAUGES = {
     "nova_gpu_up": ("Whether this host's cards can be listed.", ()),
     "nova_gpu_libvirt_up": ("Whether libvirt says who has which card.", ()),
     "nova_gpu_info": (
-        "One for each card.",
+        "What the card is, by the labels. Always 1.",
         ("address", "product_id", "name", "architecture", "driver", "numa_node"),
     ),
     "nova_gpu_offered": ("Whether instances are given the card.", ("address",)),
@@ -38,18 +39,27 @@ GAUGES = {
     "nova_gpu_healthy": ("Whether nothing ails the card.", ("address",)),
     "nova_gpu_quarantined": ("Whether the card is in quarantine.", ("address",)),
     "nova_gpu_assigned": ("How many guests name the card, running or only defined.", ("address",)),
-    "nova_gpu_instance": ("One for each guest that names the card.", ("address", "instance")),
-    "nova_gpu_utilization_ratio": ("How busy the card is, as NVML says.", ("address",)),
+    "nova_gpu_instance": (
+        "A guest that names the card, by its uuid. Always 1.",
+        ("address", "instance"),
+    ),
+    "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, as NVML says.", ("address",)),
     "nova_gpu_memory_used_bytes": ("Memory of the card in use, as NVML says.", ("address",)),
     "nova_gpu_memory_total_bytes": ("Memory of the card, as NVML says.", ("address",)),
 }
 COUNTERS = {
     "nova_gpu_claims": ("Cards that instances were given when they started here.", ()),
     "nova_gpu_vgpu_claims": ("vGPUs that instances were given when they started here.", ()),
-    "nova_gpu_start_failures": ("Starts of guests that failed for their GPUs.", ("reason",)),
+    "nova_gpu_start_failures": (
+        "Starts of guests that failed for their GPUs, by the name of the error.",
+        ("reason",),
+    ),
 }
 SUMMARIES = {
-    "nova_gpu_cleaning_seconds": ("How long cards were cleaned after a guest.", ("outcome",)),
+    "nova_gpu_cleaning_seconds": (
+        "How long cards were cleaned after a guest. The outcome is clean or failed.",
+        ("outcome",),
+    ),
 }
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]

@@ -16,7 +16,9 @@ from nova_gpu.host import quarantine
 
 def add_commands(subparsers: Any) -> None:
     """:param subparsers: of argparse"""
-    listing = subparsers.add_parser("list", help="list them, why they are there and what to do")
+    listing = subparsers.add_parser(
+        "list", help="list the cards in quarantine, why they are there and what to do"
+    )
     add_format(listing)
     releasing = subparsers.add_parser(
         "release", help="have a card given to instances again, from the service's next period on"

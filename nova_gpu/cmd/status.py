@@ -30,7 +30,10 @@ _MOST_SHOWN = 20
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """:param connect: makes Nova's databases known to this process"""
+    """What a check finds, and on which hosts, is its docstring: the reference is made of these.
+
+    :param connect: makes Nova's databases known to this process
+    """
 
     def __init__(self, connect: Callable[[], None] = status_database.connect) -> None:
         super().__init__()
@@ -38,7 +41,8 @@ class Checks(upgradecheck.UpgradeCommands):
         self._connected = False
 
     def _check_release(self) -> upgradecheck.Result:
-        """What is overridden are Nova's private methods, which another release may have changed."""
+        """everywhere: another release than 2025.2 to 2026.2 (32 to 34)"""
+        # What is overridden are Nova's private methods, which another release may have changed.
         version = importlib.metadata.version("nova")
         major = int(version.partition(".")[0])
         if major in _RELEASES:
@@ -50,6 +54,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_filter(self) -> upgradecheck.Result:
+        """controllers: ``GPUFilter`` missing in one of its two options"""
         available = _FILTER in CONF.filter_scheduler.available_filters
         enabled = "GPUFilter" in CONF.filter_scheduler.enabled_filters
         if available and enabled:
@@ -67,7 +72,8 @@ class Checks(upgradecheck.UpgradeCommands):
         return _Result(upgradecheck.Code.SUCCESS, f"Not a controller's options. {told}.")
 
     def _check_weighers(self) -> upgradecheck.Result:
-        """Of several lines of this option only the last counts."""
+        """controllers: ``GPUWeigher`` as the only weigher"""
+        # Of several lines of this option only the last counts.
         if CONF.filter_scheduler.weight_classes != [_WEIGHER]:
             return _Result(upgradecheck.Code.SUCCESS)
         return _Result(
@@ -78,6 +84,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_owners(self) -> upgradecheck.Result:
+        """KVM hosts: cards that ``[pci]device_spec`` gives away as well"""
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
             return _Result(upgradecheck.Code.SUCCESS)
         try:
@@ -93,6 +100,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return _listed(found, "Both Nova and nova-gpu give these cards to instances:")
 
     def _check_flavors(self) -> upgradecheck.Result:
+        """controllers: each mistake of each flavor, as ``openstack gpu flavor check`` says it"""
         if not self._is_controller():
             return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         return self._asked(
@@ -100,6 +108,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_hosts(self) -> upgradecheck.Result:
+        """controllers: hosts whose report is of an older or newer nova-gpu"""
         if not self._is_controller():
             return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         return self._asked(
@@ -125,7 +134,8 @@ class Checks(upgradecheck.UpgradeCommands):
             )
 
     def _check_shim(self) -> upgradecheck.Result:
-        """Nova and this package must lie in one site directory, or the shim is out of its reach."""
+        """everywhere: Nova in one site directory, nova-gpu in another"""
+        # Or the shim is out of Nova's reach.
         try:
             importlib.import_module("nova.virt.gpu")
         except ImportError as error:
@@ -140,6 +150,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return _Result(upgradecheck.Code.SUCCESS)
 
     def _check_id_maps(self) -> upgradecheck.Result:
+        """LXC hosts: no ``[libvirt]uid_maps`` and ``gid_maps``"""
         if CONF.libvirt.virt_type != "lxc" or (CONF.libvirt.uid_maps and CONF.libvirt.gid_maps):
             return _Result(upgradecheck.Code.SUCCESS)
         if CONF.gpu.allow_privileged_containers:
@@ -154,6 +165,7 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _check_machine_type(self) -> upgradecheck.Result:
+        """KVM hosts: a default machine type without PCI Express"""
         # A controller has no compute_driver, and kvm is what virt_type is where nobody sets it.
         if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return _Result(upgradecheck.Code.SUCCESS)
