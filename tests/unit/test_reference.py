@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference has every word, trait, notification, metric, check and command of the code, and
-none that is not there. Options are generated (``show-options``)."""
+"""The reference has all that the code has. Its tables are made by oslo.config, cliff and
+doc/ext/reference; here is what these are made of, and what is written by hand."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
+import contextlib
+import io
 import pathlib
 import re
+import tempfile
 import tomllib
 import unittest
-from collections.abc import Iterable
 
+import os_traits
+
+from doc.ext.reference import commands, tables
 from nova_gpu.api import extra_specs
-from nova_gpu.cmd import arguments, metrics, status
-from nova_gpu.core import events, mistakes, names
+from nova_gpu.core import events, inventory, mistakes, names, traits, vgpu_inventory
+from nova_gpu.core.model import Product
+from nova_gpu.core.vgpu import VGPUType
 from tools.novalab import guide
 from tools.novalab.page import DOTS
 
@@ -26,75 +30,106 @@ def read(*pages: str) -> str:
     return "\n".join((DOC / f"{each}.rst").read_text() for each in pages)
 
 
-def first_cells(text: str, pattern: str) -> set[str]:
-    """The literals of that form at the beginning of a line"""
-    return set(re.findall(rf"^(?:``)?({pattern})(?:``)?(?=[ ,]|$)", text, re.MULTILINE))
-
-
-def commands(parser: argparse.ArgumentParser) -> Iterable[str]:
-    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    if not nested:
-        yield ""
-    for each in nested:
-        for name, below in each.choices.items():
-            yield from (f"{name} {rest}".strip() for rest in commands(below))
-
-
 def openstack_commands() -> set[str]:
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     return {each.replace("_", " ") for each in points["openstack.gpu.v1"]}
 
 
 def nova_gpu_commands() -> list[str]:
-    parser = argparse.ArgumentParser()
-    arguments.add_commands(parser.add_subparsers())
-    return list(commands(parser))
+    """Without their arguments"""
+    return [each.parser.prog.removeprefix("nova-gpu ") for each in commands.commands("nova-gpu")]
+
+
+class TablesTest(unittest.TestCase):
+    """Those of doc/ext/reference. Sphinx finds a name that there is not."""
+
+    def test_each_is_on_one_page(self) -> None:
+        pages = "\n".join(path.read_text() for path in DOC.rglob("*.rst"))
+        for directive, there in (("table", tables.TABLES), ("options", commands.PROGRAMS)):
+            shown = re.findall(rf"(?m)^\.\. nova-gpu-{directive}:: (.+)$", pages)
+            self.assertEqual(sorted(there), sorted(shown))
+
+    def test_each_says_something_of_each(self) -> None:
+        for name, table in tables.TABLES.items():
+            with self.subTest(name):
+                first = [line for line in table().lines() if line.startswith("   * - ")]
+                self.assertGreater(len(first), 3)
+                self.assertEqual(len(first), len(set(first)))
+
+    def test_what_is_not_explained_is_no_table(self) -> None:
+        for rows in ([], [("a",)], [("a", "it is a"), ("b", " ")]):
+            with self.assertRaises(ValueError):
+                list(tables.Table(("letter", "meaning"), (20, 80), rows).lines())
+
+    def test_plain_text_stays_as_it_is(self) -> None:
+        self.assertEqual(
+            r"``--apply`` of a\_b\_, \*all\*", commands.plain("--apply of a_b_, *all*")
+        )
+
+    def test_every_word_is_judged_by_the_api(self) -> None:
+        self.assertEqual(set(mistakes.WORDS), {each.name for each in extra_specs.register()})
+
+    def test_every_trait_is_explained(self) -> None:
+        """Those that there are names of, and those that groups get."""
+        explained = [each.prefix for each in (*traits.TRAITS, *traits.VGPU_TRAITS)]
+        named = [value for name, value in vars(names).items() if name.startswith("TRAIT_")]
+        self.assertEqual(sorted(named), sorted(explained))
+        product = Product("10de", "1bb3", "Tesla P4", "pascal", 7611, (6, 1))
+        facts = VGPUType("nvidia-64", "GRID P4-2Q", 2048, 4, (1024, 768), 4)
+        got = inventory.traits(product, "QEMU", ()) | vgpu_inventory.traits(
+            facts, os_traits.get_traits()
+        )
+        for prefix in explained:
+            self.assertTrue([each for each in got if each.startswith(prefix)], prefix)
+        self.assertEqual([], [each for each in got if not each.startswith(tuple(explained))])
+
+    def test_every_option_is_explained(self) -> None:
+        for command in commands.commands("nova-gpu"):
+            told = "\n".join(command.options())
+            for action in command.parser._actions:
+                named = action.option_strings[-1] if action.option_strings else action.metavar
+                self.assertRegex(told, rf"(?m)^\.\. option:: (.*, )?{named}\b", command.line)
+            self.assertTrue(command.help, command.line)
+
+
+class DirectivesTest(unittest.TestCase):
+    def built(self, page: str) -> tuple[int, str]:
+        """(exit status, what it prints) of a documentation of this one page"""
+        try:
+            from sphinx.cmd import build
+        except ImportError:
+            self.skipTest("Sphinx is not installed: tools/test style builds the documentation")
+        output = io.StringIO()
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "index.rst").write_text(f"Page\n====\n\n{page}\n")
+            extension = ("-D", "extensions=doc.ext.reference.directives")
+            line = ["-W", "-q", "-C", *extension, "-b", "text", folder, f"{folder}/built"]
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                status = build.main(line)
+            if not status:
+                return 0, (pathlib.Path(folder) / "built/index.txt").read_text()
+        return status, output.getvalue()
+
+    def test_tables_and_options(self) -> None:
+        status, page = self.built(
+            ".. nova-gpu-table:: events\n\n.. nova-gpu-options:: nova-gpu-status"
+        )
+        self.assertEqual(0, status, page)
+        for each in events.EventType:
+            self.assertIn(each, page)
+        self.assertIn("--json", page)
+
+    def test_an_unknown_name_fails(self) -> None:
+        for directive in ("nova-gpu-table", "nova-gpu-options"):
+            status, said = self.built(f".. {directive}:: nothing")
+            self.assertNotEqual(0, status)
+            self.assertIn("There is no 'nothing'", said)
 
 
 class ReferenceTest(unittest.TestCase):
-    def test_extra_specs(self) -> None:
-        page = read("user/extra-specs")
-        self.assertEqual(
-            {*mistakes.WORDS, "resources:PGPU", "resources:VGPU", "trait:..."},
-            first_cells(page, r"[a-z_:]+[A-Z.]*(?=`` )"),
-        )
-        judged = {each.name for each in extra_specs.register()}
-        self.assertEqual(set(mistakes.WORDS), judged)
-
-    def test_traits(self) -> None:
-        page = read("admin/configuration", "admin/vgpu")
-        for name, prefix in vars(names).items():
-            if name.startswith("TRAIT_"):
-                self.assertIn(f"``{prefix}", page)
-
-    def test_notifications(self) -> None:
+    def test_the_version_of_notifications(self) -> None:
         page = read("reference/notifications")
-        self.assertEqual(
-            {str(each) for each in events.EventType}, first_cells(page, r"gpu\.[a-z_]+")
-        )
-        for each in events.EventType:
-            priority = "ERROR" if each.is_error else "INFO"
-            self.assertRegex(page, rf"(?m)^{each} +{priority} ")
-        fields = {each.name for each in dataclasses.fields(events.Event)} - {"type"}
-        payload = page.partition("value\n")[2].partition("For example")[0]
-        self.assertEqual(fields, first_cells(payload, "[a-z_]+"))
-        self.assertIn(f'"{events.VERSION}"', page)
-
-    def test_metrics(self) -> None:
-        rows = {}
-        for line in read("admin/metrics").splitlines():
-            if match := re.match(r"``(nova_gpu_[a-z_]+)`` *(.{0,37})", line):
-                rows[match[1].removesuffix("_total")] = match[2]
-        told = {**metrics.GAUGES, **metrics.COUNTERS, **metrics.SUMMARIES}
-        self.assertEqual(set(told), {each.removesuffix("_total") for each in rows})
-        for name, (_, labels) in told.items():
-            for label in labels[:3]:
-                self.assertIn(label, rows[name], name)
-
-    def test_checks(self) -> None:
-        page = read("reference/nova-gpu-status")
-        for name, _ in status.Checks._upgrade_checks:
-            self.assertRegex(page, rf"(?m)^{re.escape(name)} ")
+        self.assertIn(f'"nova_object.version": "{events.VERSION}"', page)
 
     def test_openstack_commands(self) -> None:
         page = read("reference/openstack-commands")
@@ -102,13 +137,6 @@ class ReferenceTest(unittest.TestCase):
         shown = re.findall(r"``(gpu(?: [a-z]+)+)", page)
         self.assertEqual(there, set(shown) & there)
         self.assertEqual(set(), {each for each in shown if not each.startswith(tuple(there))})
-
-    def test_nova_gpu_commands(self) -> None:
-        page = read("reference/nova-gpu")
-        found = nova_gpu_commands()
-        self.assertGreater(len(found), 8)
-        for each in found:
-            self.assertRegex(page, rf"``{each}[ `]")
 
     def test_each_command_has_an_example_that_is_run(self) -> None:
         """By ``tools/lab guide``; one whose output nobody looks at is none."""

@@ -2,11 +2,9 @@
 from __future__ import annotations
 
 import json
-import pathlib
-import re
 import unittest
 
-from nova_gpu.core.events import VERSION, Event, EventType, of_vgpus
+from nova_gpu.core.events import Event, EventType, of_vgpus
 from nova_gpu.core.model import Product
 from nova_gpu.core.vgpu import Slot
 
@@ -42,24 +40,3 @@ class TestPayload(unittest.TestCase):
     def test_what_is_wrong_is_an_error(self) -> None:
         errors = {each for each in EventType if each.is_error}
         self.assertEqual({"gpu.fault", "gpu.quarantine", "gpu.no_valid_host"}, errors)
-
-
-class TestDocumentation(unittest.TestCase):
-    """doc/source/reference/notifications.rst says what is sent."""
-
-    def setUp(self) -> None:
-        root = pathlib.Path(__file__).resolve().parents[3]
-        self.text = (root / "doc/source/reference/notifications.rst").read_text()
-
-    def test_every_type_with_its_priority(self) -> None:
-        found = re.findall(r"^(gpu\.\w+) +(INFO|ERROR)\b", self.text, re.MULTILINE)
-        types = [(str(each), "ERROR" if each.is_error else "INFO") for each in EventType]
-        self.assertEqual(types, found)
-
-    def test_every_field(self) -> None:
-        _, _, table = self.text.partition("\nfield ")
-        found = re.findall(r"^(\w+) +\S", table.partition("\n\n")[0], re.MULTILINE)
-        self.assertEqual(set(Event(EventType.CLAIM, 1).payload), set(found) - {"value"})
-
-    def test_the_version(self) -> None:
-        self.assertIn(f'"nova_object.version": "{VERSION}"', self.text)
