@@ -34,7 +34,7 @@ _HELD = ("Instance", "Project", "Host", "GPU", "GPUs", "vGPUs", "Remark")
 _PROJECT = ("Project", "Instances", "GPUs", "vGPUs")
 _CAPACITY = ("Flavor", "Asks for", "Instances", "Hosts", "Why no more")
 # That may be as long as whoever wrote them liked
-_TEXTS = frozenset({"Instance", "Remark", "Asks for", "Why no more"})
+_TEXTS = frozenset({"Instance", "Project", "Remark", "Asks for", "Why no more"})
 _NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "Instances", "Hosts"})
 
 

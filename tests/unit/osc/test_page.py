@@ -163,6 +163,12 @@ class PageTest(unittest.TestCase):
             heads = [each.text_content() for each in table.xpath(".//th")]
             self.assertEqual(heads, table.xpath("(.//tbody/tr)[1]/td/@data-label"))
 
+    def test_what_may_be_long_is_broken_anywhere(self) -> None:
+        """A project's id, too: without a place to break it the table was wider than the page."""
+        for column in ("Instance", "Project", "Remark", "Asks for"):
+            cells = html.fromstring(render()).xpath(f"//td[@data-label='{column}']/@class")
+            self.assertEqual({"text"}, set(cells), column)
+
     def test_parts_and_whole_cards_are_counted_apart(self) -> None:
         key = GroupKey("10de", "1eb8", DeliveryMode.VGPU, "nvidia-222")
         parts = Provider("u2", "host2", None, key, "VGPU", Group(16, 0, 3, _TRAITS))
