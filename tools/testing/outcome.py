@@ -8,9 +8,11 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-# stestr run:  {0} tests.unit.core.test_model.TestX.test_y [0.001234s] ... SKIPPED: no GPU
+# stestr run:  {0} tests.unit.core.test_model.TestX.test_y [0.001234s] ... ok
+# A test that was skipped before it began has no seconds:  {0} tests.unit... ... SKIPPED: no GPU
 _STESTR = re.compile(
-    r"^\{\d+\} (?P<test>.+?) \[[^]]*s\] \.\.\. (?P<status>ok|FAILED|SKIPPED)(?:: (?P<reason>.*))?$"
+    r"^\{\d+\} (?P<test>.+?)(?: \[[^]]*s\])? \.\.\. "
+    r"(?P<status>ok|FAILED|SKIPPED)(?:: (?P<reason>.*))?$"
 )
 # unittest -v, whose test may stand on the line before:  ... skipped 'no GPU'
 _UNITTEST_SKIP = re.compile(r"^(?P<test>.*?) ?\.\.\. skipped (?P<q>['\"])(?P<reason>.*)(?P=q)$")

@@ -11,6 +11,7 @@ STESTR = """
 {0} tests.unit.core.test_model.TestA.test_scenario(five, hex digits) [0.1s] ... ok
 {0} setUpClass (tests.unit.host.test_nvml.TestQuery) [0.000000s] ... FAILED
 {1} tests.unit.host.test_nodes.TestNodes.test_real [0.000123s] ... SKIPPED: needs a real GPU
+{0} tests.unit.host.test_nodes.TestNodes.test_never_begun ... SKIPPED: no promtool
    | a log line that ends in ... ok
 """.splitlines()
 
@@ -96,7 +97,10 @@ class TestStestr(unittest.TestCase):
             Outcome(
                 2,
                 (Failure("setUpClass (tests.unit.host.test_nvml.TestQuery)"),),
-                (Skip("tests.unit.host.test_nodes.TestNodes.test_real", "needs a real GPU"),),
+                (
+                    Skip("tests.unit.host.test_nodes.TestNodes.test_real", "needs a real GPU"),
+                    Skip("tests.unit.host.test_nodes.TestNodes.test_never_begun", "no promtool"),
+                ),
             ),
             outcome.from_stestr(STESTR, 1),
         )
