@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import libvirt
 from lxml import etree
@@ -131,6 +131,24 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
     if ours is None:
         found += [parts.card_by_node.get(node) for node in _nodes(domain)]
     return frozenset(each for each in found if each) | (ours or frozenset())
+
+
+def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
+    """*xml* whose metadata names *new* in the place of *gone*: as it is to be on another host.
+
+    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    """
+    domain = _parsed(xml)
+    ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
+    if ours is None:
+        return xml
+    left = {str(each) for each in gone}
+    for element in list(ours):
+        if element.get("address") in left:
+            ours.remove(element)
+    for each in new:
+        etree.SubElement(ours, f"{{{NAMESPACE}}}gpu", address=str(each))
+    return str(etree.tostring(domain, encoding="unicode"))
 
 
 def _parsed(xml: str) -> etree._Element:

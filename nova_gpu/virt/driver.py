@@ -17,6 +17,9 @@ from nova_gpu.virt import (
     container_end,
     container_root,
     diagnostics,
+    live_arrivals,
+    live_departures,
+    live_moves,
     refusals,
     signatures,
     starts,
@@ -130,19 +133,67 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         refusals.live_migration_to(self._gpus, instance)
-        return super().check_can_live_migrate_destination(context, instance, *args, **kwargs)
+        is_able = self._host_can_support_mdev_live_migration()
+        live_moves.refuse_too_old(self._gpus, instance, is_able=is_able)
+        data = super().check_can_live_migrate_destination(context, instance, *args, **kwargs)
+        return live_arrivals.offered(self._gpus, instance, data)
 
     def check_can_live_migrate_source(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         refusals.live_migration_from(self._gpus, instance)
-        return super().check_can_live_migrate_source(context, instance, *args, **kwargs)
+        is_able = self._host_can_support_mdev_live_migration()
+        live_moves.refuse_too_old(self._gpus, instance, is_able=is_able)
+        data = super().check_can_live_migrate_source(context, instance, *args, **kwargs)
+        return live_departures.asked(self._gpus, instance, data)
 
     def migrate_disk_and_power_off(
         self, context: Any, instance: Any, dest: Any, flavor: Any, *args: Any, **kwargs: Any
     ) -> Any:
         refusals.resize(self._gpus, instance, flavor)
         return super().migrate_disk_and_power_off(context, instance, dest, flavor, *args, **kwargs)
+
+    # Moved as it runs
+
+    def post_claim_migrate_data(
+        self, context: Any, instance: Any, migrate_data: Any, claim: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        data = super().post_claim_migrate_data(
+            context, instance, migrate_data, claim, *args, **kwargs
+        )
+        return live_arrivals.claimed(self._gpus, instance, data, claim)
+
+    def check_source_migrate_data_at_dest(
+        self, ctxt: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        data = super().check_source_migrate_data_at_dest(ctxt, instance, *args, **kwargs)
+        return live_arrivals.mapped(self._gpus, instance, data)
+
+    def pre_live_migration(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        live_arrivals.prepare(self._gpus, instance)
+        return super().pre_live_migration(context, instance, *args, **kwargs)
+
+    def _live_migration_operation(
+        self,
+        context: Any,
+        instance: Any,
+        dest: Any,
+        block_migration: Any,
+        migrate_data: Any,
+        guest: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        with live_departures.leaving(self._gpus, context, instance, guest) as moving:
+            super()._live_migration_operation(
+                context, instance, dest, block_migration, migrate_data, moving, *args, **kwargs
+            )
+
+    def post_live_migration_at_destination(
+        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        super().post_live_migration_at_destination(context, instance, *args, **kwargs)
+        live_departures.stays(self._gpus, instance)
 
     # And from it
 

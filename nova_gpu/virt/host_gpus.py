@@ -164,7 +164,7 @@ class HostGPUs:
     def _end_moves(self) -> None:
         """What Nova does not give back when it ended in the midst of a move."""
         client = self._virtapi.reportclient
-        self._abandoned.end(client, self._host.get_hostname())
+        self._abandoned.end(client, self._host.get_hostname(), self._occupancy.had_by)
         providers = {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
         orphans.release(client, providers.values(), self._occupancy.instances())
 

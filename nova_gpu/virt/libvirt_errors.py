@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import libvirt
 
 from nova_gpu.core import exception, model
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import passthrough
 
 _CHECK = "nova-gpu host check, on that host, says more"
@@ -78,6 +79,23 @@ _TABLE: Sequence[tuple[str, str, str]] = (
         f"see the kernel's log; {_CHECK}",
     ),
 )
+# (what is said, the reason), of the state of a vGPU that is to be moved with its guest. Of libvirt
+# (src/qemu/qemu_migration.c) and QEMU (hw/vfio/migration.c, hw/vfio/common.c).
+_IMMOVABLE: Sequence[tuple[str, str]] = (
+    (r"cannot migrate a domain with <hostdev", "the host's libvirt moves no such device"),
+    (
+        r"VFIO migration is not supported in kernel|VFIO device doesn't support migration",
+        "its driver on the host cannot save its state",
+    ),
+    (r"Migration is disabled for VFIO device", "QEMU was told not to move it"),
+    (
+        r"Multiple VFIO devices migration|P2P migration",
+        "its driver on the host can save the state of one of a guest's vGPUs, not of several",
+    ),
+    (r"dirty (page )?tracking", "its driver cannot say what it writes in the guest's memory"),
+    (r"vIOMMU", "the guest has an IOMMU of its own"),
+    (r"\bvfio\b", "vfio does not move it"),
+)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -116,4 +134,22 @@ def translate(message: str, cards: Sequence[model.GPU]) -> exception.DeviceUnava
             words = match.groupdict()
             said = reason.format(**words)
             return exception.DeviceUnavailable(str(card.address), said, remedy, words.get("others"))
+    return None
+
+
+def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:
+    """What *error* of a live migration says of one of these vGPUs; ``None`` where it is about
+    anything else. A message that names none of them is about the first.
+
+    :param slot_by_name: what QEMU calls each, the address of a function or the uuid of a mediated
+        device
+    """
+    if not isinstance(error, libvirt.libvirtError) or not slot_by_name:
+        return None
+    message = str(error)
+    named = (slot for name, slot in slot_by_name.items() if name in message)
+    about = next(named, next(iter(slot_by_name.values())))
+    for pattern, reason in _IMMOVABLE:
+        if re.search(pattern, message, re.IGNORECASE):
+            return f"vGPU {about} cannot be moved: {reason}"
     return None

@@ -41,7 +41,8 @@ class Occupancy:
         self._records = _NONE
         self._started: dict[str, frozenset[Device]] = {}
         self.handed_out = handed_out.HandedOut()
-        # Of instances whose domain went to come back; also cards that another way of Nova's gave.
+        # Of instances whose domain went to come back, also cards that another way of Nova's gave;
+        # and of those that are on their way here, or from here, while their guest runs.
         self._rebuilding: dict[str, frozenset[Device]] = {}
         self._holds = holds.Holds()
         # What a guest has or had and what was not cleaned since.
@@ -62,7 +63,7 @@ class Occupancy:
         :param read: asks the database, given the uuids of the domains that name GPUs
         """
         with self._lock:
-            started = dict(self._started)
+            started, kept = dict(self._started), frozenset(self._rebuilding)
             guests = {uuid for uuid, named in self._named.items() if named}
         asked = time.monotonic()
         records = read(guests)
@@ -74,8 +75,8 @@ class Occupancy:
                 # What was before this service is not known: an instance's card may have been used.
                 self._used.update(*map(self._addresses, records.counted.values()))
             self._records = records
-            for uuid in self._rebuilding.keys() - records.counted.keys():
-                del self._rebuilding[uuid]
+            for uuid in kept - records.counted.keys():
+                self._rebuilding.pop(uuid, None)
             for uuid, addresses in started.items():
                 settled = uuid not in records.busy or addresses <= self._counted(uuid)
                 # Another start of the same instance, since then, is another set.
@@ -108,14 +109,16 @@ class Occupancy:
             finally:
                 # Held from here on; or refused, and then the claim is given up as well.
                 self.handed_out.drop(addresses)
-            if addresses:
-                with self._lock:
+            with self._lock:
+                before = self._rebuilding.get(instance_uuid)
+                if addresses:
                     self._started[instance_uuid] = addresses
             try:
                 yield
             finally:
                 with self._lock:
-                    self._rebuilding.pop(instance_uuid, None)
+                    if self._rebuilding.get(instance_uuid) is before:
+                        self._rebuilding.pop(instance_uuid, None)
 
     @contextlib.contextmanager
     def clean(self, address: Device) -> Iterator[None]:
@@ -193,11 +196,11 @@ class Occupancy:
             return frozenset(each for uuid in self._records.counted for each in self._counted(uuid))
 
     def had_by(self, instance_uuid: str) -> frozenset[Device]:
-        """What the instance's domain named at the last look, or its guest was started with."""
+        """What the instance's domain named at the last look, or its guest was started with, or is
+        kept for it."""
         with self._lock:
-            nothing = frozenset[Device]()
-            named = self._named.get(instance_uuid, nothing)
-            return named | self._started.get(instance_uuid, nothing)
+            had = (self._named, self._started, self._rebuilding)
+            return frozenset[Device]().union(*(each.get(instance_uuid, ()) for each in had))
 
     def kept_by(self, instance_uuid: str) -> frozenset[Device]:
         """What the instance's domain names, or named before it went to come back."""
@@ -210,6 +213,11 @@ class Occupancy:
         """*addresses* are taken until the instance is started with them or is no longer here."""
         with self._lock:
             self._rebuilding[instance_uuid] = addresses
+
+    def let_go(self, instance_uuid: str) -> None:
+        """They are not kept any more."""
+        with self._lock:
+            self._rebuilding.pop(instance_uuid, None)
 
     def started(self) -> frozenset[Device]:
         """What guests were started with that the database may not count yet."""

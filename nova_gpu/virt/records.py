@@ -89,11 +89,14 @@ def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
     """Whether the instance's migration context is about this migration, and is to be minded.
 
     Nova leaves it with the instance when a move fails, until the next one. It names cards that are
-    others' by now, or of other hosts.
+    others' by now, or of other hosts. Of a live migration it is minded as long as that lasts, as
+    ``nova.compute.resource_tracker._instance_is_live_migrating`` judges.
     """
     context = instance.migration_context
     if not context or context.migration_id != migration.id:
         return False
+    if migration.migration_type == "live-migration":
+        return bool(instance.task_state == task_states.MIGRATING)
     return migration.status != "error" or _is_moving(instance)
 
 

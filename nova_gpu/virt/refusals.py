@@ -28,10 +28,9 @@ _SNAPSHOT = (
     task_states.IMAGE_UPLOADING,
 )
 
-_LIVE = (
-    "cannot be moved to another host while the guest runs; migrate the instance cold (openstack "
-    "server migrate, without --live-migration)"
-)
+# What to do instead of a live migration that cannot be
+COLD_REMEDY = "migrate the instance cold (openstack server migrate, without --live-migration)"
+_LIVE = f"cannot be moved to another host while the guest runs; {COLD_REMEDY}"
 _WHAT_STAYS = {
     DeliveryMode.PCI: "The state of a passed through GPU",
     DeliveryMode.LXC: "A container with GPUs",
@@ -67,7 +66,7 @@ def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
                 "instance"
             )
         )
-    if gpus.mode is DeliveryMode.PCI and (held := _held(gpus, instance)):
+    if gpus.mode is DeliveryMode.PCI and (held := ", ".join(_held(gpus, instance))):
         remedy = "stop or shelve the instance"
         if instance.task_state in _SNAPSHOT:
             remedy = "stop the instance for the snapshot, as this host takes none of a running one"
@@ -113,10 +112,17 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
 
 
 def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """:raises nova.exception.MigrationPreCheckError: the instance goes on as it was"""
-    if held := _held(gpus, instance):
+    """Of whole cards, and of containers. What else there is about vGPUs is said with what the
+    destination gives (:mod:`nova_gpu.virt.live_departures`).
+
+    :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
+    """
+    held = _cards(gpus, instance)
+    if gpus.mode is DeliveryMode.LXC:
+        held = _held(gpus, instance)
+    if held:
         raise nova_exception.MigrationPreCheckError(
-            reason=f"{_WHAT_STAYS[gpus.mode]} ({held}) {_LIVE}"
+            reason=f"{_WHAT_STAYS[gpus.mode]} ({', '.join(held)}) {_LIVE}"
         )
 
 
@@ -127,7 +133,8 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
     :raises nova.exception.NoValidHost: the instance goes on as it was
     """
     extra_specs = flavors.extra_specs_of(instance)
-    if request.asks_for_gpus(extra_specs) or vgpu_request.asks_for_vgpus(extra_specs):
+    in_parts = gpus.mode is DeliveryMode.LXC and vgpu_request.asks_for_vgpus(extra_specs)
+    if in_parts or request.asks_for_gpus(extra_specs):
         raise nova_exception.NoValidHost(reason=f"{_WHAT_STAYS[gpus.mode]} {_LIVE}")
 
 
@@ -136,14 +143,15 @@ def _are_containers(gpus: HostGPUs) -> bool:
     return gpus.mode is DeliveryMode.LXC and gpus.has_gpus
 
 
-def _held(gpus: HostGPUs, instance: objects.Instance) -> str:
+def _held(gpus: HostGPUs, instance: objects.Instance) -> list[str]:
     """The addresses of the instance's cards of this host, and its vGPUs, whether or not they are
     well."""
-    return ", ".join(
-        sorted(
-            each.identifier
-            for each in instance.resources or ()
-            if each.resource_class == names.RESOURCE_CLASS and gpus.group_of(each.provider_uuid)
-        )
-        + [str(slot) for slot in gpus.vgpus.slots(instance.resources)]
+    return _cards(gpus, instance) + [str(slot) for slot in gpus.vgpus.slots(instance.resources)]
+
+
+def _cards(gpus: HostGPUs, instance: objects.Instance) -> list[str]:
+    return sorted(
+        each.identifier
+        for each in instance.resources or ()
+        if each.resource_class == names.RESOURCE_CLASS and gpus.group_of(each.provider_uuid)
     )

@@ -2,9 +2,9 @@
 """A guest gives its GPUs back: they are cleaned, and free or in quarantine.
 
 That is when its domain goes for good: the instance is deleted, shelved and offloaded, confirmed or
-evacuated to be elsewhere, reverted from here, or its start has failed. Where the domain goes only
-to come back (hard reboot, rescue, rebuild) nothing is done. Which cards it had is told by the
-domain and never by ``instance.resources``, which may name another host's.
+evacuated to be elsewhere, moved there as it ran, reverted from here, or its start has failed. Where
+the domain goes only to come back (hard reboot, rescue, rebuild) nothing is done. Which cards it had
+is told by the domain and never by ``instance.resources``, which may name another host's.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Releases:
                 self._census.look_again()
                 if rebuilding:
                     self._occupancy.keep(instance.uuid, had)
+                elif not comes_back:
+                    self._occupancy.let_go(instance.uuid)
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
         vgpus = () if comes_back else self._vgpus.of_products(had)
         self._bulletin.released(instance, cards, vgpus)

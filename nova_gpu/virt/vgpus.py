@@ -166,6 +166,11 @@ class VGPUs:
             finally:
                 self.cards.read_again(slot)
 
+    def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
+        """They stay the instance's from within one hold to the end of the next, or until its domain
+        goes: while a guest moves as it runs, it may be in no domain of this host."""
+        self._occupancy.keep(instance_uuid, frozenset(slots))
+
     def make_again(self) -> None:
         """At service start: a host boot has removed what instances have, and nobody else is to
         have its room meanwhile."""

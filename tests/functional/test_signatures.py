@@ -12,8 +12,9 @@ import inspect
 import unittest
 from typing import Any
 
-from nova.compute import provider_tree, resource_tracker
+from nova.compute import claims, provider_tree, resource_tracker
 from nova.virt.libvirt import driver as libvirt_driver
+from nova.virt.libvirt import guest as libvirt_guest
 
 from nova_gpu.virt import driver
 
@@ -30,6 +31,9 @@ DRIVER_34 = {
         " old_guest=None"
     ),
     "_get_all_assigned_mediated_devices": "self, instance=None",
+    "_live_migration_operation": (
+        "self, context, instance, dest, block_migration, migrate_data, guest, device_names"
+    ),
     "_hard_reboot": (
         "self, context, instance, network_info, share_info, block_device_info=None, accel_info=None"
     ),
@@ -42,6 +46,9 @@ DRIVER_34 = {
     ),
     "check_can_live_migrate_source": (
         "self, context, instance, dest_check_data, block_device_info=None"
+    ),
+    "check_source_migrate_data_at_dest": (
+        "self, ctxt, instance, migrate_data, migration, limits, allocs"
     ),
     "confirm_migration": "self, context, migration, instance, network_info",
     "finish_migration": (
@@ -59,7 +66,14 @@ DRIVER_34 = {
         "self, context, instance, dest, flavor, network_info, block_device_info=None, timeout=0,"
         " retry_interval=0"
     ),
+    "post_claim_migrate_data": "self, context, instance, migrate_data, claim",
+    "post_live_migration_at_destination": (
+        "self, context, instance, network_info, block_migration=False, block_device_info=None"
+    ),
     "power_off": "self, instance, timeout=0, retry_interval=0",
+    "pre_live_migration": (
+        "self, context, instance, block_device_info, network_info, disk_info, migrate_data"
+    ),
     "prepare_for_spawn": "self, instance",
     "rescue": (
         "self, context, instance, network_info, image_meta, rescue_password,"
@@ -94,6 +108,7 @@ TRACKER = {
     "_claim_resources": "self, allocations",
     "_populate_assigned_resources": "self, context, instance_by_uuid",
     "_release_assigned_resources": "self, resources",
+    "live_migration_claim": "self, context, instance, nodename, migration, limits, allocs",
 }
 TREE = {
     "new_child": "self, name, parent, uuid=None, generation=None",
@@ -101,6 +116,17 @@ TREE = {
     "update_resources": "self, name_or_uuid, resources",
     "update_traits": "self, name_or_uuid, traits, generation=None",
 }
+# What a guest that moves as it runs goes by, beside what the driver overrides.
+CLAIM = {"abort": "self"}
+GUEST_34 = {
+    "__init__": "self, domain",
+    "migrate": (
+        "self, destination, migrate_uri=None, migrate_disks=None, destination_xml=None, flags=0,"
+        " bandwidth=0, parallel=0"
+    ),
+}
+GUEST_32 = {**GUEST_34, "migrate": GUEST_34["migrate"].removesuffix(", parallel=0")}
+GUEST = {34: GUEST_34, 33: GUEST_34, 32: GUEST_32}
 
 
 def parameters(function: Any) -> str:
@@ -124,10 +150,12 @@ class TestSignatures(unittest.TestCase):
         found = {name: parameters(inspect.getattr_static(stock, name)) for name in overridden}
         self.assertEqual(DRIVER[NOVA], found)
 
-    def test_of_what_the_pool_counts_on(self):
+    def test_of_what_is_counted_on(self):
         for owner, pinned in (
             (resource_tracker.ResourceTracker, TRACKER),
             (provider_tree.ProviderTree, TREE),
+            (claims.MoveClaim, CLAIM),
+            (libvirt_guest.Guest, GUEST[NOVA]),
         ):
             found = {name: parameters(getattr(owner, name)) for name in pinned}
             self.assertEqual(pinned, found)

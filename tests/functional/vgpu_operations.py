@@ -144,9 +144,6 @@ class Operations:
     def test_what_is_refused(self) -> None:
         said = self.refused({"suspend": None}, self.server)
         self.assertIn(f"the state of GPU {', '.join(self.MINE)} cannot be saved", said[0])
-        self.start_host("host2")
-        live = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
-        self.assertIn("migrate the instance cold", self.refused(live, self.server)[0])
         self.assertMine()
 
     def test_delete_while_the_host_is_down(self) -> None:

@@ -24,6 +24,7 @@ _REASONS = (
     "host/mig_layout",
     *("host/clean_command", "host/linked", "host/selection", "scheduler/cpu_only"),
     *("scheduler/filters", "scheduler/reasons", "virt/gather", "virt/offer", "virt/pci_aliases"),
+    *("virt/live_arrivals", "virt/live_departures", "virt/live_moves"),
     *("virt/refusals", "virt/survey", "virt/unbound", "virt/vgpu_cards"),
     *("virt/vgpu_selection", "virt/whole_cards"),
 )

@@ -143,6 +143,31 @@ class Unreachable:
             raise nova_exception.HypervisorUnavailable() from None
 
 
+class RenamedTest(unittest.TestCase):
+    """Of a guest that moves to another host"""
+
+    OLD, NEW = Slot(A, "vf", 0), Slot(B, "vf", 0)
+
+    def metadata(self, *names: object) -> str:
+        gpus = "".join(f"<gpu:gpu address='{name}'/>" for name in names)
+        return f"<gpu:gpus xmlns:gpu='{domains.NAMESPACE}'>{gpus}<!-- mine --></gpu:gpus>"
+
+    def test_what_it_has_there(self) -> None:
+        xml = domain(hostdev("0000", "04"), self.metadata(self.OLD, C))
+        found = domains.renamed(xml, [self.OLD], [self.NEW])
+        self.assertEqual({A, self.NEW, C}, domains.gpus_in(found, PARTS))
+        self.assertIn("<name>one</name>", found)
+
+    def test_the_same_at_both(self) -> None:
+        xml = domain(metadata=self.metadata(self.OLD))
+        found = domains.renamed(xml, [self.OLD], [self.OLD])
+        self.assertEqual({self.OLD}, domains.gpus_in(found, PARTS))
+
+    def test_without_metadata(self) -> None:
+        xml = domain(hostdev("0000", "04"))
+        self.assertEqual(xml, domains.renamed(xml, [self.OLD], [self.NEW]))
+
+
 class ByDomainTest(unittest.TestCase):
     def test_every_domain(self) -> None:
         host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))

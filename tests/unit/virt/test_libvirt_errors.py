@@ -3,16 +3,20 @@ from __future__ import annotations
 
 import dataclasses
 import unittest
+from typing import ClassVar
 
 import libvirt
+from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
+from nova_gpu.core.vgpu import Slot
 from nova_gpu.virt import libvirt_errors
 from tests.fixtures import cards
 
 FIRST = dataclasses.replace(cards.card("0000:01:00.0"), companions=cards.addresses("0000:01:00.1"))
 SECOND = cards.card("0000:02:00.0")
 CARDS = (FIRST, SECOND)
+MDEV, VF = Slot.parse("0000:3b:00.0/nvidia-63/0"), Slot.parse("0000:3b:00.5/vf/0")
 
 # What was seen (libvirt 9.0, QEMU 7.2), or stands in their sources; the card it is about; the
 # reason.
@@ -165,3 +169,60 @@ class TranslatedTest(unittest.TestCase):
             with self.assertRaises(type(error)) as caught, libvirt_errors.translated(CARDS):
                 raise error
             self.assertIs(error, caught.exception)
+
+
+# Of QEMU 8.2 and libvirt 10.0, by their sources
+IMMOVABLE = (
+    (
+        "internal error: unable to execute QEMU command 'migrate': 0000:3b:00.5: VFIO migration is "
+        "not supported in kernel",
+        VF,
+        "its driver on the host cannot save its state",
+    ),
+    (
+        f"Operation not supported: cannot migrate domain: {uuids.MDEV}: VFIO migration is not "
+        "supported in kernel",
+        MDEV,
+        "its driver on the host cannot save its state",
+    ),
+    (
+        "Operation not supported: cannot migrate a domain with <hostdev mode='subsystem' "
+        "type='mdev'>",
+        MDEV,
+        "the host's libvirt moves no such device",
+    ),
+    (
+        "cannot migrate domain: Multiple VFIO devices migration is supported only if all of them "
+        "support P2P migration",
+        MDEV,
+        "not of several",
+    ),
+    (
+        "0000:3b:00.5: VFIO device doesn't support device and IOMMU dirty tracking",
+        VF,
+        "cannot say what it writes",
+    ),
+    ("0000:3b:00.5: something of VFIO that no release said yet", VF, "vfio does not move it"),
+)
+
+
+class OfMoveTest(unittest.TestCase):
+    NAMES: ClassVar[dict[str, Slot]] = {uuids.MDEV: MDEV, "0000:3b:00.5": VF}
+
+    def test_said_of_a_vgpu(self) -> None:
+        for message, slot, reason in IMMOVABLE:
+            with self.subTest(message=message):
+                said = libvirt_errors.of_move(libvirt.libvirtError(message), self.NAMES)
+                assert said is not None
+                self.assertIn(f"vGPU {slot} cannot be moved: ", said)
+                self.assertIn(reason, said)
+
+    def test_said_of_anything_else(self) -> None:
+        for message in ("Unable to connect to server at 'host2:49152'", OTHER[0]):
+            error = libvirt.libvirtError(message)
+            self.assertIsNone(libvirt_errors.of_move(error, self.NAMES))
+        self.assertIsNone(libvirt_errors.of_move(ValueError(IMMOVABLE[0][0]), self.NAMES))
+
+    def test_without_vgpus(self) -> None:
+        error = libvirt.libvirtError(IMMOVABLE[0][0])
+        self.assertIsNone(libvirt_errors.of_move(error, {}))

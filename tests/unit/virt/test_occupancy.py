@@ -83,6 +83,33 @@ class OccupancyTest(unittest.TestCase):
                     self._count({"two": frozenset()})
                 self.assertEqual(set(), self.occupancy.taken())
 
+    def test_kept_from_within_a_hold_to_the_end_of_the_next(self) -> None:
+        with self.occupancy.hold("one", frozenset({A}), dict):
+            self.occupancy.keep("one", frozenset({A}))
+        self.assertEqual({A}, self.occupancy.taken())
+        self.assertEqual({A}, self.occupancy.had_by("one"))
+        with self.occupancy.hold("one", frozenset(), dict, frozenset({A})):
+            pass
+        self.assertEqual(set(), self.occupancy.taken())
+
+    def test_kept_until_it_is_let_go(self) -> None:
+        self.occupancy.keep("one", frozenset({A}))
+        self.occupancy.let_go("one")
+        self.occupancy.let_go("one")
+        self.assertEqual(set(), self.occupancy.taken())
+
+    def test_kept_while_the_database_is_read(self) -> None:
+        """Before it was asked nobody had claimed them."""
+
+        def read(guests: Collection[str]) -> Records:
+            self.occupancy.keep("one", frozenset({A}))
+            return Records({})
+
+        self.occupancy.read_records(read)
+        self.assertEqual({A}, self.occupancy.taken())
+        self._count({})
+        self.assertEqual(set(), self.occupancy.taken())
+
     def test_a_start_with_anothers_cards_makes_them_nobodys_of_ours(self) -> None:
         self._count({"one": frozenset()})
         self.occupancy.saw_domains({"one": frozenset({A})})

@@ -57,10 +57,19 @@ def instance(
 
 
 def migration(
-    uuid: str, source: str, destination: str, status: str = "finished"
+    uuid: str,
+    source: str,
+    destination: str,
+    status: str = "finished",
+    migration_type: str = "migration",
 ) -> objects.Migration:
     return objects.Migration(
-        id=1, status=status, instance_uuid=uuid, source_compute=source, dest_compute=destination
+        id=1,
+        status=status,
+        instance_uuid=uuid,
+        source_compute=source,
+        dest_compute=destination,
+        migration_type=migration_type,
     )
 
 
@@ -174,6 +183,15 @@ class ReadTest(unittest.TestCase):
                 )
                 expected = {ONE: {(GROUP, A)}} if counted else {}
                 self.assertEqual(expected, self.read([], moves, [moving]))
+
+    def test_while_its_guest_moves(self) -> None:
+        """And no longer, whatever became of the migration."""
+        for task_state, kept in (("migrating", {A}), (None, set())):
+            moving = instance(ONE, resources(B), resources(B), resources(A), task_state=task_state)
+            for status in ("running", "error"):
+                live = migration(ONE, "host2", "host1", status, "live-migration")
+                found = self.read([], [live], [moving])
+                self.assertEqual(kept, {each for _, each in found.get(ONE, ())})
 
     def test_context_of_another_move(self) -> None:
         """It failed on its way here; later the instance moved from a third host to a fourth."""

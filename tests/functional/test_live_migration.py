@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests with vGPUs that move as they run: two hosts, on which they have other vGPUs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from unittest import mock
+
+from nova.compute import manager
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from nova_gpu.cmd import verify as command
+from nova_gpu.core import exception
+from nova_gpu.virt import counters, gather, live_arrivals
+from nova_gpu.virt.truths import Kind
+from tests.fixtures import hosts
+from tests.functional import divided, live, profiled, test_plain_functions
+from tests.functional.base import Server
+from tests.functional.divided import FIRST, SECOND, slots
+
+COLD = "migrate the instance cold (openstack server migrate, without --live-migration)"
+FUNCTION = "0000:3b:00.1"
+NO_STATE = (
+    "internal error: unable to execute QEMU command 'migrate': {}: VFIO migration is not supported "
+    "in kernel"
+)
+
+
+class Died(BaseException):
+    """In the place of the end of a process"""
+
+
+class Moves(live.Moving):
+    """What a kind says: which vGPUs the instance has at host1, which it gets at host2 beside a
+    neighbour, and what all of host2 is."""
+
+    MINE: ClassVar[list[str]]
+    THERE: ClassVar[list[str]]
+    # How many host2 has beside the neighbour's
+    FREE: ClassVar[int]
+    # Of a flavor in Placement's words nobody says more.
+    NO_ROOM: ClassVar[str] = "No valid host was found"
+
+    def wanted(self, count: int = 2) -> str:
+        raise NotImplementedError
+
+    def assertMade(self, count: int, host: str) -> None:
+        self.assertEqual(count, len(self.kernels[host].made))
+
+    def used(self, host: str) -> tuple[int, int]:
+        """Reserved and used of the type"""
+        raise NotImplementedError
+
+    def name(self, slot: str) -> str:
+        """What QEMU calls it"""
+        return slot.partition("/")[0]
+
+    def setUp(self) -> None:
+        super().setUp()
+        if not self.computes:
+            self.start_host()
+        self.server = self.boot(self.wanted())
+
+    def start_there(self, **kwargs: Any) -> None:
+        self.start_host("host2", **kwargs)
+        self.neighbour = self.boot(self.wanted(1), host="host2")
+
+    def assertHere(self) -> None:
+        """Nothing has happened"""
+        self.assertVGPUs(self.server, self.MINE, "host1")
+        self.assertMade(2, "host1")
+        self.assertMade(1, "host2")
+        self.assertNoDomain("host2")
+        self.assertEqual("host1", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.period("host1")
+        self.period("host2")
+        self.assertEqual([(0, 2), (0, 1)], [self.used("host1"), self.used("host2")])
+        self.assertIsNone(self.instance(self.server).migration_context)
+        # And at the destination all that was free is so.
+        self._delete_server(self.boot(self.wanted(self.FREE), host="host2"))
+
+    def assertThere(self) -> None:
+        self.assertVGPUs(self.server, self.THERE, "host2")
+        self.assertMade(0, "host1")
+        self.assertMade(3, "host2")
+        self.assertNoDomain("host1")
+        self.assertEqual("host2", self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertIsNone(self.instance(self.server).migration_context)
+        for name in ("host1", "host2"):
+            self.period(name)
+        self.assertEqual([(0, 0), (0, 3)], [self.used("host1"), self.used("host2")])
+
+    def assertNoDomain(self, host: str) -> None:
+        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, host)
+
+    def test_there_and_back(self) -> None:
+        self.start_there()
+        self.live_migrate(self.server)
+        self.assertThere()
+        again = self.boot(self.wanted(), host="host1")
+        self.assertVGPUs(again, self.MINE, "host1")
+        self._delete_server(again)
+        self.live_migrate(self.server, "host1")
+        self.assertHere()
+
+    def test_nobody_gets_them_meanwhile(self) -> None:
+        others: list[Server] = []
+
+        def during() -> None:
+            self.assertMade(3, "host2")
+            for name in ("host1", "host2"):
+                self.period(name)
+            self.assertMade(2, "host1")
+            self.assertMade(3, "host2")
+            others.append(self.boot(self.wanted(self.FREE - 2), host="host2"))
+            self.boot_refused(self.wanted(1), host="host2")
+
+        self.during = during
+        self.start_there()
+        self.live_migrate(self.server)
+        held = self.THERE + self.recorded(self.neighbour) + self.recorded(others[0])
+        self.assertEqual(len(held), len(set(held)))
+        self._delete_server(others[0])
+        self.assertThere()
+
+    def test_notifications_and_counters(self) -> None:
+        self.start_there()
+        self.notifier.reset()
+        self.live_migrate(self.server)
+        self._wait_for_assert(lambda: self.assertEqual(2, len(self.sent())))
+        claim, release = self.sent()
+        self.assertEqual(
+            [("gpu.claim", "host2", 2), ("gpu.release", "host1", 2)],
+            [(e.event_type, e.payload["host"], e.payload["count"]) for e in (claim, release)],
+        )
+        self.assertEqual(3, counters.read(self.state("host2")).vgpu_claims)
+
+    def sent(self) -> list[Any]:
+        found = self.notifier.notifications
+        return sorted(
+            (each for each in found if each.event_type.startswith("gpu.")),
+            key=lambda each: str(each.event_type),
+        )
+
+    def test_libvirt_refuses_in_the_midst(self) -> None:
+        self.refusal = NO_STATE.format(self.name(self.MINE[1]))
+        self.during = lambda: self.assertMade(3, "host2")
+        self.start_there()
+        self.live_migrate(self.server, expected="failed")
+        self.assertEqual(1, self.moves)
+        self.assertHere()
+        said = "\n".join(self.said(self.server))
+        self.assertIn(f"vGPU {self.MINE[1]} cannot be moved: its driver on the host cannot", said)
+        self.assertIn(COLD, said)
+        self.assertIn("The guest stays on this host: vGPU", self.stdlog.logger.output)
+        # Another day
+        self.refusal = None
+        self.live_migrate(self.server)
+        self.assertThere()
+
+    def said(self, server: Server) -> list[str]:
+        (request, *_) = [
+            each["request_id"]
+            for each in self.api.get_instance_actions(server["id"])
+            if each["action"] == "live-migration"
+        ]
+        url = f"/servers/{server['id']}/os-instance-actions/{request}"
+        events = self.api.api_get(url).body["instanceAction"]["events"]
+        return [each["details"] for each in events if each["details"]]
+
+    def test_no_room(self) -> None:
+        self.start_there()
+        full = self.boot(self.wanted(self.FREE - 1), host="host2")
+        self.assertIn(self.NO_ROOM, self.live_migration_refused(self.server, "host2"))
+        self.assertIn("No valid host", self.live_migration_refused(self.server))
+        self._delete_server(full)
+        self.assertHere()
+
+    def test_old_qemu_at_the_source(self) -> None:
+        self._make_old("host1")
+        self.start_there()
+        said = self.live_migration_refused(self.server, "host2")
+        self.assertIn("host host1 cannot move a running guest with vGPUs", said)
+        self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
+        self.assertIn(COLD, said)
+        self.assertHere()
+
+    def test_old_libvirt_at_the_destination(self) -> None:
+        self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
+        self.start_there(libvirt_version=8005000)
+        said = self.live_migration_refused(self.server, "host2")
+        self.assertIn("host host2 cannot move a running guest with vGPUs", said)
+        self.assertIn(COLD, said)
+        self.assertHere()
+
+    def test_another_driver_at_the_destination(self) -> None:
+        self.start_there()
+        with mock.patch.object(live_arrivals, "offered", lambda gpus, instance, data: data):
+            said = self.live_migration_refused(self.server, "host2")
+        self.assertIn("its driver is not gpu.GPULibvirtDriver, or an older one", said)
+        self.assertIn(COLD, said)
+        self.assertHere()
+
+    def test_the_destination_cannot_make_them(self) -> None:
+        """Which it says when it is to prepare the guest's coming"""
+        self.start_there()
+        driver = self.computes["host2"].driver
+        failed = exception.DeviceUnavailable("0000:3b:00.0", "no", "never mind")
+        with mock.patch.object(driver._gpus.vgpus, "make", side_effect=failed):
+            self.live_migrate(self.server, expected="failed")
+        self.assertEqual(0, self.moves)
+        self.assertHere()
+
+    def test_the_destination_restarts_meanwhile(self) -> None:
+        def during() -> None:
+            self.restart_host("host2")
+            self.period("host2")
+            self.assertMade(3, "host2")
+
+        self.during = during
+        self.start_there()
+        self.live_migrate(self.server)
+        self.assertThere()
+
+    def test_the_source_ends_meanwhile(self) -> None:
+        """What it leaves is given back when it is back, as the guest never left."""
+
+        deaths = []
+
+        def die(*args: Any, **kwargs: Any) -> None:
+            deaths.append(args)
+            raise Died
+
+        self.during = die
+        self.start_there()
+        action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
+        with mock.patch.object(manager.ComputeManager, "_rollback_live_migration", die):
+            self.api.post_server_action(self.server["id"], action)
+            self._wait_for_assert(lambda: self.assertEqual(2, len(deaths)), 300, 0.2)
+        self.assertMade(3, "host2")
+        self.restart_host("host1")
+        self.assertIn(Kind.ALLOCATION_UNKNOWN, self.verified("host2"))
+        for _ in range(2):
+            self.period("host1")
+        self.period("host2")
+        self.assertHere()
+
+    def verified(self, name: str) -> set[Kind]:
+        """What ``nova-gpu verify`` finds there"""
+        driver = self.computes[name].driver
+        looked, placement = driver._gpus._survey, driver.virtapi.reportclient
+        sources = gather.Sources(looked, driver._host, placement, looked.obstacles)
+        with self.on(name):
+            verdict = command.judge(sources, mend=False, again_after_s=0)
+        return {each.kind for each in verdict.differences}
+
+    def _make_old(self, name: str) -> None:
+        connection = self.computes[name].driver._host.get_connection()
+        connection.fakeVersion = 8000000
+
+
+class MediatedTest(Moves, divided.DividedServersTestBase):
+    MINE = slots(FIRST, 64, 0, 1)
+    THERE = slots(FIRST, 64, 1, 2)
+    FREE = 7
+
+    def wanted(self, count: int = 2) -> str:
+        return self.of_type(64, count)
+
+    def used(self, host: str) -> tuple[int, int]:
+        return self.inventories(host)[64][1:]
+
+
+class TypedTest(Moves, profiled.ProfiledServersTestBase):
+    """Virtual functions with a type"""
+
+    MINE = profiled.slots(1155, *profiled.FIRST[:2])
+    THERE = profiled.slots(1155, profiled.FIRST[1], profiled.SECOND[0])
+    FREE = 3
+
+    def wanted(self, count: int = 2) -> str:
+        return self.of_type(1155, count)
+
+    def used(self, host: str) -> tuple[int, int]:
+        return self.inventories(host)[1155][1:]
+
+
+class PlainTest(Moves, test_plain_functions.PlainServersTestBase):
+    """Virtual functions as they are, which a vendor's variant of vfio-pci has"""
+
+    MINE = test_plain_functions.slots(FIRST, 1, 2)
+    THERE = test_plain_functions.slots(FIRST, 2, 3)
+    FREE = 5
+    NO_ROOM = "2 vGPUs (type vf) asked for, 1 of 6 free, at most 1 in one host (5 in use)"
+    DRIVER = "xe-vfio-pci"
+
+    def prepare(self, host: hosts.Host) -> None:
+        super().prepare(host)
+        for card in (FIRST, SECOND):
+            for function in test_plain_functions.functions(card, 1, 2, 3):
+                host.bind(function, self.DRIVER)
+
+    def wanted(self, count: int = 2) -> str:
+        return self.flavor(**test_plain_functions.FLAVOR | {"vgpus": f"= {count}"})
+
+    def used(self, host: str) -> tuple[int, int]:
+        return self.vgpus(host)[1:]
+
+    def assertVGPUs(self, server: Server, expected: list[str], host: str = "host1") -> None:
+        self.assertFunctions(server, [each.partition("/")[0] for each in expected], host)
+
+    def assertMade(self, count: int, host: str) -> None:
+        pass
+
+
+class PlainDriverTest(live.Moving, test_plain_functions.PlainServersTestBase):
+    """Virtual functions that vfio-pci has, which knows nothing of their state"""
+
+    def prepare(self, host: hosts.Host) -> None:
+        super().prepare(host)
+        host.bind(FUNCTION, "vfio-pci")
+
+    def test_is_refused(self) -> None:
+        server = self.boot(self.flavor(**test_plain_functions.FLAVOR))
+        self.start_host("host2")
+        said = self.live_migration_refused(server, "host2")
+        self.assertIn(f"vfio-pci, which has vGPU {FUNCTION}/vf/0, cannot save its state", said)
+        self.assertIn(COLD, said)
+        self.assertFunctions(server, [FUNCTION])
+        self.assertEqual([1, 0], [self.vgpus(host)[2] for host in ("host1", "host2")])
+
+
+class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
+    """A flavor that names no type, and another type at the destination"""
+
+    def test_is_refused(self) -> None:
+        self.flags(vgpu_types=["nvidia-64"], group="gpu")
+        self.start_host("host1")
+        server = self.boot(self.of_each(memory_mib=">= 2048"))
+        self.assertVGPUs(server, slots(FIRST, 64, 0))
+        self.flags(vgpu_types=["nvidia-65"], group="gpu")
+        self.start_host("host2")
+        said = self.live_migration_refused(server, "host2")
+        self.assertIn(
+            "on host2: the guest has nvidia-64 of 10de:1bb3, a mediated device, and would get "
+            "nvidia-65 of 10de:1bb3, a mediated device",
+            said,
+        )
+        self.assertIn(COLD, said)
+        self.assertIsNone(self.instance(server).migration_context)
+        self.assertVGPUs(server, slots(FIRST, 64, 0))
+        # Nothing of the claim is left.
+        other = self.boot(self.of_type(65, 4), host="host2")
+        self.assertVGPUs(other, slots(FIRST, 65, 0, 1) + slots(SECOND, 65, 0, 1), "host2")
+        self.flags(vgpu_types=["*"], group="gpu")
