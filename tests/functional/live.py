@@ -39,6 +39,8 @@ class Moving:
 
     def _libvirt_moves(self: Any, domain: Any, destination: str, params: dict[str, Any]) -> None:
         self.moves += 1
+        # Of what has not begun, and of what was refused. Nova 32's own begins as one that goes on.
+        domain._job_type = fakelibvirt.VIR_DOMAIN_JOB_NONE
         self.during()
         if self.refusal is not None:
             raise fakelibvirt.make_libvirtError(
