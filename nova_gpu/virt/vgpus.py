@@ -128,9 +128,10 @@ class VGPUs:
     def _dividers(self) -> dict[str, Callable[[str], object]]:
         """By address or product of a card what divides the one at an address"""
         if self._survey.mode is DeliveryMode.LXC:
-            make = nova_gpu.privsep.vgpu.make_mig_instances
-            profiles = self._survey.profiles.items()
-            return {card: functools.partial(make, profile=profile) for card, profile in profiles}
+            return {
+                card: functools.partial(_make_instances, profile=profile)
+                for card, profile in self._survey.profiles.items()
+            }
         enable = nova_gpu.privsep.vgpu.enable_functions
         numbers = self._survey.functions.items()
         return {card: functools.partial(enable, number=number) for card, number in numbers}
@@ -223,3 +224,9 @@ class VGPUs:
             LOG.error("vGPU %s is kept from instances until it is removed: %s", device, error)
         else:
             LOG.info("vGPU %s is free", device)
+
+
+def _make_instances(card: str, profile: str) -> None:
+    """:raises DeviceUnavailable: as :func:`nova_gpu.host.mig_making.make`"""
+    if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
+        LOG.info("GPU %s was divided into %d MIG instances %s", card, made, profile)
