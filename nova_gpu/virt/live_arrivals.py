@@ -52,6 +52,8 @@ def _mismatch(gpus: HostGPUs, instance: objects.Instance, asked: dict[Slot, str]
     for old, place in live_moves.pairs(instance):
         if asked.get(old) != given[place]:
             return f"the guest has {asked.get(old)}, and would get {given[place]}"
+        if reason := live_moves.stateless(gpus, place, is_running=False):
+            return reason
     return None
 
 

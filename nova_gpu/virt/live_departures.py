@@ -15,8 +15,7 @@ from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu import Kind, Slot, device_uuid
-from nova_gpu.host import vfio
+from nova_gpu.core.vgpu import Slot, device_uuid
 from nova_gpu.virt import domains, libvirt_errors, live_moves, vgpu_starts
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.refusals import COLD_REMEDY
@@ -62,26 +61,12 @@ def asked(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
             "it has vGPUs of Nova's own ([devices]enabled_mdev_types) beside nova-gpu's"
         )
     for _, slot in found:
-        _refuse_immovable(gpus, slot)
+        if reason := live_moves.stateless(gpus, slot, is_running=True):
+            raise live_moves.refused(reason)
     described = live_moves.described(gpus, found)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}
     data.src_supports_numa_live_migration = True
     return data
-
-
-def _refuse_immovable(gpus: HostGPUs, slot: Slot) -> None:
-    """Of a mediated device libvirt says it, when it is told to move the guest."""
-    if gpus.vgpus.cards.look.kind(slot) is Kind.MEDIATED:
-        return
-    try:
-        driver = vfio.driver(slot.parent, gpus.roots)
-    except OSError as error:
-        raise live_moves.refused(f"what drives {slot.parent} cannot be read: {error}") from error
-    if driver in (None, vfio.DRIVER):
-        raise live_moves.refused(
-            f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a vendor's "
-            "variant of vfio-pci may"
-        )
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from nova.virt.libvirt import utils as libvirt_utils
 
 from nova_gpu.core import names
 from nova_gpu.core.vgpu import Kind, Slot
+from nova_gpu.host import vfio
 from nova_gpu.virt import vgpu_starts
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.refusals import COLD_REMEDY
@@ -64,6 +65,26 @@ def described(gpus: HostGPUs, found: vgpu_starts.Held) -> dict[Slot, str]:
         slot: f"{slot.type_id} of {group.product.key}, {_KINDS[look.kind(slot)]}"
         for group, slot in found
     }
+
+
+def stateless(gpus: HostGPUs, slot: Slot, *, is_running: bool) -> str | None:
+    """Why the state of a virtual function cannot be had, or given to it; ``None`` where nothing is
+    known against it. Of a mediated device libvirt says it, when it is told to move the guest.
+
+    :param is_running: a guest has it; else libvirt may find it a better driver for one
+    """
+    if gpus.vgpus.cards.look.kind(slot) is Kind.MEDIATED:
+        return None
+    try:
+        driver = vfio.driver(slot.parent, gpus.roots)
+    except OSError as error:
+        return f"what drives {slot.parent} cannot be read: {error}"
+    if driver == vfio.DRIVER or (is_running and driver is None):
+        return (
+            f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a vendor's "
+            "variant of vfio-pci may"
+        )
+    return None
 
 
 def refused(reason: str) -> nova_exception.MigrationPreCheckError:

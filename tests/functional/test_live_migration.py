@@ -320,20 +320,28 @@ class PlainTest(Moves, test_plain_functions.PlainServersTestBase):
 
 
 class PlainDriverTest(live.Moving, test_plain_functions.PlainServersTestBase):
-    """Virtual functions that vfio-pci has, which knows nothing of their state"""
+    """Virtual functions that vfio-pci has at one host, which knows nothing of their state"""
+
+    DRIVERS = ("xe-vfio-pci", "xe-vfio-pci", "vfio-pci")
 
     def prepare(self, host: hosts.Host) -> None:
         super().prepare(host)
-        host.bind(FUNCTION, "vfio-pci")
+        host.bind(FUNCTION, self.DRIVERS[len(self.hosts) - 1])
 
     def test_is_refused(self) -> None:
-        server = self.boot(self.flavor(**test_plain_functions.FLAVOR))
-        self.start_host("host2")
+        for name in ("host2", "host3"):
+            self.start_host(name)
+        server = self.boot(self.flavor(**test_plain_functions.FLAVOR), host="host1")
+        said = self.live_migration_refused(server, "host3")
+        self.assertIn(f"on host3: vfio-pci, which has vGPU {FUNCTION}/vf/0, cannot save its", said)
+        self.assertIn(COLD, said)
+        self.assertFunctions(server, [FUNCTION])
+        self.hosts["host1"].bind(FUNCTION, "vfio-pci")
         said = self.live_migration_refused(server, "host2")
         self.assertIn(f"vfio-pci, which has vGPU {FUNCTION}/vf/0, cannot save its state", said)
         self.assertIn(COLD, said)
         self.assertFunctions(server, [FUNCTION])
-        self.assertEqual([1, 0], [self.vgpus(host)[2] for host in ("host1", "host2")])
+        self.assertEqual([1, 0, 0], [self.vgpus(f"host{number}")[2] for number in (1, 2, 3)])
 
 
 class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
