@@ -101,9 +101,13 @@ def leaving(
 
 
 def stays(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Its domain, here, says again what it has."""
-    if not gpus.vgpus:
+    """Its domain, here, says from now on what it has."""
+    moving = instance.migration_context
+    resources = [*(instance.resources or ()), *((moving and moving.new_resources) or ())]
+    if not (here := gpus.vgpus.slots(resources)):
         return
+    # Which this service may not know: it can be another one than that which made them.
+    gpus.vgpus.keep(instance.uuid, here)
     try:
         with gpus.held(instance.uuid, frozenset()):
             pass
