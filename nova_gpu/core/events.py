@@ -34,7 +34,7 @@ class EventType(enum.StrEnum):
     RELEASE = (
         *("gpu.release", "compute", False),
         "an instance has GPUs of this host no more: delete, a build that failed, shelve offload, "
-        "the source of a confirmed move, the destination of a reverted one",
+        "the source of a move that was confirmed or live, the destination of a reverted one",
     )
     FAULT = (
         *("gpu.fault", "compute", True),
