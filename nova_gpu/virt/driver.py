@@ -193,7 +193,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> None:
         super().post_live_migration_at_destination(context, instance, *args, **kwargs)
-        live_departures.stays(self._gpus, instance)
+        live_moves.stays(self._gpus, instance)
 
     # And from it
 

@@ -88,7 +88,7 @@ def leaving(
     try:
         yield MovingGuest(guest, slots, new)
     except Exception as error:
-        stays(gpus, instance)
+        live_moves.stays(gpus, instance)
         names = {str(slot.parent): slot for slot in slots}
         names |= {device_uuid(instance.uuid, slot): slot for slot in slots}
         said = libvirt_errors.of_move(error, names)
@@ -98,21 +98,6 @@ def leaving(
         _note(
             context, gpus, instance, nova_exception.MigrationError(reason=f"{said}; {COLD_REMEDY}")
         )
-
-
-def stays(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Its domain, here, says from now on what it has."""
-    moving = instance.migration_context
-    resources = [*(instance.resources or ()), *((moving and moving.new_resources) or ())]
-    if not (here := gpus.vgpus.slots(resources)):
-        return
-    # Which this service may not know: it can be another one than that which made them.
-    gpus.vgpus.keep(instance.uuid, here)
-    try:
-        with gpus.held(instance.uuid, frozenset()):
-            pass
-    except exception.GuestError as error:
-        LOG.error("Which vGPUs it has is not known: %s", error, instance=instance)
 
 
 def _note(

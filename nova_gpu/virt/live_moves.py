@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two hosts of a live migration say to each other of a guest's vGPUs.
+"""What the two hosts of a live migration say to each other of a guest's vGPUs, and both do.
 
 Nova's resource tracker claims at the destination of one as it does for any other move, but only
 where both drivers say that they look at the claim; Nova's own does for instances with a NUMA
@@ -20,13 +20,16 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import utils as libvirt_utils
+from oslo_log import log as logging
 
-from nova_gpu.core import names
+from nova_gpu.core import exception, names
 from nova_gpu.core.vgpu import Kind, Slot
 from nova_gpu.host import vfio
 from nova_gpu.virt import vgpu_starts
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.refusals import COLD_REMEDY
+
+LOG = logging.getLogger(__name__)
 
 _KINDS = {
     Kind.MEDIATED: "a mediated device",
@@ -85,6 +88,21 @@ def stateless(gpus: HostGPUs, slot: Slot, *, is_running: bool) -> str | None:
             "variant of vfio-pci may"
         )
     return None
+
+
+def stays(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """Its domain, here, says from now on what it has."""
+    moving = instance.migration_context
+    resources = [*(instance.resources or ()), *((moving and moving.new_resources) or ())]
+    if not (here := gpus.vgpus.slots(resources)):
+        return
+    # Which this service may not know: it can be another one than that which made them.
+    gpus.vgpus.keep(instance.uuid, here)
+    try:
+        with gpus.held(instance.uuid, frozenset()):
+            pass
+    except exception.GuestError as error:
+        LOG.error("Which vGPUs it has is not known: %s", error, instance=instance)
 
 
 def refused(reason: str) -> nova_exception.MigrationPreCheckError:

@@ -117,10 +117,8 @@ def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
     """
-    held = _cards(gpus, instance)
-    if gpus.mode is DeliveryMode.LXC:
-        held = _held(gpus, instance)
-    if held:
+    look = _held if gpus.mode is DeliveryMode.LXC else _cards
+    if held := look(gpus, instance):
         raise nova_exception.MigrationPreCheckError(
             reason=f"{_WHAT_STAYS[gpus.mode]} ({', '.join(held)}) {_LIVE}"
         )
