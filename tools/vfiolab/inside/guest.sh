@@ -1,9 +1,10 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
-# A guest's only program: says on its console which PCI functions it sees, then stays.
+# A guest's only program: says on its console which PCI functions it sees, then stays. On a serial
+# line that gives back what is written to it, as the one of a pretend vGPU, it counts.
 /bin/busybox --install -s /bin
 export PATH=/bin
-mkdir -p /proc /sys
+mkdir -p /proc /sys /dev
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 for device in /sys/bus/pci/devices/*; do
@@ -13,4 +14,16 @@ for device in /sys/bus/pci/devices/*; do
     echo "guest: function ${device##*/} ${vendor#0x}:${product#0x} ${class#0x}"
 done
 echo "guest: ready"
+for line in /sys/bus/pci/devices/*/tty/tty*; do
+    [ -e "$line" ] || continue
+    mount -t devtmpfs dev /dev
+    exec 3<>"/dev/${line##*/}"
+    stty raw -echo <&3
+    echo 1 >&3
+    while read -r count <&3; do
+        echo "guest: counted $count"
+        sleep 1
+        echo $((count + 1)) >&3
+    done
+done
 while :; do sleep 600; done
