@@ -23,7 +23,7 @@ BASH = (
 SH = (
     "tools/test",
     *(f"tools/novalab/{name}.sh" for name in ("init", "probe")),
-    *(f"tools/vfiolab/inside/{name}.sh" for name in ("guest", "init", "initramfs")),
+    *(f"tools/vfiolab/inside/{name}.sh" for name in ("guest", "init", "initramfs", "qemu")),
 )
 
 

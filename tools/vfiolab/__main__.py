@@ -7,6 +7,8 @@ To be run by the Python of tools/test's environment, as root.
     .tools/venv-2026.2/bin/python -m tools.vfiolab run -- python -m unittest tests.vfio.test_host
     .tools/venv-2026.2/bin/python -m tools.vfiolab run -- sh -c 'lspci -nnk; virsh nodedev-list'
 
+With --release newer the VM has Debian's backports, whose QEMU moves vGPUs in a live migration.
+
 In the VM this repository is /project (read-only, also the working folder), /out is --out here.
 """
 
@@ -21,7 +23,7 @@ from collections.abc import Sequence
 
 from tools.novalab import steps
 from tools.testing import machine
-from tools.vfiolab import boot, place, vm
+from tools.vfiolab import boot, debian, place, vm
 
 _SKIPPED = 77
 
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
             "append": options.append,
         }
     try:
-        made = vm.build(options.state, options.tree, options.venv, **fields)
+        release = debian.RELEASES[options.release]
+        made = vm.build(options.state, options.tree, options.venv, release, **fields)
     except (steps.Failed, machine.MachineNotReady) as error:
         print(f"vfiolab: {error}", file=sys.stderr)
         return 2
@@ -74,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--tree", type=pathlib.Path, default=place.ROOT, help="what /project is")
     common.add_argument("--venv", type=pathlib.Path, default=pathlib.Path(sys.prefix))
     common.add_argument("--state", type=pathlib.Path, default=place.STATE)
+    common.add_argument(
+        "--release", choices=debian.RELEASES, default=debian.STABLE.name, help="of the VM's Debian"
+    )
     verbs.add_parser("build", parents=[common], help="make what a VM needs")
     run = verbs.add_parser("run", parents=[common], help="run a command in one")
     run.add_argument("command", nargs="+", help="after --")

@@ -3,15 +3,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 
 from tools.novalab import steps
 
 CODENAME = "bookworm"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Release:
+    """What a system is built from. ``kind``: what :mod:`tools.vfiolab.place` calls that, of which
+    none is the beginning of another. ``suite``: whose packages are taken before any other's."""
+
+    name: str
+    kind: str
+    suite: str
+
+
+STABLE = Release("stable", "system", CODENAME)
+# QEMU 10.0 and Linux 6.12: the QEMU of STABLE, 7.2, moves no VFIO device in a live migration, and
+# the samples of its kernel, 6.1, cannot save their devices' state.
+NEWER = Release("newer", "newer-system", f"{CODENAME}-backports")
+RELEASES = {release.name: release for release in (STABLE, NEWER)}
+
 # On this machine.
 NEEDED = (
     *("bc", "cpio", "e2fsprogs", "gcc", "kmod", "make", "mmdebstrap"),
@@ -45,7 +65,11 @@ _LEFT_OUT = (
 )
 # The VM's has drivers for everything; the guests' is small and starts fast under emulation.
 VM_KERNEL, GUEST_KERNEL = "linux-image-amd64", "linux-image-cloud-amd64"
-ROOT_KEY = (CODENAME, _ROOT, _LEFT_OUT)
+_SOURCES = tuple(
+    pathlib.Path("/etc/apt", name) for name in ("sources.list.d/debian.sources", "sources.list")
+)
+# As root, for the user _apt cannot write into folders of root's.
+_APT_GET = ("apt-get", "-o", "APT::Sandbox::User=root")
 
 
 def obstacle() -> str | None:
@@ -64,43 +88,96 @@ def obstacle() -> str | None:
     return None
 
 
-def kernel(package: str) -> str:
+def write_sources(release: Release, folder: pathlib.Path) -> pathlib.Path:
+    """The sources of *release*, from this machine's: a file in *folder*, which is made.
+
+    :raises steps.Failed: where this machine's are not what is expected
+    """
+    source = next((path for path in _SOURCES if path.exists()), None)
+    if source is None:
+        raise steps.Failed(f"there is neither {' nor '.join(map(str, _SOURCES))}")
+    folder.mkdir()
+    path = folder / source.name  # apt knows the format by it
+    path.write_text(with_suite(source.read_text(), release))
+    return path
+
+
+def with_suite(text: str, release: Release) -> str:
+    """Sources in either of apt's formats, and the suite of *release* from the same mirror.
+
+    :raises steps.Failed: where Debian itself is not in it
+    """
+    if release.suite == CODENAME:
+        return text
+    stanza = rf"^(Suites:(?:.*[ \t])?{CODENAME})(?=\s|$)"
+    line = rf"^(deb[ \t].*[ \t]){CODENAME}([ \t].*)$"
+    text, stanzas = re.subn(stanza, rf"\1 {release.suite}", text, flags=re.MULTILINE)
+    text, lines = re.subn(line, rf"\g<0>\n\1{release.suite}\2", text, flags=re.MULTILINE)
+    if not stanzas + lines:
+        raise steps.Failed(f"this machine's sources of packages do not name {CODENAME}")
+    return text
+
+
+def apt_options(release: Release, sources: pathlib.Path, log: pathlib.Path) -> list[str]:
+    """With which apt has the packages of *release*: none where it has them anyway. What it knows of
+    them is kept beside *sources*, and this machine's own lists stay what they are.
+
+    :raises steps.Failed: where the lists cannot be fetched
+    """
+    if release.suite == CODENAME:
+        return []
+    values = {
+        "Dir::Etc::SourceList": sources,
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State::Lists": sources.with_name("lists"),
+        "Dir::Cache": sources.with_name("cache"),
+        "APT::Default-Release": release.suite,
+    }
+    options = [word for name, value in values.items() for word in ("-o", f"{name}={value}")]
+    for name in ("lists", "cache"):
+        sources.with_name(name).mkdir()
+    steps.run([*_APT_GET, *options, "update"], log)
+    return options
+
+
+def kernel(package: str, apt: Sequence[str] = ()) -> str:
     """What a kernel's metapackage stands for today: ``linux-image-6.1.0-56-amd64``.
 
+    :param apt: :func:`apt_options`
     :raises steps.Failed: where apt does not say
     """
-    argv = ["apt-cache", "show", "--no-all-versions", package]
+    argv = ["apt-cache", *apt, "show", "--no-all-versions", package]
     said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     if (match := re.search(r"^Depends: (linux-image-\S+)", said, re.MULTILINE)) is None:
         raise steps.Failed(f"apt-cache does not know {package}: run apt-get update")
     return match[1]
 
 
-def unpack(package: str, folder: pathlib.Path, log: pathlib.Path) -> None:
+def unpack(package: str, folder: pathlib.Path, log: pathlib.Path, apt: Sequence[str] = ()) -> None:
     """Fetches *package* and unpacks it into *folder*; nothing is installed.
 
+    :param apt: :func:`apt_options`
     :raises steps.Failed: where it cannot be fetched
     """
     folder.mkdir()
-    # As root, for the user _apt cannot write into this folder.
-    fetch = ["apt-get", "-o", "APT::Sandbox::User=root", "download", package]
-    steps.run(fetch, log, cwd=folder)
+    steps.run([*_APT_GET, *apt, "download", package], log, cwd=folder)
     (file,) = folder.glob("*.deb")
     steps.run(["dpkg-deb", "--extract", str(file), str(folder)], log)
     file.unlink()
 
 
-def install_root(folder: pathlib.Path, log: pathlib.Path) -> None:
-    """The VM's root tree, without a kernel, from where this machine's packages come from.
+def install_root(
+    release: Release, folder: pathlib.Path, sources: pathlib.Path, log: pathlib.Path
+) -> None:
+    """The VM's root tree, without a kernel, from *sources*.
 
     :raises steps.Failed: with the log
     """
     argv = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(_ROOT)}"]
     argv += ['--aptopt=Apt::Install-Recommends "false"']
+    if release.suite != CODENAME:
+        argv += [f'--aptopt=APT::Default-Release "{release.suite}"']
     argv += [f"--dpkgopt=path-exclude=/{path}" for path in _LEFT_OUT]
-    sources = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
-    if not sources.exists():
-        sources = pathlib.Path("/etc/apt/sources.list")
     steps.run([*argv, CODENAME, str(folder), str(sources)], log)
     for pattern in ("var/cache/apt/*.bin", "var/lib/apt/lists/*_*"):
         for path in folder.glob(pattern):

@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver that divides a pretend card, built from the kernel's own samples.
+"""Drivers that divide a pretend card, built from the kernel's own samples in samples/vfio-mdev.
 
-samples/vfio-mdev/mbochs.c of the kernel makes mediated devices that are whole to QEMU: a display
-with memory of its own, of three types that share what the driver has. Its parent is a device of its
-own there; here it is a PCI function, as with a vendor's driver.
+mbochs.c makes mediated devices that are whole to QEMU: a display with memory of its own, of three
+types that share what the driver has. mtty.c makes serial lines that give back what is written to
+them; since 6.7 it can save what they hold, and so they can be moved. The parent of either is a
+device of its own there; here it is a PCI function, as with a vendor's driver.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import shutil
+from collections.abc import Sequence
 
 from tools.novalab import steps
 from tools.vfiolab import debian
 
-# The module, and what its types begin with in sysfs.
-NAME = "fakevgpu"
-_SAMPLE = "samples/vfio-mdev/mbochs.c"
+# The modules. NAME is also what the types of its devices begin with in sysfs.
+NAME, LINE = "fakevgpu", "fakeline"
+# Bookworm's own: its build tools are in packages with the series in their names, those of the
+# kernels in backports in ones with the version.
+_OWN_SERIES = "6.1"
 _PARENT = """
 static char *parent;
 module_param(parent, charp, 0444);
@@ -27,63 +32,113 @@ static struct device *parent_or(struct device *own)
 \tstruct device *found = parent ? bus_find_device_by_name(&pci_bus_type, NULL, parent) : NULL;
 \treturn found ? found : own;
 }
+"""
 
-static int __init mbochs_dev_init(void)"""
-# What is changed in the sample: each has to be there once.
-_CHANGES = (
-    ("\nstatic int __init mbochs_dev_init(void)", _PARENT),
-    (
-        "mdev_register_parent(&mbochs_parent, &mbochs_dev,",
-        "mdev_register_parent(&mbochs_parent, parent_or(&mbochs_dev),",
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """``name``: of the module. ``source``: in the kernel's. ``changes``: what is there once, and
+    what is in its place here."""
+
+    name: str
+    source: str
+    changes: tuple[tuple[str, str], ...]
+
+
+def _parent(start: str, parent: str, own: str) -> tuple[tuple[str, str], ...]:
+    """The changes with which a PCI function can be the parent in the place of *own*."""
+    begin = f"\nstatic int __init {start}(void)"
+    register = f"mdev_register_parent(&{parent}, "
+    return (
+        (begin, f"{_PARENT}{begin}"),
+        (f"{register}&{own},", f"{register}parent_or(&{own}),"),
+    )
+
+
+SAMPLES = {
+    debian.STABLE: Sample(
+        NAME,
+        "samples/vfio-mdev/mbochs.c",
+        (
+            *_parent("mbochs_dev_init", "mbochs_parent", "mbochs_dev"),
+            ('#define MBOCHS_NAME\t\t  "mbochs"', f'#define MBOCHS_NAME\t\t  "{NAME}"'),
+        ),
     ),
-    ('#define MBOCHS_NAME\t\t  "mbochs"', f'#define MBOCHS_NAME\t\t  "{NAME}"'),
-)
+    debian.NEWER: Sample(
+        LINE,
+        "samples/vfio-mdev/mtty.c",
+        (
+            *_parent("mtty_dev_init", "mtty_dev.parent", "mtty_dev.dev"),
+            # What a device has logged the kernel can only report with CONFIG_IOMMUFD, which
+            # Debian's lacks: QEMU would fail to ask for it.
+            ("\tvdev->log_ops = &mtty_log_ops;\n", ""),
+        ),
+    ),
+}
 
 
 def packages(version: str) -> list[str]:
-    """:param version: of the kernel, ``6.1.0-56-amd64``"""
+    """:param version: of the kernel, ``6.1.0-56-amd64`` or ``6.12.95+deb12-amd64``"""
     series = ".".join(version.split(".")[:2])
-    common = version.removesuffix("-amd64") + "-common"
-    return [
-        *(f"linux-headers-{version}", f"linux-headers-{common}", f"linux-kbuild-{series}"),
-        *("linux-compiler-gcc-12-x86", f"linux-source-{series}"),
-    ]
+    name = version.removesuffix("-amd64")
+    headers = [f"linux-headers-{version}", f"linux-headers-{name}-common"]
+    if series == _OWN_SERIES:
+        built = [f"linux-kbuild-{series}", "linux-compiler-gcc-12-x86"]
+    else:
+        built = [f"linux-kbuild-{name}"]
+    return [*headers, *built, f"linux-source-{series}"]
 
 
-def changed(sample: str) -> str:
-    """:raises steps.Failed: where the sample is not the one that this was written for"""
-    for before, after in _CHANGES:
-        if sample.count(before) != 1:
-            raise steps.Failed(f"{_SAMPLE} has {before.strip()!r} {sample.count(before)} times")
-        sample = sample.replace(before, after)
-    return sample
+def changed(sample: Sample, text: str) -> str:
+    """*text* of the sample with what is changed in it.
+
+    :raises steps.Failed: where it is not the one that this was written for
+    """
+    for before, after in sample.changes:
+        if (count := text.count(before)) != 1:
+            raise steps.Failed(f"{sample.source} has {before.strip()!r} {count} times")
+        text = text.replace(before, after)
+    return text
 
 
-def build(version: str, folder: pathlib.Path, target: pathlib.Path, log: pathlib.Path) -> None:
-    """Builds the module in *folder*, which is made for it, and copies it to *target*.
+def build(
+    sample: Sample,
+    version: str,
+    folder: pathlib.Path,
+    target: pathlib.Path,
+    log: pathlib.Path,
+    apt: Sequence[str] = (),
+) -> None:
+    """Builds the module in *folder*, which is made for it, and copies it to *target*. *apt*:
+    :func:`tools.vfiolab.debian.apt_options`.
 
     :raises steps.Failed: with the log
     """
     folder.mkdir()
-    for package in packages(version):
-        debian.unpack(package, folder / package, log)
+    *installed, archived = packages(version)
+    for package in (*installed, archived):
+        debian.unpack(package, folder / package, log, apt)
     # The packages find each other by absolute paths of an installed system.
     root = folder / "root"
     root.mkdir()
-    for package in packages(version)[:4]:
+    for package in installed:
         shutil.copytree(folder / package, root, symlinks=True, dirs_exist_ok=True)
     headers = root / "usr/src" / f"linux-headers-{version}"
     makefile = headers / "Makefile"
     makefile.write_text(
         re.sub("^include /usr/", f"include {root}/usr/", makefile.read_text(), flags=re.MULTILINE)
     )
-    (archive,) = (folder / packages(version)[-1]).glob("usr/src/linux-source-*.tar.xz")
+    # Of this make would take the types for the module's debugging, with a program (pahole) that
+    # this machine need not have.
+    (headers / "vmlinux").unlink(missing_ok=True)
+    (archive,) = (folder / archived).glob("usr/src/linux-source-*.tar.xz")
     source = archive.name.removesuffix(".tar.xz")
-    steps.run(["tar", "-xf", str(archive), "-C", str(folder), f"{source}/{_SAMPLE}"], log)
+    steps.run(["tar", "-xf", str(archive), "-C", str(folder), f"{source}/{sample.source}"], log)
     module = folder / "module"
     module.mkdir()
-    (module / f"{NAME}.c").write_text(changed((folder / source / _SAMPLE).read_text()))
-    (module / "Makefile").write_text(f"obj-m := {NAME}.o\n")
+    text = changed(sample, (folder / source / sample.source).read_text())
+    (module / f"{sample.name}.c").write_text(text)
+    (module / "Makefile").write_text(f"obj-m := {sample.name}.o\n")
     steps.run(["make", "-C", str(headers), f"M={module}", "modules"], log)
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(module / f"{NAME}.ko", target)
+    shutil.copy2(module / f"{sample.name}.ko", target)

@@ -6,6 +6,7 @@ It depends on Debian and on this module only. What changes more often comes in a
 
 from __future__ import annotations
 
+import lzma
 import pathlib
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from tools.vfiolab import debian, modules, place
 KERNEL, INITRAMFS, DISK = "vmlinuz", "initramfs", "system.ext4"
 # Where the guests' kernel and initramfs are in the VM.
 GUEST_KERNEL, GUEST_INITRAMFS = "/guest/vmlinuz", "/guest/initramfs"
+_EMULATOR = "usr/bin/qemu-system-x86_64"
 _DISK_MIB = 4096
 # Of the kernel's modules what the VM can have a use for: of the drivers, these.
 _SUBSYSTEMS = ("arch", "block", "crypto", "fs", "lib", "mm", "net", "sound", "virt")
@@ -38,44 +40,58 @@ _LARGE = (
     *(f"drivers/gpu/drm/{name}" for name in ("amd", "i915", "nouveau", "radeon", "vmwgfx")),
     *(f"sound/{name}" for name in ("firewire", "isa", "soc", "usb")),
 )
+_PACKED = ".xz"
 _EARLY = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "9p", "9pnet_virtio")
 
 
-def build(state: pathlib.Path) -> pathlib.Path:
+def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathlib.Path:
     """The folder with :data:`KERNEL`, :data:`INITRAMFS` and :data:`DISK`.
 
     :raises steps.Failed: with the log of what failed
     """
-    kernels = [debian.kernel(name) for name in (debian.VM_KERNEL, debian.GUEST_KERNEL)]
-    inside = [place.INSIDE / name for name in ("initramfs.sh", "guest.sh")]
-    sources = [pathlib.Path(__file__), pathlib.Path(modules.__file__)]
-    key = place.digest(debian.ROOT_KEY, kernels, *sources, *inside)
+    names = [debian.GUEST_KERNEL]
+    if release is debian.STABLE:
+        # NEWER's own is known to the mirror only, which is not asked each time: it stays what it
+        # was when the system was built.
+        names.append(debian.VM_KERNEL)
+    kernels = [debian.kernel(name) for name in names]
+    code = [pathlib.Path(name) for name in (__file__, debian.__file__, modules.__file__)]
+    inside = [place.INSIDE / name for name in ("initramfs.sh", "guest.sh", "qemu.sh")]
+    key = place.digest(release, kernels, *code, *inside)
 
     def make(folder: pathlib.Path) -> None:
-        log = state / "log" / "system.log"
-        root, vm, guest = (folder / name for name in ("root", "vm-kernel", "guest-kernel"))
-        with steps.step(f"kernels {' '.join(kernels)}", log):
-            debian.unpack(kernels[0], vm, log)
-            debian.unpack(kernels[1], guest, log)
-        with steps.step(f"Debian {debian.CODENAME} for the VM", log):
-            debian.install_root(root, log)
+        log = state / "log" / f"{release.kind}.log"
+        root, vm, guest, own = (
+            folder / name for name in ("root", "vm-kernel", "guest-kernel", "apt")
+        )
+        with steps.step(f"lists of packages of {release.suite}", log):
+            sources = debian.write_sources(release, own)
+            apt = debian.apt_options(release, sources, log)
+            image = debian.kernel(debian.VM_KERNEL, apt)
+        with steps.step(f"kernels {image} {kernels[0]}", log):
+            debian.unpack(image, vm, log, apt)
+            debian.unpack(kernels[0], guest, log)
+        with steps.step(f"Debian {release.suite} for the VM", log):
+            debian.install_root(release, root, sources, log)
         with steps.step("system disk", log):
-            version = kernels[0].removeprefix("linux-image-")
+            version = image.removeprefix("linux-image-")
             _copy_modules(vm / "lib/modules" / version, root / "lib/modules" / version)
             extra = root / "lib/modules" / version / "extra"
-            modules.build(version, folder / "modules", extra, log)
+            modules.build(modules.SAMPLES[release], version, folder / "modules", extra, log, apt)
             shutil.rmtree(folder / "modules")
             steps.run(["depmod", "--basedir", str(root), version], log)
             (folder / KERNEL).write_bytes((vm / f"boot/vmlinuz-{version}").read_bytes())
             _make_initramfs(folder / INITRAMFS, root, version)
             _make_guest(root / "guest", root, guest)
+            if release is debian.NEWER:
+                _wrap_emulator(root / _EMULATOR)
             for name in ("opt/nova", "lab"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             make_disk(folder / DISK, root, _DISK_MIB, log)
-        for tree in (root, vm, guest):
+        for tree in (root, vm, guest, own):
             shutil.rmtree(tree)
 
-    return place.made(state, "system", key, make)
+    return place.made(state, release.kind, key, make)
 
 
 def make_disk(disk: pathlib.Path, tree: pathlib.Path, size_mib: int, log: pathlib.Path) -> None:
@@ -99,10 +115,16 @@ def _copy_modules(source: pathlib.Path, target: pathlib.Path) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         if of.is_dir():
             shutil.copytree(of, to)
-        else:
+        elif of.exists():
             shutil.copy2(of, to)
+        else:
+            shutil.copy2(f"{of}{_PACKED}", f"{to}{_PACKED}")
     for part in _LARGE:
         shutil.rmtree(target / "kernel" / part, ignore_errors=True)
+    # busybox's insmod, in the initramfs, takes none that is packed, as those of newer kernels are.
+    for packed in list(target.rglob(f"*.ko{_PACKED}")):
+        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+        packed.unlink()
 
 
 def _make_initramfs(path: pathlib.Path, root: pathlib.Path, version: str) -> None:
@@ -131,6 +153,13 @@ def _make_guest(folder: pathlib.Path, root: pathlib.Path, kernel: pathlib.Path) 
     shutil.copy2(root / "bin/busybox", tree / "bin")
     shutil.copy2(place.INSIDE / "guest.sh", tree / "init")
     _archive(tree, folder / pathlib.Path(GUEST_INITRAMFS).name)
+
+
+def _wrap_emulator(program: pathlib.Path) -> None:
+    """What is started in its place starts it, beside it: it looks for its files from there."""
+    program.rename(f"{program}.real")
+    shutil.copy2(place.INSIDE / "qemu.sh", program)
+    program.chmod(0o755)
 
 
 def _archive(tree: pathlib.Path, path: pathlib.Path) -> None:

@@ -65,7 +65,13 @@ def obstacle(venv: pathlib.Path) -> str | None:
     return debian.obstacle() or environment.obstacle(venv)
 
 
-def build(state: pathlib.Path, tree: pathlib.Path, venv: pathlib.Path, **options: object) -> VM:
+def build(
+    state: pathlib.Path,
+    tree: pathlib.Path,
+    venv: pathlib.Path,
+    release: debian.Release = debian.STABLE,
+    **options: object,
+) -> VM:
     """Makes what is not there yet. *options* are fields of :class:`VM`.
 
     :raises steps.Failed: with the log of what failed
@@ -74,7 +80,7 @@ def build(state: pathlib.Path, tree: pathlib.Path, venv: pathlib.Path, **options
     log = state / "log" / "packages.log"
     if added := machine.install(debian.NEEDED, log):
         steps.say(f"  installed {' '.join(added)}")
-    parts = (system.build(state), environment.build(state, venv), _emulator(state))
+    parts = (system.build(state, release), environment.build(state, venv), _emulator(state))
     place.prune(state, set(parts))
     booted, packages, emulator = parts
     (program,) = emulator.iterdir()
