@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import report
 from tests.cloud import running
-from tests.vfio import outside
+from tests.vfio import benches, outside
 from tools.novalab import steps
 from tools.testing import machine
 from tools.vfiolab import cards, place, vm
@@ -151,7 +151,7 @@ def main() -> int:
         stream.flush()
         return 0
 
-    return outside.with_vm(out, work)
+    return outside.with_vms(out, benches.ONE, work)
 
 
 if __name__ == "__main__":

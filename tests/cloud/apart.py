@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same cloud with its nova-compute in a process of its own, here or on another machine."""
+"""The same cloud, each nova-compute in a process of its own, here or on another machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from placement import deploy
 from nova_gpu.conf import CONF
 from tests.cloud import base, bus, wire
 
-HOST = "compute"
-
 
 class _PlacementServer(socketserver.ThreadingMixIn, simple_server.WSGIServer):
     daemon_threads = True
@@ -32,46 +30,82 @@ class _Quiet(simple_server.WSGIRequestHandler):
         return str(self.client_address[0])
 
 
-class Apart(base.Cloud):
-    """What its subclasses say: where the process is, and how it is started and ended."""
+class _Service:
+    """One nova-compute: what it and the rest of the cloud say to each other, while it lives."""
 
+    def __init__(self, listener: connection.Listener) -> None:
+        self._listener = listener
+        self._exchange = bus.Exchange()
+        self.link: wire.Link
+        self._started: threading.Event
+        self._serving: threading.Thread
+
+    def accept(self) -> None:
+        """The one that is being started."""
+        self._started = threading.Event()
+        handlers: wire.Handlers = {
+            "send": self._exchange.send,
+            "listen": self._exchange.listen,
+            "started": self._started.set,
+        }
+        self.link = wire.Link(self._listener.accept(), handlers)
+        self._exchange.attach(self.link)
+        self._serving = threading.Thread(target=self.link.serve, daemon=True)
+        self._serving.start()
+
+    def serves(self, timeout_s: float) -> bool:
+        return self._started.wait(timeout_s)
+
+    def is_dead(self) -> bool:
+        return not self._serving.is_alive()
+
+    def bury(self) -> None:
+        """It has been killed."""
+        self._serving.join()
+        self._exchange.detach()
+
+
+class Apart(base.Cloud):
+    """What its subclasses say: where the processes are, and how they are started and ended."""
+
+    HOSTS: Sequence[str] = (wire.HOST,)
     # What nova-compute reads of the options that the test has set here.
     OPTIONS: ClassVar[Mapping[str, Sequence[str]]] = {"DEFAULT": ("compute_driver",)}
     START_TIMEOUT_S: ClassVar[float] = 60.0
     # Where nova-compute finds this machine
     HERE: ClassVar[str] = "127.0.0.1"
 
-    _link: wire.Link
-
-    def own_options(self) -> Iterator[str]:
+    def own_options(self, host: str) -> Iterator[str]:
         """The lines of the further options, each below the line of its group."""
         yield from ()
 
-    def listener(self) -> connection.Listener:
-        """Where nova-compute connects to."""
+    def listener(self, host: str) -> connection.Listener:
+        """Where its nova-compute connects to."""
         raise NotImplementedError
 
-    def start_process(self, configuration: str) -> None:
+    def start_process(self, host: str, configuration: str) -> None:
         """Starts a nova-compute with that content of its configuration file."""
         raise NotImplementedError
 
-    def kill_process(self) -> None:
+    def kill_process(self, host: str) -> None:
         """At once, if it is not dead already."""
         raise NotImplementedError
 
-    def compute_log(self) -> str:
-        """What nova-compute has logged."""
+    def compute_log(self, host: str = wire.HOST) -> str:
+        """What its nova-compute has logged."""
         raise NotImplementedError
 
     # Its side of the cloud
 
     def _setup_compute_service(self) -> None:
-        self._exchange = bus.Exchange()
-        self._listener = self.listener()
         self._placement = self._serve_placement()
-        self._map_host()
-        self.addCleanup(self.kill_compute)
-        self.start_compute()
+        self._services = {host: _Service(self.listener(host)) for host in self.HOSTS}
+        for host in self.HOSTS:
+            self._map(host)
+            self._begin(host)
+            self.addCleanup(self.kill_compute, host)
+        for host in self.HOSTS:
+            self._await(host)
 
     def _serve_placement(self) -> str:
         app = deploy.loadapp(self.placement_fixture.conf_fixture.conf)
@@ -83,12 +117,12 @@ class Apart(base.Cloud):
         self.addCleanup(server.shutdown)
         return f"http://{self.HERE}:{server.server_port}"
 
-    def _map_host(self) -> None:
+    def _map(self, host: str) -> None:
         cell = self.cell_mappings["cell1"]
         context = nova_context.get_admin_context()
-        objects.HostMapping(context=context, host=HOST, cell_mapping=cell).create()
+        objects.HostMapping(context=context, host=host, cell_mapping=cell).create()
 
-    def _configuration(self) -> Iterator[str]:
+    def _configuration(self, host: str) -> Iterator[str]:
         for group, names in self.OPTIONS.items():
             yield f"[{group}]"
             section = CONF if group == "DEFAULT" else CONF[group]
@@ -98,7 +132,7 @@ class Apart(base.Cloud):
                     if each is not None:
                         yield f"{name} = {each}"
         yield "[DEFAULT]"
-        yield f"host = {HOST}"
+        yield f"host = {host}"
         # What its periodic tasks do is done when a test says so.
         yield "periodic_enable = false"
         yield "running_deleted_instance_timeout = 0"
@@ -107,43 +141,43 @@ class Apart(base.Cloud):
         yield f"endpoint = {self._placement}"
         yield f"endpoint_override = {self._placement}"
         yield "token = admin"
-        yield from self.own_options()
+        yield from self.own_options(host)
 
-    # The process
+    # The processes
 
-    def start_compute(self) -> None:
+    def start_compute(self, host: str = wire.HOST) -> None:
         """And waits until it serves.
 
         :raises AssertionError: with its log's end, where it does not
         """
-        started = threading.Event()
-        self.start_process("\n".join(self._configuration()) + "\n")
-        handlers: wire.Handlers = {
-            "send": self._exchange.send,
-            "listen": self._exchange.listen,
-            "started": started.set,
-        }
-        self._link = wire.Link(self._listener.accept(), handlers)
-        self._exchange.attach(self._link)
-        self._serving = threading.Thread(target=self._link.serve, daemon=True)
-        self._serving.start()
-        if not started.wait(self.START_TIMEOUT_S):
-            self.fail(f"nova-compute does not start:\n{self.compute_log()[-4000:]}")
+        self._begin(host)
+        self._await(host)
 
-    def kill_compute(self) -> None:
-        self.kill_process()
-        self._serving.join()
-        self._exchange.detach()
+    def _begin(self, host: str) -> None:
+        self.start_process(host, "\n".join(self._configuration(host)) + "\n")
+        self._services[host].accept()
 
-    def restart_compute(self) -> None:
+    def _await(self, host: str) -> None:
+        if not self._services[host].serves(self.START_TIMEOUT_S):
+            self.fail(f"nova-compute does not start:\n{self.compute_log(host)[-4000:]}")
+
+    def is_dead(self, host: str = wire.HOST) -> bool:
+        return self._services[host].is_dead()
+
+    def kill_compute(self, host: str = wire.HOST) -> None:
+        self.kill_process(host)
+        self._services[host].bury()
+
+    def restart_compute(self, host: str = wire.HOST) -> None:
         """It dies without a word, and another one has to find everything out again."""
-        self.kill_compute()
-        self.start_compute()
+        self.kill_compute(host)
+        self.start_compute(host)
 
-    def ask(self, verb: str, *arguments: Any) -> Any:
+    def ask(self, verb: str, *arguments: Any, host: str = wire.HOST) -> Any:
         """Something of nova-compute itself."""
-        return self._link.ask(verb, *arguments, timeout_s=self.PATIENCE_S)
+        return self._services[host].link.ask(verb, *arguments, timeout_s=self.PATIENCE_S)
 
     def _run_periodics(self) -> None:
-        """Of its periodic tasks those that mend something."""
-        self.ask("period")
+        """Of their periodic tasks those that mend something."""
+        for host in self.HOSTS:
+            self.ask("period", host=host)

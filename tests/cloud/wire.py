@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any
 
+# The host of a cloud that has one.
+HOST = "compute"
+
 Handlers = Mapping[str, Callable[..., Any]]
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 
-from tests.cloud import apart
+from tests.cloud import apart, wire
 from tests.crash import place
 from tests.lxc import base
 from tests.lxc import place as places
@@ -40,7 +40,7 @@ class Cloud(apart.Apart, base.LXCTestCase):
         self.flags(service_down_time=3600)
         self.flags(instances=-1, cores=-1, ram=-1, group="quota")
 
-    def own_options(self) -> Iterator[str]:
+    def own_options(self, host: str) -> Iterator[str]:
         yield from (
             "[DEFAULT]",
             f"log_file = {self._log}",
@@ -69,22 +69,22 @@ class Cloud(apart.Apart, base.LXCTestCase):
         assert self._forker.stdout
         self._forker.stdout.readline()
 
-    def listener(self) -> connection.Listener:
+    def listener(self, host: str) -> connection.Listener:
         listener = connection.Listener(self._socket)
         self.addCleanup(listener.close)
         return listener
 
-    def start_process(self, configuration: str) -> None:
+    def start_process(self, host: str, configuration: str) -> None:
         pathlib.Path(self._config).write_text(configuration)
         assert self._forker.stdin and self._forker.stdout
         print("start", file=self._forker.stdin, flush=True)
         self.pid = int(self._forker.stdout.readline())
 
-    def kill_process(self) -> None:
+    def kill_process(self, host: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    def compute_log(self) -> str:
+    def compute_log(self, host: str = wire.HOST) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def wait_for(
@@ -103,9 +103,6 @@ class Cloud(apart.Apart, base.LXCTestCase):
             time.sleep(1)
         where = stacks.read_text() if stacks.exists() else ""
         return f"{where}\n{self.compute_log()[-8000:]}"
-
-    def is_dead(self) -> bool:
-        return not self._serving.is_alive()
 
     def _delete_everything(self) -> None:
         if self.is_dead():

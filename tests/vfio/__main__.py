@@ -20,7 +20,7 @@ import threading
 import time
 from concurrent import futures
 
-from tests.vfio import outside, progress, tally
+from tests.vfio import benches, outside, progress, tally
 from tests.vfio import place as tests_place
 from tools.novalab import steps
 from tools.testing import machine
@@ -44,7 +44,7 @@ def main() -> int:
         print(f"SKIP: {reason}")
         return _SKIPPED
     try:
-        vm.build(place.STATE, place.ROOT, venv)
+        vm.build(place.STATE, place.ROOT, venv, benches.of(arguments.tests).release)
     except machine.MachineNotReady as error:
         print(f"SKIP: {error}")
         return _SKIPPED

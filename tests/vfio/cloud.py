@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one cloud of all tests: nova-compute in the VM, on its libvirt and QEMU, the rest here.
+"""The one cloud of all tests: nova-compute in a VM, on its libvirt and QEMU, the rest here.
 
 Under emulation Nova's Python would take four times as long as here, and be most of what a test
 takes.
@@ -11,15 +11,17 @@ import pathlib
 import secrets
 import threading
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection
 from typing import Any
 
 import fixtures
 
 from nova_gpu.conf import CONF
-from tests.cloud import apart
+from tests.cloud import apart, wire
 from tests.vfio import images, place
+from tools.vfiolab import cards, modules
+from tools.vfiolab import vm as vms
 
 # What the tests have, while it is up.
 current: Cloud
@@ -39,8 +41,9 @@ class Remote:
 class VM:
     """The agent in a VM, and how it is found."""
 
-    def __init__(self, out: pathlib.Path) -> None:
+    def __init__(self, out: pathlib.Path, line: vms.Line | None) -> None:
         self.out = out
+        self.address = line.address if line else None
         self.key = secrets.token_hex()
         self.listener = connection.Listener(("127.0.0.1", 0), authkey=self.key.encode())
         self._stream: connection.Connection[Any, Any]
@@ -92,12 +95,14 @@ class Cloud(apart.Apart):
     beside: int | None = None
 
     work: Callable[[], Any]
-    vm: VM
+    vms: Mapping[str, VM]
 
     def setUp(self) -> None:
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir("/var/tmp")).path)
-        self.host = Remote(self.vm.ask, "tests.vfio.host")
-        self.containers = Remote(self.vm.ask, "tests.vfio.containers")
+        self.HOSTS = tuple(self.vms)
+        self.hosts = {name: Remote(vm.ask, "tests.vfio.host") for name, vm in self.vms.items()}
+        self.host = self.hosts[wire.HOST]
+        self.containers = Remote(self.vms[wire.HOST].ask, "tests.vfio.containers")
         super().setUp()
 
     def runTest(self) -> None:
@@ -121,9 +126,12 @@ class Cloud(apart.Apart):
         self.flags(enabled_filters=enabled, group="filter_scheduler")
 
     def prepare_host(self) -> None:
-        self.host.clean_with("/usr/bin/true")
+        for host in self.hosts.values():
+            host.clean_with("/usr/bin/true")
+            if len(self.vms) > 1:
+                host.load(modules.LINE, f"parent={cards.OTHER}")
 
-    def own_options(self) -> Iterator[str]:
+    def own_options(self, host: str) -> Iterator[str]:
         yield from (
             "[DEFAULT]",
             f"state_path = {place.STATE}",
@@ -143,32 +151,44 @@ class Cloud(apart.Apart):
             f"clean_command = {place.CLEAN}",
             "virtual_functions = 8086:56c0=2",
         )
+        if address := self.vms[host].address:
+            yield from (
+                "[libvirt]",
+                "live_migration_scheme = tcp",
+                f"live_migration_inbound_addr = {address}",
+                # To libvirt the emulated processor is not even as good as itself.
+                "[workarounds]",
+                "skip_cpu_compare_on_dest = true",
+                # Of a guest that comes Nova takes the kernel for a disk, of no known format.
+                "disable_deep_image_inspection = true",
+            )
 
     # nova-compute
 
-    def listener(self) -> connection.Listener:
-        return self.vm.listener
+    def listener(self, host: str) -> connection.Listener:
+        return self.vms[host].listener
 
-    def start_process(self, configuration: str) -> None:
-        self.vm.ask("start", configuration, self.beside)
+    def start_process(self, host: str, configuration: str) -> None:
+        self.vms[host].ask("start", configuration, self.beside)
 
-    def kill_process(self) -> None:
-        self.vm.ask("kill")
+    def kill_process(self, host: str) -> None:
+        self.vms[host].ask("kill")
 
-    def compute_log(self) -> str:
-        file = self.vm.out / place.LOG.name
+    def compute_log(self, host: str = wire.HOST) -> str:
+        file = self.vms[host].out / place.LOG.name
         return file.read_text(errors="replace") if file.exists() else ""
 
-    def console(self, server: dict[str, Any]) -> str:
-        """What the guest has said since it was started: libvirt empties the file then."""
-        said: str = self.host.read(str(place.INSTANCES / server["id"] / "console.log"))
+    def console(self, server: dict[str, Any], host: str = wire.HOST) -> str:
+        """What the guest has said there since it was started: libvirt empties the file then."""
+        file = place.INSTANCES / server["id"] / "console.log"
+        said: str = self.hosts[host].read(str(file))
         return said
 
 
-def run(work: Callable[[], Any], vm: VM) -> list[str]:
+def run(work: Callable[[], Any], vms: Mapping[str, VM]) -> list[str]:
     """Does *work* while the cloud is up. Returns what went wrong with the cloud itself."""
     cloud = Cloud()
-    cloud.work, cloud.vm = work, vm
+    cloud.work, cloud.vms = work, vms
     result = unittest.TestResult()
     cloud.run(result)
     return [text for _, text in (*result.errors, *result.failures)]

@@ -16,11 +16,13 @@ from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host import quarantine
 from nova_gpu.virt import survey
 from tests.vfio import place
+from tools.vfiolab import system
 
 # Of function 0 and 1 of a card that the host has, and of one that guests may have
 HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
 VFIO_DRIVERS = ["vfio-pci", "vfio-pci"]
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
+_EMULATOR = f"/{system.EMULATOR}"
 
 
 def functions(card: str) -> list[str]:
@@ -120,6 +122,16 @@ def unload(module: str) -> None:
 def mediated() -> list[str]:
     """The uuids of all mediated devices"""
     return sorted(path.name for path in pathlib.Path("/sys/bus/mdev/devices").glob("*"))
+
+
+def start_qemu_as_it_is(begin: bool) -> None:
+    """Whether guests are started from now on without what :mod:`tools.vfiolab` tells QEMU."""
+    words = ["mount", "--bind", f"{_EMULATOR}.real"] if begin else ["umount", "--lazy"]
+    subprocess.run([*words, _EMULATOR], check=True)
+
+
+def hostname() -> str:
+    return os.uname().nodename
 
 
 def virsh(*words: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio.outside OUT FOLDER [PATTERN ...]``: the tests of a part, with its VM.
+"""``python -m tests.vfio.outside OUT FOLDER [PATTERN ...]``: the tests of a part, with its VMs.
 
-Those that need a cloud run here, with all of Nova but nova-compute, which runs in the VM. The
-others run there, before. It ends with :data:`LOST` where the VM did before the tests.
+Those that need a cloud run here, with all of Nova but nova-compute, which runs in a VM. The others
+run there, before. It ends with :data:`LOST` where a VM did before the tests.
 """
 
 from __future__ import annotations
@@ -13,17 +13,27 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tests.cloud import running
-from tests.vfio import place, progress
+from tests.vfio import benches, place, progress
 from tools.vfiolab import boot
-from tools.vfiolab import place as vm_place
 from tools.vfiolab import vm as vms
+
+if TYPE_CHECKING:
+    from tests.vfio import cloud
 
 LOST = 70
 _BOOT = "boot.json"
 _LIMIT_S = 3600.0
+
+
+_Show = Callable[[str], None]
+
+
+def _ignore(text: str) -> None:
+    pass
 
 
 def lost(out: pathlib.Path) -> boot.Boot:
@@ -32,34 +42,35 @@ def lost(out: pathlib.Path) -> boot.Boot:
     return boot.Boot(**{**said, "end": boot.End[said["end"]]})
 
 
-def with_vm(
+def with_vms(
     out: pathlib.Path,
+    bench: benches.Bench,
     work: Callable[..., int],
     *,
     before: Sequence[str] = (),
-    on_output: Callable[[str], None] = lambda text: None,
+    on_output: _Show = _ignore,
 ) -> int:
-    """*work*'s answer, given the :class:`tests.vfio.cloud.VM` that was booted for it and has run
-    the tests with the ids *before*. What they say is passed to *on_output*.
+    """*work*'s answer, given by host the :class:`tests.vfio.cloud.VM` that was booted for it. The
+    first has run the tests with the ids *before*; what they say is passed to *on_output*.
 
-    This process ends at once where the VM does before its time: whatever waits for it would wait
-    for ever.
+    This process ends at once where a VM does before its time: whatever waits for it would wait for
+    ever.
     """
     from tests.vfio import cloud
 
     # To Nova's test base the cloud of all tests is one test.
     os.environ.pop("OS_TEST_TIMEOUT", None)
-    made = vms.build(vm_place.STATE, vm_place.ROOT, pathlib.Path(sys.prefix))
-    vm = cloud.VM(out)
     is_over = threading.Event()
+    booted: dict[str, cloud.VM] = {}
+    threads = []
 
-    def run() -> None:
+    def boot_one(vm: vms.VM, known: cloud.VM, before: Sequence[str], on_output: _Show) -> None:
         done = boot.run(
-            made,
-            [*place.PYTHON, "tests.vfio.agent", str(vm.port), *before],
-            out,
+            vm,
+            [*place.PYTHON, "tests.vfio.agent", str(known.port), *before],
+            known.out,
             limit_s=_LIMIT_S,
-            environment={place.KEY: vm.key},
+            environment={place.KEY: known.key},
             retries=0,
             on_output=on_output,
             on_retry=lambda each: None,
@@ -69,13 +80,20 @@ def with_vm(
             (out / _BOOT).write_text(text)
             os._exit(LOST)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    vm.wait()
-    status = work(vm)
+    for host, vm in benches.build(bench).items():
+        known = booted[host] = cloud.VM(out / host if booted else out, vm.line)
+        known.out.mkdir(exist_ok=True)
+        first = (before, on_output) if len(booted) == 1 else ((), _ignore)
+        threads.append(threading.Thread(target=boot_one, args=(vm, known, *first)))
+        threads[-1].start()
+    for known in booted.values():
+        known.wait()
+    status = work(booted)
     is_over.set()
-    vm.end()
-    thread.join()
+    for known in booted.values():
+        known.end()
+    for thread in threads:
+        thread.join()
     return status
 
 
@@ -84,7 +102,10 @@ def main() -> int:
     from tests.vfio import cloud
 
     out, folder, patterns = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    part = out.name
+    part, bench = out.name, benches.of(folder)
+    # A part has one processor busy, and so have two VMs.
+    if part != progress.CLOUD and len(bench.hosts) > 1:
+        return 0
     left = progress.left(part, folder, patterns, out)
     # The other one runs a single test before this one is up.
     if not left.of_host and len(left.of_cloud) < (1 if part == progress.CLOUD else 2):
@@ -92,11 +113,11 @@ def main() -> int:
     if part == progress.CLOUD and left.of_cloud:
         progress.begin(left.of_cloud[0], part, out)
 
-    def work(vm: cloud.VM) -> int:
-        result = progress.Result(stream, out, vm.expect_alive)
+    def work(booted: Mapping[str, cloud.VM]) -> int:
+        result = progress.Result(stream, out, lambda: _expect_alive(booted))
         tests = progress.left(part, folder, patterns, out).of_cloud
         if tests:
-            for text in cloud.run(lambda: progress.run(tests, result, part, out), vm):
+            for text in cloud.run(lambda: progress.run(tests, result, part, out), booted):
                 result.cloud_failed(text)
         stream.flush()
         return 1 if result.failed else 0
@@ -106,7 +127,12 @@ def main() -> int:
         stream.flush()
 
     before = [test.id() for test in left.of_host]
-    return with_vm(out, work, before=before, on_output=show)
+    return with_vms(out, bench, work, before=before, on_output=show)
+
+
+def _expect_alive(booted: Mapping[str, cloud.VM]) -> None:
+    for each in booted.values():
+        each.expect_alive()
 
 
 if __name__ == "__main__":

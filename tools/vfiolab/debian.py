@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Sequence
 
 from tools.novalab import steps
+from tools.testing import machine
 
 CODENAME = "bookworm"
 
@@ -122,7 +123,7 @@ def apt_options(release: Release, sources: pathlib.Path, log: pathlib.Path) -> l
     """With which apt has the packages of *release*: none where it has them anyway. What it knows of
     them is kept beside *sources*, and this machine's own lists stay what they are.
 
-    :raises steps.Failed: where the lists cannot be fetched
+    :raises tools.testing.machine.MachineNotReady: where the mirror does not have them
     """
     if release.suite == CODENAME:
         return []
@@ -136,7 +137,11 @@ def apt_options(release: Release, sources: pathlib.Path, log: pathlib.Path) -> l
     options = [word for name, value in values.items() for word in ("-o", f"{name}={value}")]
     for name in ("lists", "cache"):
         sources.with_name(name).mkdir()
-    steps.run([*_APT_GET, *options, "update"], log)
+    try:
+        steps.run([*_APT_GET, *options, "update"], log)
+    except steps.Failed as error:
+        reason = f"the packages of {release.suite} cannot be had from this machine's mirror"
+        raise machine.MachineNotReady(f"{reason}; see {log}") from error
     return options
 
 

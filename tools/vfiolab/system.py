@@ -18,7 +18,7 @@ from tools.vfiolab import debian, modules, place
 KERNEL, INITRAMFS, DISK = "vmlinuz", "initramfs", "system.ext4"
 # Where the guests' kernel and initramfs are in the VM.
 GUEST_KERNEL, GUEST_INITRAMFS = "/guest/vmlinuz", "/guest/initramfs"
-_EMULATOR = "usr/bin/qemu-system-x86_64"
+EMULATOR = "usr/bin/qemu-system-x86_64"
 _DISK_MIB = 4096
 # Of the kernel's modules what the VM can have a use for: of the drivers, these.
 _SUBSYSTEMS = ("arch", "block", "crypto", "fs", "lib", "mm", "net", "sound", "virt")
@@ -84,7 +84,7 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
             _make_initramfs(folder / INITRAMFS, root, version)
             _make_guest(root / "guest", root, guest)
             if release is debian.NEWER:
-                _wrap_emulator(root / _EMULATOR)
+                _wrap_emulator(root / EMULATOR)
             for name in ("opt/nova", "lab"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             make_disk(folder / DISK, root, _DISK_MIB, log)

@@ -13,6 +13,25 @@ from tools.vfiolab import cards, debian, environment, place, system
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A network of two VMs, over UDP ports of this machine. ``number`` is the VM's there."""
+
+    number: int
+    own_port: int
+    other_port: int
+
+    @property
+    def address(self) -> str:
+        return f"10.0.3.{self.number}"
+
+    def arguments(self) -> list[str]:
+        loopback = "127.0.0.1"
+        ends = f"udp={loopback}:{self.other_port},localaddr={loopback}:{self.own_port}"
+        card = f"virtio-net-pci,netdev=line,mac=52:54:00:00:03:{self.number:02x},romfile="
+        return ["-netdev", f"socket,id=line,{ends}", "-device", f"{card},bus=pcie.0,addr=0x14"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class VM:
     """``iommu`` False: the kernel is told not to use it. ``bare``: without udev and libvirtd."""
 
@@ -24,6 +43,7 @@ class VM:
     iommu: bool = True
     bare: bool = False
     append: str = ""
+    line: Line | None = None
 
     def arguments(self, out: pathlib.Path, console: pathlib.Path) -> list[str]:
         """QEMU's whole command line; *out* is what the VM can write to, *console* its console."""
@@ -47,6 +67,7 @@ class VM:
             # This machine is 10.0.2.2 there.
             *("-netdev", "user,id=outside,ipv6=off"),
             *("-device", "virtio-net-pci,netdev=outside,bus=pcie.0,addr=0x13,romfile="),
+            *(self.line.arguments() if self.line else ()),
             *cards.arguments(),
         ]
 
@@ -57,6 +78,9 @@ class VM:
         words.append(
             "vfiolab=bare" if self.bare else f"vfiolab.id={cards.VENDOR_ID}:{cards.PRODUCT_ID}"
         )
+        if self.line:
+            words += [f"vfiolab.name=vfiolab{self.line.number}"]
+            words += [f"vfiolab.address={self.line.address}"]
         return " ".join([*words, self.append]).strip()
 
 

@@ -13,12 +13,19 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 # No systemd-udevd makes these where devtmpfs was mounted by hand.
 ln -sf /proc/self/fd /dev/fd
 for pair in 0:stdin 1:stdout 2:stderr; do ln -sf "/proc/self/fd/${pair%:*}" "/dev/${pair#*:}"; done
-hostname vfiolab
+said() { sed -n "s/.*vfiolab\.$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+name=$(said name)
+hostname "${name:-vfiolab}"
 ip link set lo up
 # Up before udev sees it, it keeps its name.
 modprobe virtio_net
 ip address add 10.0.2.15/24 dev eth0
 ip link set eth0 up
+address=$(said address)
+if [ -n "$address" ]; then
+    ip address add "$address/24" dev eth1
+    ip link set eth1 up
+fi
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro project /project
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 out /out
 modprobe -a fuse loop kvm_amd vfio-pci vfio_iommu_type1
@@ -30,7 +37,7 @@ if ! grep -q vfiolab=bare /proc/cmdline; then
     udevadm trigger --type=devices --action=add --subsystem-match=pci
     # The display driver of the pretend cards knows them by another id.
     modprobe bochs
-    for id in $(sed -n 's/.*vfiolab.id=\([^ ]*\).*/\1/p' /proc/cmdline); do
+    for id in $(said id); do
         echo "${id%:*} ${id#*:}" >/sys/bus/pci/drivers/bochs-drm/new_id
     done
     udevadm settle --timeout=60
@@ -39,7 +46,7 @@ if ! grep -q vfiolab=bare /proc/cmdline; then
         grep -q "frame buffer" "$console/name" && echo 0 >"$console/bind"
     done
     virtlogd --daemon
-    libvirtd --daemon
+    libvirtd --daemon --listen
     for _ in $(seq 120); do
         [ -S /run/libvirt/libvirt-sock ] && break
         sleep 0.25

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which hosts the tests of a folder have, each in a VM of its own, and of which release."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import socket
+import sys
+from collections.abc import Mapping
+
+from tests.cloud import wire
+from tools.vfiolab import debian, place
+from tools.vfiolab import vm as vms
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bench:
+    """``hosts``: their names in Nova"""
+
+    hosts: tuple[str, ...]
+    release: debian.Release
+
+
+ONE = Bench((wire.HOST,), debian.STABLE)
+# QEMU moves no device of vfio before 8.1.
+PAIR = Bench((wire.HOST, "other"), debian.NEWER)
+_OF_FOLDER = {"tests/moves": PAIR}
+
+
+def of(folder: str) -> Bench:
+    return _OF_FOLDER.get(folder.rstrip("/"), ONE)
+
+
+def build(bench: Bench) -> Mapping[str, vms.VM]:
+    """The VM of each host; where there are two, each has a line to the other.
+
+    :raises tools.novalab.steps.Failed: with the log of what failed
+    :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
+    """
+    made = vms.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix), bench.release)
+    if len(bench.hosts) == 1:
+        return {host: made for host in bench.hosts}
+    return dict(zip(bench.hosts, _joined(made), strict=True))
+
+
+def _joined(made: vms.VM) -> tuple[vms.VM, vms.VM]:
+    with _port() as one, _port() as other:
+        ports = one.getsockname()[1], other.getsockname()[1]
+    return (
+        dataclasses.replace(made, line=vms.Line(1, *ports)),
+        dataclasses.replace(made, line=vms.Line(2, *reversed(ports))),
+    )
+
+
+def _port() -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    found.bind(("127.0.0.1", 0))
+    return found
