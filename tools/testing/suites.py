@@ -96,6 +96,13 @@ SUITES = (
         echo=True,
         lane="vm",
     ),
+    Suite(
+        "moves",
+        "tests/moves: two such hosts, between which guests with vGPUs move as they run",
+        1800,
+        echo=True,
+        lane="vm",
+    ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
 
@@ -112,9 +119,11 @@ def checks(suite: Suite, environment: Environment, pattern: str | None) -> Seque
         return (Check(own, argv, outcome.from_unittest),)
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
-    if suite.name in ("lxc", "vfio", "vgpu"):
+    if suite.name in ("lxc", "vfio", "vgpu", "moves"):
         selection = ("-k", pattern) if pattern else ()
-        module = ("tests.vfio", "--tests", "tests/vgpu") if suite.name == "vgpu" else (own,)
+        module: tuple[str, ...] = (own,)
+        if suite.lane == "vm":
+            module = ("tests.vfio", "--tests", f"tests/{suite.name}")
         argv = (environment.python, "-m", *module, *selection)
         return (Check(own, argv, outcome.from_unittest),)
     return (_stestr(suite, environment, pattern),)

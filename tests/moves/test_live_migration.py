@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest with vGPUs moves from one host to another while it runs, and its vGPUs' state with it.
+
+The driver is the kernel's sample of a serial line (:mod:`tools.vfiolab.modules`), which gives back
+what is written to it. The guest counts over it: it gets no further without what the line has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from nova_gpu.core import vgpu
+from tests.vfio import base, benches
+from tools.vfiolab import cards
+
+HERE, THERE = benches.PAIR.hosts
+# Of a function that no driver has, the kernel puts the bus in front of a type's name.
+TYPE = "pci-1"
+_COUNTED = re.compile(r"^guest: counted (\d+)\r?$", re.MULTILINE)
+_ON_ITS_WAY = "Increasing downtime to"
+_ENDS = {"completed", "failed", "error"}
+
+
+class LiveMigrationTest(base.VFIOTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.assertMade, {HERE: [], THERE: []})
+        self.addCleanup(self.cloud._delete_everything)
+        self.one = self.cloud.flavor(vgpus="= 1", vgpu_type=f"s== {TYPE}")
+
+    def test_there_and_back(self) -> None:
+        neighbour = self.boot_at(THERE)
+        server = self.boot_at(HERE)
+        before = self.counted(server, HERE)
+
+        self.live_migrate(server, THERE)
+
+        # On a card where another has the first of them
+        self.assertAt(server, THERE, 1)
+        self.assertMade({HERE: [], THERE: [self.uuid(neighbour, 0), self.uuid(server, 1)]})
+        between = self.counted(server, THERE)
+        self.assertGoesOn(before, between)
+
+        self.live_migrate(server, HERE)
+
+        self.assertAt(server, HERE, 0)
+        self.assertMade({HERE: [self.uuid(server, 0)], THERE: [self.uuid(neighbour, 0)]})
+        self.assertGoesOn(between, self.counted(server, HERE))
+
+    def test_qemu_refuses(self) -> None:
+        """Nobody tells what the device writes in the guest's memory, and QEMU is not told to move
+        it all the same."""
+        host = self.cloud.hosts[HERE]
+        host.start_qemu_as_it_is(True)
+        self.addCleanup(host.start_qemu_as_it_is, False)
+        server = self.boot_at(HERE)
+        before = self.counted(server, HERE)
+
+        self.live_migrate(server, THERE, "failed")
+
+        self.assertStays(server, before)
+        said = f"vGPU {self.slot(0)} cannot be moved: its driver cannot say what it writes"
+        self.assertIn(said, self.told(server))
+
+    def test_the_source_ends_meanwhile(self) -> None:
+        """What it leaves is given back when it is back."""
+        server = self.boot_at(HERE)
+        before = self.counted(server, HERE)
+        number = len(self.migrations())
+        said = self.cloud.compute_log(HERE).count(_ON_ITS_WAY)
+        self.begin_move(server, THERE)
+        self.cloud.wait_for(
+            "the guest is on its way",
+            lambda: self.cloud.compute_log(HERE).count(_ON_ITS_WAY) > said,
+        )
+
+        self.cloud.restart_compute(HERE)
+        for host in (HERE, HERE, THERE):
+            self.cloud.ask("period", host=host)
+
+        self.assertEqual(1, len(self.migrations()[number:]))
+        self.assertStays(server, before)
+
+    # The instance
+
+    def boot_at(self, host: str) -> dict[str, Any]:
+        server: dict[str, Any] = self.cloud._create_server(
+            flavor_id=self.one, networks="none", host=host, api=self.cloud.admin_api
+        )
+        return server
+
+    def begin_move(self, server: dict[str, Any], host: str) -> None:
+        action = {"os-migrateLive": {"host": host, "block_migration": "auto"}}
+        self.api.post_server_action(server["id"], action)
+
+    def live_migrate(self, server: dict[str, Any], host: str, expected: str = "completed") -> None:
+        """To its end, of which the last is that Placement has nothing for the move any more."""
+        number = len(self.migrations())
+        self.begin_move(server, host)
+
+        def has_ended() -> bool:
+            if len(found := self.migrations()) == number:
+                return False
+            uuid, status = found[-1]["uuid"], found[-1]["status"]
+            self.assertNotIn(status, _ENDS - {expected})
+            held = self.cloud.placement.get(f"/allocations/{uuid}").body["allocations"]
+            return bool(status == expected and not held)
+
+        self.cloud.wait_for(f"{server['id']} is moved", has_ended)
+        self.cloud.wait_until(server, "ACTIVE")
+
+    def migrations(self) -> list[dict[str, Any]]:
+        """All, the newest last"""
+        found = self.cloud.admin_api.api_get("/os-migrations").body["migrations"]
+        return sorted(found, key=lambda each: int(each["id"]))
+
+    def told(self, server: dict[str, Any]) -> str:
+        """What its user reads of the last live migration"""
+        actions = self.api.get_instance_actions(server["id"])
+        request = next(each for each in actions if each["action"] == "live-migration")["request_id"]
+        url = f"/servers/{server['id']}/os-instance-actions/{request}"
+        events = self.api.api_get(url).body["instanceAction"]["events"]
+        return "\n".join(each["details"] or "" for each in events)
+
+    def slot(self, number: int) -> vgpu.Slot:
+        return vgpu.Slot.parse(f"{cards.OTHER}/{TYPE}/{number}")
+
+    def uuid(self, server: dict[str, Any], number: int) -> str:
+        return vgpu.device_uuid(server["id"], self.slot(number))
+
+    def assertAt(self, server: dict[str, Any], host: str, number: int) -> None:
+        self.assertEqual(
+            host, self.cloud.admin_api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"]
+        )
+        xml = self.cloud.hosts[host].virsh("dumpxml", self.cloud.domain(server))
+        named = re.findall(r"<source>\s*<address uuid='([^']+)'/>", xml)
+        self.assertEqual([self.uuid(server, number)], named)
+
+    def assertMade(self, by_host: dict[str, list[str]]) -> None:
+        """The mediated devices of each host, which Placement knows of, and as many domains"""
+        names = {self.cloud.hosts[name].hostname(): name for name in by_host}
+        used = dict.fromkeys(by_host, 0)
+        for each in self.cloud._get_all_providers():
+            count = self.cloud._get_provider_usages(each["uuid"]).get("VGPU", 0)
+            if count:
+                used[names[each["name"].partition("_gpu_")[0]]] += count
+        for name, uuids in by_host.items():
+            host = self.cloud.hosts[name]
+            self.assertEqual(sorted(uuids), host.mediated())
+            self.assertEqual(len(uuids), len(host.virsh("list", "--all", "--name").split()))
+            self.assertEqual(len(uuids), used[name])
+
+    def assertStays(self, server: dict[str, Any], before: Sequence[int]) -> None:
+        """As if nobody had wanted to move it"""
+        self.cloud.wait_until(server, "ACTIVE")
+        self.cloud.ask("period", host=THERE)
+        self.assertAt(server, HERE, 0)
+        self.assertMade({HERE: [self.uuid(server, 0)], THERE: []})
+        self.cloud.wait_for("it counts on", lambda: self.counted(server, HERE)[-1] > before[-1] + 1)
+        said = self.counted(server, HERE)
+        self.assertEqual(list(range(1, len(said) + 1)), said)
+
+    # The guest
+
+    def counted(self, server: dict[str, Any], host: str) -> Sequence[int]:
+        """All that it has said on its console there, after three times at least"""
+
+        def said() -> list[int]:
+            return [int(each) for each in _COUNTED.findall(self.cloud.console(server, host))]
+
+        self.cloud.wait_for(f"{server['id']} counts on {host}", lambda: len(said()) > 2)
+        return said()
+
+    def assertGoesOn(self, before: Sequence[int], after: Sequence[int]) -> None:
+        self.assertEqual(list(range(after[0], after[0] + len(after))), after)
+        self.assertGreater(after[0], before[-1])
