@@ -82,8 +82,8 @@ def _parents(
     card = vfio.device(address, roots)
     above = card.rpartition("/")[0]
     before = None  # neighbours mostly say the same, and then are one object
-    for function in (address, *sriov.virtual_functions(card)):
-        device = f"{above}/{function}"
+    for name, function in {str(address): address, **sriov.virtual_functions_by_name(card)}.items():
+        device = f"{above}/{name}"
         profiles = sriov.profiles(device) if function != address else None
         if profiles is not None:
             if profiles is not before:

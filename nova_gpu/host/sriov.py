@@ -47,19 +47,28 @@ def most(device: str) -> int:
 def virtual_functions(device: str) -> tuple[PciAddress, ...]:
     """Those that are enabled, in the order of their numbers.
 
+    :raises OSError: where the kernel does not tell
+    """
+    return tuple(virtual_functions_by_name(device).values())
+
+
+def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
+    """The same, by what they are called in sysfs: of hundreds it takes a while to write that.
+
     By the kernel's links. sriov_numvfs has their number too, but to read it one waits for a driver
     that does not let go of the function.
 
     :raises OSError: where the kernel does not tell
     """
     links = [name for name in os.listdir(device) if _LINK.fullmatch(name)]
-    found = []
+    found = {}
     for link in sorted(sorted(links), key=len):  # virtfn2 before virtfn10
+        name = sysfs.link(device, link) or ""
         try:
-            found.append(_address(sysfs.link(device, link) or ""))
+            found[name] = _address(name)
         except exception.InvalidPciAddress:
             continue  # gone meanwhile
-    return tuple(found)
+    return found
 
 
 def profiles(device: str) -> Profiles | None:
