@@ -101,11 +101,11 @@ class Apart(base.Cloud):
         self._placement = self._serve_placement()
         self._services = {host: _Service(self.listener(host)) for host in self.HOSTS}
         for host in self.HOSTS:
-            self._map(host)
-            self._begin(host)
+            self._map_host(host)
+            self._launch(host)
             self.addCleanup(self.kill_compute, host)
         for host in self.HOSTS:
-            self._await(host)
+            self._expect_served(host)
 
     def _serve_placement(self) -> str:
         app = deploy.loadapp(self.placement_fixture.conf_fixture.conf)
@@ -117,7 +117,7 @@ class Apart(base.Cloud):
         self.addCleanup(server.shutdown)
         return f"http://{self.HERE}:{server.server_port}"
 
-    def _map(self, host: str) -> None:
+    def _map_host(self, host: str) -> None:
         cell = self.cell_mappings["cell1"]
         context = nova_context.get_admin_context()
         objects.HostMapping(context=context, host=host, cell_mapping=cell).create()
@@ -150,14 +150,14 @@ class Apart(base.Cloud):
 
         :raises AssertionError: with its log's end, where it does not
         """
-        self._begin(host)
-        self._await(host)
+        self._launch(host)
+        self._expect_served(host)
 
-    def _begin(self, host: str) -> None:
+    def _launch(self, host: str) -> None:
         self.start_process(host, "\n".join(self._configuration(host)) + "\n")
         self._services[host].accept()
 
-    def _await(self, host: str) -> None:
+    def _expect_served(self, host: str) -> None:
         if not self._services[host].serves(self.START_TIMEOUT_S):
             self.fail(f"nova-compute does not start:\n{self.compute_log(host)[-4000:]}")
 
