@@ -347,6 +347,19 @@ class PlainDriverTest(live.Moving, test_plain_functions.PlainServersTestBase):
 class OtherTypeTest(live.Moving, divided.DividedServersTestBase):
     """A flavor that names no type, and another type at the destination"""
 
+    def test_the_next_host_is_tried(self) -> None:
+        for name, number in (("host1", 64), ("host2", 65), ("host3", 64)):
+            self.flags(vgpu_types=[f"nvidia-{number}"], group="gpu")
+            self.start_host(name)
+        server = self.boot(self.of_each(memory_mib=">= 2048"), host="host1")
+        # Nova's weigher of memory has the scheduler name the one without guests first.
+        self.boot(self.flavor(), host="host3")
+        self.live_migrate(server)
+        self.assertIn("on host2: the guest has nvidia-64", self.stdlog.logger.output)
+        self.assertVGPUs(server, slots(FIRST, 64, 0), "host3")
+        self.assertEqual({65: (4, 0, 0)}, self.inventories("host2"))
+        self.flags(vgpu_types=["*"], group="gpu")
+
     def test_is_refused(self) -> None:
         self.flags(vgpu_types=["nvidia-64"], group="gpu")
         self.start_host("host1")
