@@ -134,9 +134,7 @@ class LiveMigrationTest(base.VFIOTestCase):
         self.assertEqual(
             host, self.cloud.admin_api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"]
         )
-        xml = self.cloud.hosts[host].virsh("dumpxml", self.cloud.domain(server))
-        named = re.findall(r"<source>\s*<address uuid='([^']+)'/>", xml)
-        self.assertEqual([self.uuid(server, number)], named)
+        self.assertEqual([self.uuid(server, number)], self.named(server, host))
 
     def assertMade(self, by_host: dict[str, list[str]]) -> None:
         """The mediated devices of each host, which Placement knows of, and as many domains"""

@@ -7,6 +7,7 @@ import re
 import unittest
 from typing import Any
 
+from tests.cloud import wire
 from tests.vfio import cloud, host
 from tools.vfiolab import cards
 
@@ -70,6 +71,11 @@ class VFIOTestCase(unittest.TestCase):
     def domains(self) -> list[str]:
         names: str = self.host.virsh("list", "--all", "--name")
         return names.split()
+
+    def named(self, server: dict[str, Any], host: str = wire.HOST) -> list[str]:
+        """The mediated devices of the domain's XML there"""
+        xml = self.cloud.hosts[host].virsh("dumpxml", self.cloud.domain(server))
+        return sorted(re.findall(r"<source>\s*<address uuid='([^']+)'/>", xml))
 
     def hostdevs(self, server: dict[str, Any]) -> list[str]:
         """The host's addresses in the domain's XML, in its order."""

@@ -7,8 +7,6 @@ memory; it is loaded for these tests only.
 
 from __future__ import annotations
 
-import re
-
 from nova_gpu.core import vgpu
 from tests.vfio import base
 from tools.vfiolab import cards, modules
@@ -56,8 +54,3 @@ class VGPUTest(base.VFIOTestCase):
         self.cloud.reboot(server, "HARD")
         self.assertEqual(named, self.named(server))
         self.assertEqual(named, self.host.mediated())
-
-    def named(self, server: dict[str, str]) -> list[str]:
-        """The mediated devices of the domain's XML"""
-        xml = self.host.virsh("dumpxml", self.cloud.domain(server))
-        return sorted(re.findall(r"<source>\s*<address uuid='([^']+)'/>", xml))
