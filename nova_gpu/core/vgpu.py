@@ -19,6 +19,10 @@ _TYPE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 # What a virtual function that needs no type is called: no driver's name is in front of it.
 FUNCTION_TYPE = "vf"
 
+# No card carries nearly as many of a type. Each is listed, so that a driver's nonsense could fill
+# the memory.
+MAX_PER_CARD = 4096
+
 
 def is_type_id(text: str) -> bool:
     """Whether *text* can be the id of a vGPU type, ``nvidia-35``."""

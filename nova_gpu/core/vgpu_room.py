@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator
 
-from nova_gpu.core.vgpu import DividedCard, Kind, Slot, VGPUType
+from nova_gpu.core.vgpu import MAX_PER_CARD, DividedCard, Kind, Slot, VGPUType
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,12 +140,13 @@ def carried(card: DividedCard, type_id: str) -> int | None:
     """How many of the type an otherwise empty card has room for, ``None`` where nobody tells.
 
     NVIDIA's driver tells it of mediated devices. Of profiles it lists those that are possible; the
-    largest has all of the card.
+    largest has all of the card. Who tells of more than there can be tells nothing.
     """
     facts = card.types.get(type_id)
     if facts is None:
         return None
-    return facts.per_card or min(_shares(card.types.values(), facts), default=None)
+    most = facts.per_card or min(_shares(card.types.values(), facts), default=None)
+    return None if most is not None and most > MAX_PER_CARD else most
 
 
 def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:

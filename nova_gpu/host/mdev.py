@@ -54,8 +54,15 @@ def types(device: str) -> tuple[str, ...]:
 
 
 def available(device: str, type_id: str) -> int:
-    """How many more of the type the function's driver can make, as far as it tells."""
-    return max(sysfs.decimal(f"{device}/{_TYPES}/{type_id}", "available_instances") or 0, 0)
+    """How many more of the type the function's driver can make, as far as it tells.
+
+    :raises ValueError: where that is more than :data:`nova_gpu.core.vgpu.MAX_PER_CARD`
+    """
+    folder = f"{device}/{_TYPES}/{type_id}"
+    number = max(sysfs.decimal(folder, "available_instances") or 0, 0)
+    if number > vgpu.MAX_PER_CARD:
+        raise ValueError(f"{folder}/available_instances says more than {vgpu.MAX_PER_CARD}")
+    return number
 
 
 def facts(device: str, type_id: str) -> vgpu.VGPUType | None:

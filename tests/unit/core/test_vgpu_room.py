@@ -84,6 +84,14 @@ class MediatedTest(unittest.TestCase):
         self.assertEqual(Room(2, 1, 1), vgpu_room.room(card, "i915-GVTg_V5_2", taken))
         self.assertEqual(Room(3, 0, 3), vgpu_room.room(card, "i915-GVTg_V5_4", taken))
 
+    def test_more_than_there_can_be(self) -> None:
+        for per_card, total in ((4096, 4096), (4097, 3), (999_999_999, 3)):
+            types = {"nvidia-63": VGPUType("nvidia-63", per_card=per_card)}
+            card = mediated(types, {"nvidia-63": 3}, {})
+            self.assertEqual(Room(total, 0, 3), vgpu_room.room(card, "nvidia-63"))
+        shared = {"a": VGPUType("a", memory_mib=999_999_999), "b": VGPUType("b", memory_mib=1)}
+        self.assertEqual(Room(2, 0, 2), vgpu_room.room(mediated(shared, {"b": 2}, {}), "b"))
+
     def test_at_each_function_one(self) -> None:
         card = DividedCard(
             P4,

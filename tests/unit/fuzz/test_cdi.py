@@ -127,7 +127,7 @@ class CDITest(base.FuzzTestCase):
             self.check(path)
 
     @base.fuzzed(
-        share=0.1, depth=st.integers(1, 30_000), opening=st.sampled_from(["[", '{"a":', "- "])
+        share=0.02, depth=st.integers(1, 30_000), opening=st.sampled_from(["[", '{"a":', "- "])
     )
     def test_deep(self, depth: int, opening: str) -> None:
         for suffix in (".json", ".yaml"):

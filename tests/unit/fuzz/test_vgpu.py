@@ -78,7 +78,9 @@ class DividedTest(base.FuzzTestCase):
                     slot = vgpu.Slot(address, type_id, count)
                     if type_id in card.types:
                         self.assertEqual(slot, vgpu.Slot.parse(str(slot)))
+            most = vgpu.MAX_PER_CARD * len(card.parents)
             for facts in card.types.values():
+                self.assertLessEqual(vgpu_room.room(card, facts.id).total, most)
                 for number in (facts.memory_mib, facts.heads, facts.per_card, facts.slices):
                     self.assertGreater(1 if number is None else number, 0)
 

@@ -134,6 +134,17 @@ class TestDivided(base.BaseTestCase):
         self.assertEqual({}, found[TWO].parents)
         self.assertIn(TWO, self.log.output)
 
+    def test_a_card_that_tells_of_more_than_can_be(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1bb3")
+        vgpu.add_types(self.host, ONE, vgpu.TESLA_P4)
+        path = self.host.path(ONE) / "mdev_supported_types/nvidia-64/available_instances"
+        for number, is_known in (("4096", True), ("4097", False), ("9" * 4000, False)):
+            path.write_text(number)
+            card = self.divided()[ONE]
+            self.assertEqual(is_known, card.unread is None, number)
+            self.assertEqual(is_known, bool(card.parents), number)
+        self.assertIn("says more than 4096", card.unread or "")
+
     def test_a_product_is_asked_about_a_type_once(self) -> None:
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "1bb3")
