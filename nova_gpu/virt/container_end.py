@@ -16,14 +16,15 @@ import time
 from collections.abc import Iterator
 
 import libvirt
-import nova.conf
 from nova import exception as nova_exception
 from nova import objects
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
+from nova_gpu.core.model import DeliveryMode
+from nova_gpu.virt.host_gpus import HostGPUs
+
 LOG = logging.getLogger(__name__)
-CONF = nova.conf.CONF
 
 _PATIENCE_S = 120.0
 _PAUSE_S = 0.5
@@ -32,15 +33,16 @@ _REFUSAL = "Some processes refused to die"
 _PROC = pathlib.Path("/proc")
 
 
-def wait(host: libvirt_host.Host, instance: objects.Instance) -> None:
-    """Asks libvirt again and again to end the guest of *instance*, if that is a container.
+def wait(gpus: HostGPUs, host: libvirt_host.Host, instance: objects.Instance) -> None:
+    """Asks libvirt again and again to end the guest of *instance*, if that is a container of a host
+    with GPUs: others are left to Nova.
 
     What else libvirt says is left to Nova, which asks once more and judges it.
 
     :raises nova.exception.InstancePowerOffFailure: when processes are left after two minutes. The
         instance keeps its GPUs then, and can be stopped or deleted again.
     """
-    if CONF.libvirt.virt_type != "lxc":
+    if not gpus.has_gpus or gpus.mode is not DeliveryMode.LXC:
         return
     deadline = time.monotonic() + _PATIENCE_S
     level = python_logging.INFO

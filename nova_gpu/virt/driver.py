@@ -198,7 +198,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     # And from it
 
     def _destroy(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        container_end.wait(self._host, instance)
+        container_end.wait(self._gpus, self._host, instance)
         super()._destroy(instance, *args, **kwargs)
 
     def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:

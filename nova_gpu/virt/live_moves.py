@@ -92,6 +92,8 @@ def stateless(gpus: HostGPUs, slot: Slot, *, is_running: bool) -> str | None:
 
 def stays(gpus: HostGPUs, instance: objects.Instance) -> None:
     """Its domain, here, says from now on what it has."""
+    if not gpus.vgpus:
+        return
     moving = instance.migration_context
     resources = [*(instance.resources or ()), *((moving and moving.new_resources) or ())]
     if not (here := gpus.vgpus.slots(resources)):
