@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ _LIMIT_S = 4 * 3600.0
 
 def main(arguments: Sequence[str]) -> int:
     """0 when nothing fails that passes with the stock driver, 1 when something does."""
+    # What runs the tests is in a session of its own, and ended on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     options = _parse(arguments)
     environment = Environment(options.nova)
     failed = False

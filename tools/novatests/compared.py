@@ -31,7 +31,8 @@ def lost(run: Outcome, expected: int) -> int:
 def line(name: str, ours: Outcome, stock: Outcome, verdict: set[str], missing: int) -> str:
     said = f"{ours.passed} pass with our driver"
     if not_passed(ours):
-        said += f", {len(not_passed(ours))} do not ({len(not_passed(stock))} with the stock driver)"
+        both = not_passed(ours) & not_passed(stock)
+        said += f", {len(not_passed(ours))} do not ({len(both)} with the stock driver)"
     if missing:
         said += f", {missing} were not run"
     return f"{name}: {said}; {len(verdict) or 'none'} pass with the stock driver alone"

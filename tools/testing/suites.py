@@ -54,6 +54,7 @@ SUITES = (
     Suite("style", "ruff, Nova's hacking checks, shellcheck, release notes, documentation", 600),
     Suite("types", "mypy --strict", 600),
     Suite("unit", "tests/unit", 1500),
+    Suite("nova", "Nova's own unit tests of its libvirt driver, with this one in its place", 1800),
     Suite(
         "functional",
         "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
@@ -114,6 +115,11 @@ def checks(suite: Suite, environment: Environment, pattern: str | None) -> Seque
         return _style()
     if suite.name == "types":
         return (Check("mypy", ("mypy", "--cache-dir", str(STATE / "mypy"))),)
+    if suite.name == "nova":
+        selection = ("-k", pattern) if pattern else ()
+        return (
+            Check("unit tests", (environment.python, "-m", "tools.novatests", "unit", *selection)),
+        )
     if suite.name == "crash":
         argv = (environment.python, "-m", "tests.crash", "--points", "50")
         return (Check(own, argv, outcome.from_unittest),)

@@ -40,6 +40,16 @@ class ComparedTest(testtools.TestCase):
         ours = Outcome(3, _failures("fails"), (Skip("skipped", "no"),))
         self.assertEqual([0, 2], [compared.lost(ours, expected) for expected in (5, 7)])
 
+    def test_in_a_line(self) -> None:
+        # stestr fails where all that it runs are skipped.
+        skips = (Skip("skipped", "no"), Skip("another", "no"))
+        ours, stock = Outcome(3, skips=skips), Outcome(0, _failures("stestr"), skips)
+        self.assertEqual(
+            "unit: 3 pass with our driver, 2 do not (2 with the stock driver); "
+            "none pass with the stock driver alone",
+            compared.line("unit", ours, stock, set(), 0),
+        )
+
 
 class SubstitutedTest(testtools.TestCase):
     def test_the_driver_is_ours_and_the_host_has_no_card(self) -> None:
