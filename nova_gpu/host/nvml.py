@@ -178,7 +178,7 @@ def _facts(
     address: model.PciAddress, card: Mapping[str, Any], bricks: Mapping[model.PciAddress, _Bricks]
 ) -> NvmlFacts:
     capability = card["compute_capability"]
-    memory = card["memory"]
+    memory = _known(int, card["memory"])
     return NvmlFacts(
         name=products.short_name(card["name"]),
         architecture=_ARCHITECTURES.get(card["architecture"]),

@@ -107,8 +107,16 @@ class FoundTest(base.BaseTestCase):
     def test_an_answer_about_nvml_of_other_types(self) -> None:
         card = '{"address": "0000:04:00.0", "name": 5, "nvlinks": [], "memory": null'
         rest = ', "architecture": 9, "compute_capability": [1e999, 0], "uuid": "", "minor": 0}'
-        for answer in ("[" * 100_000, f'{{"gpus": [{card}{rest}]}}'):
+        good = rest.replace("1e999", "9").replace('"minor"', '"mig": null, "minor"')
+        fraction = card.replace("5", '"NVIDIA H200"').replace("null", "1.0")
+        for answer in (
+            "[" * 100_000,
+            f'{{"gpus": [{card}{rest}]}}',
+            f'{{"gpus": [{fraction}{good}]}}',
+        ):
             self.assertRaises(nvml._NoAnswer, nvml._parse, answer.encode())
+        whole = fraction.replace("1.0", "1048576")
+        self.assertEqual(1, len(nvml._parse(f'{{"gpus": [{whole}{good}]}}'.encode())))
 
     def test_more_memory_than_python_takes_for_a_number(self) -> None:
         line = f"10de:2335 memory_mib={'9' * 5000}"
