@@ -109,6 +109,9 @@ def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]
 def _mediating(
     device: str, type_ids: Iterable[str], made: Mapping[str, int], known: _Types
 ) -> vgpu.Parent:
+    """:raises ValueError: where what is made has no type, or more could be than can be"""
+    if odd := sorted(each for each in made if not vgpu.is_type_id(each)):
+        raise ValueError(f"{device} has a mediated device of the type {odd[0]!r}")
     available = {}
     for type_id in type_ids:
         if type_id not in known:

@@ -145,6 +145,17 @@ class TestDivided(base.BaseTestCase):
             self.assertEqual(is_known, bool(card.parents), number)
         self.assertIn("says more than 4096", card.unread or "")
 
+    def test_a_mediated_device_of_no_type(self) -> None:
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "1bb3")
+            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        link = self.host.path(TWO) / vgpu.make(self.host, TWO, "nvidia-64") / "mdev_type"
+        link.unlink()
+        link.symlink_to("-1")
+        found = self.divided()
+        self.assertIsNone(found[ONE].unread)
+        self.assertIn("a mediated device of the type '-1'", found[TWO].unread or "")
+
     def test_a_product_is_asked_about_a_type_once(self) -> None:
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "1bb3")
