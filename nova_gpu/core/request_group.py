@@ -45,7 +45,7 @@ def parse(
         match = _KEY.fullmatch(key)
         if match is None or match[1] != "resources" or match[3] != resource_class:
             continue
-        if not re.fullmatch("[0-9]{1,9}", text.strip()) or int(text) > MAX_GPUS:
+        if not re.fullmatch(r"[ \t\n]*[0-9]{1,9}[ \t\n]*", text) or int(text) > MAX_GPUS:
             raise exception.InvalidExtraSpec(
                 key, text, "it is not a number of GPUs", f"N, from 0 to {MAX_GPUS}"
             )

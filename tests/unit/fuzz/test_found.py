@@ -10,7 +10,7 @@ import fixtures
 from lxml import etree
 from oslotest import base
 
-from nova_gpu.core import exception, model, stats
+from nova_gpu.core import exception, model, request_group, stats
 from nova_gpu.host import cdi, former_drivers, nodes, nvml, products, written_files
 from nova_gpu.virt import domains
 from tests.fixtures import hosts
@@ -117,6 +117,16 @@ class FoundTest(base.BaseTestCase):
             self.assertRaises(nvml._NoAnswer, nvml._parse, answer.encode())
         whole = fraction.replace("1.0", "1048576")
         self.assertEqual(1, len(nvml._parse(f'{{"gpus": [{whole}{good}]}}'.encode())))
+
+    def test_a_space_that_is_none_to_int(self) -> None:
+        for word in ("resources:PGPU", "resources1:VGPU"):
+            resource_class = word.partition(":")[2]
+            (group,) = request_group.parse({word: " 2\n"}, resource_class).values()
+            self.assertEqual(2, group.count)
+            self.assertRaises(
+                *(exception.InvalidExtraSpec, request_group.parse),
+                *({word: "2\x1f"}, resource_class),
+            )
 
     def test_more_memory_than_python_takes_for_a_number(self) -> None:
         line = f"10de:2335 memory_mib={'9' * 5000}"
