@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import shutil
 
 from hypothesis import strategies as st
 
@@ -130,6 +131,7 @@ class TextsTest(base.FuzzTestCase):
     def test_capabilities(self, digits: list[str]) -> None:
         host = hosts.Host(self.root / "mig")
         folder = host.roots.proc / "driver/nvidia/capabilities/gpu0/mig"
+        shutil.rmtree(folder, ignore_errors=True)  # of the input before
         for name in filter(None, digits):
             (folder / name / "ci0").mkdir(parents=True, exist_ok=True)
             for path in (folder / name, folder / name / "ci0"):
