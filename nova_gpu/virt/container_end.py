@@ -21,7 +21,7 @@ from nova import objects
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.core.model import DeliveryMode
+from nova_gpu.virt import refusals
 from nova_gpu.virt.host_gpus import HostGPUs
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def wait(gpus: HostGPUs, host: libvirt_host.Host, instance: objects.Instance) ->
     :raises nova.exception.InstancePowerOffFailure: when processes are left after two minutes. The
         instance keeps its GPUs then, and can be stopped or deleted again.
     """
-    if not gpus.has_gpus or gpus.mode is not DeliveryMode.LXC:
+    if not refusals.are_containers(gpus):
         return
     deadline = time.monotonic() + _PATIENCE_S
     level = python_logging.INFO

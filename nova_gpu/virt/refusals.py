@@ -59,7 +59,7 @@ def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
-    if _are_containers(gpus):
+    if are_containers(gpus):
         raise nova_exception.InstanceFaultRollback(
             nova_exception.InstanceSuspendFailure(
                 reason="the state of a container cannot be saved; pause, stop or shelve the "
@@ -82,7 +82,7 @@ def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises RescueRefused: the instance goes on as it was
     """
-    if _are_containers(gpus) and instance.task_state == task_states.RESCUING:
+    if are_containers(gpus) and instance.task_state == task_states.RESCUING:
         instance.task_state = None
         instance.save(expected_task_state=[task_states.RESCUING])
         reason = (
@@ -136,7 +136,7 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
         raise nova_exception.NoValidHost(reason=f"{_WHAT_STAYS[gpus.mode]} {_LIVE}")
 
 
-def _are_containers(gpus: HostGPUs) -> bool:
+def are_containers(gpus: HostGPUs) -> bool:
     """All instances of an LXC host, with GPUs or without. One without GPUs is left to Nova."""
     return gpus.mode is DeliveryMode.LXC and gpus.has_gpus
 
