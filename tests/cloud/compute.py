@@ -6,12 +6,10 @@ To be imported first, before there is any thread.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any, NoReturn
@@ -47,6 +45,7 @@ from oslo_messaging.rpc import transport  # noqa: E402
 
 import nova_gpu.virt.driver  # noqa: E402, F401
 from tests.cloud import bus, wire  # noqa: E402
+from tests.cloud.process import fork  # noqa: E402, F401
 from tests.fixtures import economy  # noqa: E402
 
 economy.economize()
@@ -55,7 +54,6 @@ gc.freeze()
 gc.enable()
 
 CONF = nova.conf.CONF
-_PR_SET_PDEATHSIG = 1
 
 # Those of nova-compute's periodic tasks that mend what a crash left.
 _PERIODIC = (
@@ -139,19 +137,3 @@ class Compute:
     def _period(self) -> None:
         for task in _PERIODIC:
             getattr(self.manager, task)(context.get_admin_context())
-
-
-def fork(run: Callable[[], None]) -> int:
-    """*run* in a process of its own, that ends with this one; its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    try:
-        run()
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)

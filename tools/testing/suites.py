@@ -154,6 +154,8 @@ def _stestr(suite: Suite, environment: Environment, pattern: str | None) -> Chec
     repository.mkdir(parents=True, exist_ok=True)
     argv = (
         *("stestr", "--test-path", f"tests/{suite.name}", "--top-dir", "."),
+        # The tests of a class in one process: what they begin with is made once.
+        *("--group_regex", r"([^\.]+\.)+"),
         *("--repo-url", str(repository)),
         *("run", "--concurrency", str(os.cpu_count() or 1)),
         *((pattern,) if pattern else ()),
