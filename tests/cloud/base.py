@@ -234,7 +234,7 @@ class Cloud(integrated_helpers._IntegratedTestBase):  # type: ignore[misc]
 
     def _expect_nothing_kept(self) -> None:
         with contextlib.suppress(AssertionError):
-            self.wait_for("nothing is left", lambda: not self.left_behind(), timeout_s=15)
+            self.wait_for("nothing is left", lambda: not self.left_behind())
         self.assertEqual([], self.left_behind(), "left behind by this test")
 
     def _delete_everything(self) -> None:

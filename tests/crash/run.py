@@ -21,8 +21,8 @@ from tests.crash import lives, place, reading, truths
 from tests.lxc import base
 from tests.lxc import place as places
 
-_REACHED_S = 20.0
-_MENDED_S = 20.0
+_REACHED_S = 90.0
+_MENDED_S = 90.0
 
 
 class Point(unittest.TestCase):

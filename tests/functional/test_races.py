@@ -175,7 +175,7 @@ class BurstTest(base.GPUServersTestBase):
         self.assertInventory(used=8)
 
     def _states_when_built(self, servers: list[base.Server]) -> dict[str, str]:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while True:
             states = {each["id"]: self._show_server(each)["status"] for each in servers}
             if "BUILD" not in states.values() or time.monotonic() > until:

@@ -49,7 +49,8 @@ class Cloud(base.Cloud):
             images_type="raw",
             uid_maps=list(self.UID_MAPS),
             gid_maps=list(self.UID_MAPS),
-            wait_soft_reboot_seconds=8,
+            # A guest that does not end by itself within this is a fault, but for one test.
+            wait_soft_reboot_seconds=int(self.PATIENCE_S),
             group="libvirt",
         )
         self.flags(
@@ -68,7 +69,7 @@ class Cloud(base.Cloud):
         nodes = list(leftovers.nodes())
 
         def expect() -> None:
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + self.PATIENCE_S
             while set(lv.leftovers()) - before and time.monotonic() < deadline:
                 time.sleep(0.2)
             left = set(lv.leftovers()) - before

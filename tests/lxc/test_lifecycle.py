@@ -52,6 +52,7 @@ class LifecycleTest(base.LXCTestCase):
         self.assertNotIn("Failed to soft reboot", self.stdlog.logger.output)
 
     def test_soft_reboot_that_the_guest_ignores(self) -> None:
+        self.flags(wait_soft_reboot_seconds=2, group="libvirt")
         init = guest.init_pid(self._lv, self.domain(self._server))
         os.kill(init, signal.SIGSTOP)
 
