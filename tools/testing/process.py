@@ -25,11 +25,13 @@ class Stopped(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """How a process ended: its exit status, its lines, whether the deadline ended it."""
+    """How a process ended: its exit status, its lines, whether the deadline ended it, and the
+    seconds of processors that it had, with the processes that it waited for."""
 
     returncode: int
     lines: tuple[str, ...]
     timed_out: bool
+    cpu_s: float = dataclasses.field(default=0.0, compare=False)
 
 
 def run(
@@ -70,8 +72,9 @@ def run(
         )
         deadline = time.monotonic() + limit_s
         timed_out = False
+        cpu_s = 0.0
         try:
-            while child.poll() is None:
+            while (used_s := _ended(child)) is None:
                 read_on(out)
                 if stop and stop.is_set():
                     raise Stopped(argv[0])
@@ -79,13 +82,23 @@ def run(
                     timed_out = True
                     break
                 time.sleep(_POLL_S)
+            cpu_s = used_s or 0.0
         finally:
             _end(child)
         read_on(out)
     if pending:
         lines.append(pending)
         on_line(pending)
-    return Finished(child.returncode, tuple(lines), timed_out)
+    return Finished(child.returncode, tuple(lines), timed_out, cpu_s)
+
+
+def _ended(child: subprocess.Popen[bytes]) -> float | None:
+    """The seconds of processors that it had, ``None`` while it runs."""
+    pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+    if not pid:
+        return None
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -45,15 +45,22 @@ def excerpt(lines: Sequence[str], log: Path) -> None:
 
 
 def summary(setup_s: float, results: Sequence[Result], refused: Sequence[Skip]) -> None:
-    """A line per suite, what was skipped, and the closing line, which .ci/run reads."""
+    """A line per suite, what was skipped, and the closing line, which .ci/run reads.
+
+    A suite's share is of the processors' time that all of them had: side by side each takes longer.
+    """
     total = sum((result.outcome for result in results), Outcome())
-    print(f"\n{'':<14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
+    cpu_s = sum(result.cpu_s for result in results)
+    print(
+        f"\n{'':<14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU s':>9}{'share':>7}"
+    )
     print(f"{'(install)':<14}{'':>24}{setup_s:>9.1f}")
     for result in results:
         did = result.outcome
+        share = f"{result.cpu_s / cpu_s:.0%}" if cpu_s else ""
         print(
             f"{result.suite.name:<14}{did.passed:>8}{did.failed:>8}{len(did.skips):>8}"
-            f"{result.seconds:>9.1f}"
+            f"{result.seconds:>9.1f}{result.cpu_s:>9.1f}{share:>7}"
         )
     for skip in total.skips:
         print(f"SKIP {skip.test}: {skip.reason}")

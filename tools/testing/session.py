@@ -18,11 +18,12 @@ _HEARTBEAT_S = 15.0
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A suite's outcome and its wall-clock time."""
+    """A suite's outcome, its wall-clock time, and the seconds of processors that it had."""
 
     suite: suites.Suite
     outcome: Outcome
     seconds: float
+    cpu_s: float = 0.0
 
 
 def timed(work: Callable[[], None]) -> float:
@@ -33,7 +34,10 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def run(
-    suite: suites.Suite, environment: Environment, pattern: str | None, stop: threading.Event
+    suite: suites.Suite,
+    environment: Environment,
+    pattern: str | None,
+    stop: threading.Event,
 ) -> Result:
     """Run one suite within its time limit.
 
@@ -42,14 +46,17 @@ def run(
     report.heading(suite.name, suite.summary)
     start = time.monotonic()
     total = _prerequisites(suite)
+    cpu_s = 0.0
     if total is None:
         total = Outcome()
         for check in suites.checks(suite, environment, pattern):
             left_s = suite.limit_s - (time.monotonic() - start)
-            total += _run_check(suite, check, environment, max(left_s, 1.0), stop)
+            verdict, used_s = _run_check(suite, check, environment, max(left_s, 1.0), stop)
+            total += verdict
+            cpu_s += used_s
     for failure in total.failures:
         report.say(f"FAILED {failure}")
-    return Result(suite, total, time.monotonic() - start)
+    return Result(suite, total, time.monotonic() - start, cpu_s)
 
 
 def _prerequisites(suite: suites.Suite) -> Outcome | None:
@@ -74,7 +81,8 @@ def _run_check(
     environment: Environment,
     limit_s: float,
     stop: threading.Event,
-) -> Outcome:
+) -> tuple[Outcome, float]:
+    """How it ended, and the seconds of processors that it had."""
     log = STATE / "log" / f"{suite.name}-{check.name.replace(' ', '-')}-{environment.release}.log"
     progress = _Progress(suite.echo)
     start = time.monotonic()
@@ -101,7 +109,7 @@ def _run_check(
     if verdict.failed:
         report.excerpt(finished.lines, log)
     report.say(f"{check.name}: {verdict} ({seconds:.1f} s)")
-    return verdict
+    return verdict, finished.cpu_s
 
 
 def _skip_reason(lines: tuple[str, ...]) -> str:
