@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.testing import allowed, environment, lanes, machine, report, session, suites
+from tools.testing import allowed, environment, lanes, machine, quick, report, session, suites
 from tools.testing.environment import NEWEST, RELEASES, STATE, Environment
 
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     stop = threading.Event()
     results = lanes.run(
         selected,
-        lambda suite: session.run(suite, env, options.pattern, stop),
+        lambda suite: session.run(suite, env, options.pattern, stop, options.quickly),
         stop,
         at_once=os.cpu_count() or 1,
     )
@@ -40,16 +40,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    described = "\n".join(f"  {suite.name:<12}{suite.summary}" for suite in suites.SUITES)
+    described = "\n".join(f"  {suite.name:<12}{_described(suite)}" for suite in suites.SUITES)
     parser = argparse.ArgumentParser(
         prog="tools/test",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Install what the suites need below .tools/, then run them. No name: all of "
-        "them, those with a libvirtd or a VM of their own beside the others.",
+        description="Install what the suites need below .tools/, then run them. No name: all of\n"
+        "them, those with a libvirtd or a VM of their own beside the others. The name quick, for\n"
+        f"use before each commit: {', '.join(quick.SUITES)}, of their tests those\n"
+        "that find most for the time they take.",
         epilog=f"suites:\n{described}\n\nLogs are in .tools/log/. On a machine where Debian "
         "packages are missing it must run as root.",
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE")
+    parser.add_argument(
+        "--all", action="store_true", help="also the suites that are not run each time"
+    )
     parser.add_argument(
         "--nova",
         type=int,
@@ -72,18 +77,32 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="use the virtual environment as it is, install nothing",
     )
     options = parser.parse_args(arguments)
+    options.quickly = options.suites == ["quick"]
+    if options.quickly:
+        if options.pattern or options.nova != NEWEST:
+            parser.error("quick goes with neither -k nor --nova: name a suite")
+        options.suites = list(quick.SUITES)
     for name in options.suites:
         if name not in suites.BY_NAME:
-            parser.error(f"no suite {name!r}: choose from {', '.join(suites.BY_NAME)}")
+            known = ", ".join(["quick", *suites.BY_NAME])
+            parser.error(f"no suite {name!r}: choose from {known}")
         if options.nova != NEWEST and not suites.BY_NAME[name].every_release:
             parser.error(f"{name} runs with Nova {NEWEST} only, not with {options.nova}")
     return options
 
 
+def _described(suite: suites.Suite) -> str:
+    return suite.summary if suite.default else f"{suite.summary} (with --all)"
+
+
 def _selected(options: argparse.Namespace) -> list[suites.Suite]:
     if options.suites:
         return [suite for suite in suites.SUITES if suite.name in options.suites]
-    return [suite for suite in suites.SUITES if suite.every_release or options.nova == NEWEST]
+    return [
+        suite
+        for suite in suites.SUITES
+        if suite.every_release or (options.nova == NEWEST and (suite.default or options.all))
+    ]
 
 
 def _prepare(env: Environment, no_install: bool) -> None:

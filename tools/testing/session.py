@@ -38,6 +38,7 @@ def run(
     environment: Environment,
     pattern: str | None,
     stop: threading.Event,
+    quickly: bool = False,
 ) -> Result:
     """Run one suite within its time limit.
 
@@ -49,7 +50,7 @@ def run(
     cpu_s = 0.0
     if total is None:
         total = Outcome()
-        for check in suites.checks(suite, environment, pattern):
+        for check in suites.checks(suite, environment, pattern, quickly):
             left_s = suite.limit_s - (time.monotonic() - start)
             verdict, used_s = _run_check(suite, check, environment, max(left_s, 1.0), stop)
             total += verdict

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Sequence
 
-from tools.testing import outcome
+from tools.testing import outcome, quick
 from tools.testing.environment import STATE, Environment
 
 # tests.lxc, tests.crash and tests.vfio end with this (automake's word for "skipped") after a line
@@ -40,7 +41,9 @@ class Check:
 class Suite:
     """A named part of the tests. ``limit_s`` ends what stands still, and leaves room where others
     run beside it. ``echo``: every finished test is shown, not only failures.
-    ``lane``: suites of one lane share something of the machine; see :mod:`tools.testing.lanes`."""
+    ``lane``: suites of one lane share something of the machine; see :mod:`tools.testing.lanes`.
+    ``default``: it is run where none is named; else before a release, and where what it tests is
+    changed."""
 
     name: str
     summary: str
@@ -48,6 +51,7 @@ class Suite:
     echo: bool = False
     every_release: bool = False
     lane: str = ""
+    default: bool = True
 
 
 SUITES = (
@@ -108,8 +112,13 @@ SUITES = (
 BY_NAME = {suite.name: suite for suite in SUITES}
 
 
-def checks(suite: Suite, environment: Environment, pattern: str | None) -> Sequence[Check]:
-    """The commands of ``suite``, in their order."""
+def checks(
+    suite: Suite, environment: Environment, pattern: str | None, quickly: bool = False
+) -> Sequence[Check]:
+    """The commands of ``suite``, in their order.
+
+    :param quickly: of the unit and functional tests only those of :mod:`tools.testing.quick`
+    """
     own = f"tests.{suite.name}"
     if suite.name == "style":
         return _style()
@@ -132,7 +141,12 @@ def checks(suite: Suite, environment: Environment, pattern: str | None) -> Seque
             module = ("tests.vfio", "--tests", f"tests/{suite.name}")
         argv = (environment.python, "-m", *module, *selection)
         return (Check(own, argv, outcome.from_unittest),)
-    return (_stestr(suite, environment, pattern),)
+    left_out: tuple[str, ...] = ()
+    if quickly and suite.name == "functional":
+        pattern = "|".join(rf"\.{re.escape(name)}\." for name in quick.FUNCTIONAL)
+    elif quickly:
+        left_out = ("--exclude-regex", "|".join(map(re.escape, quick.UNIT_LEFT_OUT)))
+    return (_stestr(suite, environment, pattern, left_out),)
 
 
 def _style() -> Sequence[Check]:
@@ -148,7 +162,9 @@ def _style() -> Sequence[Check]:
     )
 
 
-def _stestr(suite: Suite, environment: Environment, pattern: str | None) -> Check:
+def _stestr(
+    suite: Suite, environment: Environment, pattern: str | None, left_out: tuple[str, ...]
+) -> Check:
     # A repository of its own per suite and release: two runs side by side do not lock each other.
     repository = STATE / "stestr" / f"{suite.name}-{environment.release}"
     repository.mkdir(parents=True, exist_ok=True)
@@ -157,7 +173,7 @@ def _stestr(suite: Suite, environment: Environment, pattern: str | None) -> Chec
         # The tests of a class in one process: what they begin with is made once.
         *("--group_regex", r"([^\.]+\.)+"),
         *("--repo-url", str(repository)),
-        *("run", "--concurrency", str(os.cpu_count() or 1)),
+        *("run", "--concurrency", str(os.cpu_count() or 1), *left_out),
         *((pattern,) if pattern else ()),
     )
     return Check(suite.name, argv, outcome.from_stestr)
