@@ -85,10 +85,13 @@ class Occupancy:
 
     def taken(self) -> frozenset[Device]:
         """What no claim may draw: named by a domain, held by a start, or just handed out."""
+        # Read in the order in which a device goes from one to the next, or it would be in none of
+        # them for a moment: handed out, held by a start, named by a domain; and from there, when
+        # its guest is gone, held while it is cleaned.
+        found = self.handed_out.waiting() | self._holds.held()
         with self._lock:
             had = (*self._named.values(), *self._rebuilding.values())
-        named = frozenset[Device]().union(*had)
-        return named | self.handed_out.waiting() | self._holds.held()
+        return found.union(*had) | self._holds.held()
 
     @contextlib.contextmanager
     def hold(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import unittest
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from nova_gpu.core import exception
@@ -15,6 +16,44 @@ A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0")
 KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
 
 
+class Between:
+    """Has something happen once, after that many of the things that ``taken`` reads were read."""
+
+    def __init__(self, occupancy: Occupancy, number: int, happens: Callable[[], object]) -> None:
+        self._left = number
+        self._happens = happens
+        self._occupancy, self._lock = occupancy, occupancy._lock
+        self._waiting = occupancy.handed_out.waiting
+        self._held = occupancy._holds.held
+        occupancy.handed_out.waiting = lambda: self._read(self._waiting)
+        occupancy._holds.held = lambda: self._read(self._held)
+        occupancy._lock = self
+        self._count()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *args: object) -> None:
+        self._lock.release()
+        self._count()
+
+    def _read(self, read: Callable[[], frozenset[Any]]) -> frozenset[Any]:
+        found = read()
+        self._count()
+        return found
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self.end()
+            self._happens()
+
+    def end(self) -> None:
+        self._occupancy.handed_out.waiting = self._waiting
+        self._occupancy._holds.held = self._held
+        self._occupancy._lock = self._lock
+
+
 class OccupancyTest(unittest.TestCase):
     def setUp(self) -> None:
         self.occupancy = Occupancy()
@@ -24,6 +63,40 @@ class OccupancyTest(unittest.TestCase):
         self.assertEqual({A, B}, self.occupancy.taken())
         self.occupancy.saw_domains({"two": frozenset({B})})
         self.assertEqual({B}, self.occupancy.taken())
+
+    def test_taken_whenever_it_goes_from_one_to_the_next(self) -> None:
+        """What happens between two of the things that are read for an answer"""
+
+        def named(domains: Mapping[str, Any]) -> contextlib.ExitStack:
+            self.occupancy.saw_domains(domains)
+            return contextlib.ExitStack()
+
+        def start_ends() -> Callable[[], None]:
+            named({})
+            stack = contextlib.ExitStack()
+            stack.enter_context(self.occupancy.hold("one", frozenset({A}), dict))
+            return lambda: (named({"one": frozenset({A})}), stack.close())[0]
+
+        def start_begins() -> Callable[[], None]:
+            named({})
+            self.occupancy.handed_out.add([A], [], set(), 1000)
+            hold = self.occupancy.hold("one", frozenset({A}), dict)
+            return lambda: self.stack.enter_context(hold)
+
+        def cleaning_begins() -> Callable[[], None]:
+            named({"one": frozenset({A})})
+            clean = self.occupancy.clean(A)
+            return lambda: (named({}), self.stack.enter_context(clean))[0]
+
+        for prepare in (start_begins, start_ends, cleaning_begins):
+            for number in range(5):
+                with self.subTest(prepare.__name__, number=number), contextlib.ExitStack() as stack:
+                    self.stack = stack
+                    self.occupancy = Occupancy()
+                    happens = prepare()
+                    read = Between(self.occupancy, number, happens)
+                    self.assertEqual({A}, self.occupancy.taken())
+                    read.end()
 
     def test_had_by_an_instance(self) -> None:
         self.occupancy.saw_domains({"one": frozenset({A})})
