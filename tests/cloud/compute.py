@@ -14,42 +14,28 @@ from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any, NoReturn
 
-# Nova's tests go by this, its services by what they are told.
-os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
-from nova import monkey_patch
-
-monkey_patch.patch(backend="threading")
-gc.disable()  # of some thousand modules that are imported none is garbage
-
-import os_vif  # noqa: E402
-
-# It walks through the modules of all callers when it is imported, which are few now; and it looks
-# through all that is installed, once for all forks.
-os_vif.initialize()
+from tests.cloud import imports  # noqa: F401  before anything else of Nova
 
 # isort: split
 
-import fixtures  # noqa: E402
-import nova.conf  # noqa: E402
-import nova.db.main.api  # noqa: E402
-import nova.privsep  # noqa: E402
-from nova import config, context, objects, rpc, service  # noqa: E402
-from nova.compute import manager as compute_manager  # noqa: E402
-from nova.compute import rpcapi as compute_rpcapi  # noqa: E402
-from nova.conductor import rpcapi as conductor_rpcapi  # noqa: E402
-from nova.objects import base as objects_base  # noqa: E402
-from nova.tests.fixtures import glance, neutron  # noqa: E402
-from nova.virt.libvirt import driver  # noqa: E402, F401
-from oslo_log import log as logging  # noqa: E402
-from oslo_messaging.rpc import transport  # noqa: E402
+import fixtures
+import nova.conf
+import nova.db.main.api
+import nova.privsep
+from nova import config, context, objects, rpc, service
+from nova.compute import manager as compute_manager
+from nova.compute import rpcapi as compute_rpcapi
+from nova.conductor import rpcapi as conductor_rpcapi
+from nova.objects import base as objects_base
+from nova.tests.fixtures import glance, neutron
+from oslo_log import log as logging
+from oslo_messaging.rpc import transport
 
-import nova_gpu.virt.driver  # noqa: E402, F401
-from tests.cloud import bus, wire  # noqa: E402
-from tests.cloud.process import fork  # noqa: E402, F401
-from tests.fixtures import economy  # noqa: E402
+import nova_gpu.virt.driver  # noqa: F401
+from tests.cloud import bus, wire
+from tests.fixtures import economy
 
 economy.economize()
-objects.register_all()
 gc.freeze()
 gc.enable()
 

@@ -24,9 +24,12 @@ class Result(unittest.TextTestResult):
         self._started = time.monotonic()
 
     def _write_status(self, test: unittest.TestCase, status: str) -> None:
-        name = test.id().removeprefix("tests.").partition(".")[2]
-        self.stream.write(f"{time.monotonic() - self._started:6.1f} s  {name} ... {status}\n")
+        seconds = time.monotonic() - self._started
+        self.stream.write(f"{seconds:6.1f} s  {self.named(test)} ... {status}\n")
         self.stream.flush()
+
+    def named(self, test: unittest.TestCase) -> str:
+        return test.id().removeprefix("tests.").partition(".")[2]
 
 
 def own_output() -> TextIO:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any
 
-from tests.cloud import compute  # before anything else of Nova
+from tests.cloud import compute, process  # before anything else of Nova
 
 # isort: split
 
@@ -71,7 +71,7 @@ def main() -> None:
         Compute(serve).run(arguments, lambda: connection.Client(socket))
 
     for _ in sys.stdin:
-        print(compute.fork(run), flush=True)
+        print(process.fork(run), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tests.vfio import benches, outside, progress, tally
 from tests.vfio import place as tests_place
 from tools.novalab import steps
 from tools.testing import machine
-from tools.vfiolab import boot, place, vm
+from tools.vfiolab import boot, vm
 
 _SKIPPED = 77
 
@@ -33,18 +33,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.vfio", description=__doc__)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
     parser.add_argument(
-        "--tests", default=tests_place.TESTS, metavar="FOLDER", help="default: %(default)s"
+        "--tests",
+        nargs="+",
+        default=tests_place.TESTS,
+        metavar="FOLDER",
+        help=f"in the same VMs; default: {' '.join(tests_place.TESTS)}",
     )
-    parser.add_argument("--rounds", type=int, default=2, help="instances made and deleted in a row")
+    parser.add_argument("--rounds", type=int, default=1, help="instances made and deleted in a row")
     parser.add_argument("--limit-s", type=float, default=2100)
     parser.add_argument("--out", type=pathlib.Path, help="keep the logs there")
     arguments = parser.parse_args()
+    try:
+        bench = benches.of(arguments.tests)
+    except ValueError:
+        parser.error(f"not in the same VMs: {' '.join(arguments.tests)}")
     venv = pathlib.Path(sys.prefix)
     if reason := vm.obstacle(venv):
         print(f"SKIP: {reason}")
         return _SKIPPED
     try:
-        vm.build(place.STATE, place.ROOT, venv, benches.of(arguments.tests).release)
+        benches.build(bench)
     except machine.MachineNotReady as error:
         print(f"SKIP: {error}")
         return _SKIPPED
@@ -124,7 +132,7 @@ def _once(
         "-m",
         "tests.vfio.outside",
         str(out),
-        arguments.tests,
+        os.pathsep.join(arguments.tests),
         *arguments.patterns,
     ]
     started = time.monotonic()

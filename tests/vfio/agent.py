@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, TextIO
 
-from tests.cloud import compute, running, wire  # before anything else of Nova
+from tests.cloud import compute, process, running, wire  # before anything else of Nova
 
 # isort: split
 
@@ -69,7 +69,7 @@ class Agent:
                 containers.enter(beside)
             service.run(arguments, self._connect)
 
-        self._compute = compute.fork(run)
+        self._compute = process.fork(run)
 
     def _kill(self) -> None:
         if self._compute is not None:
@@ -90,7 +90,7 @@ def _spare_the_processor() -> None:
 
 def _run_before(tests: Sequence[str], stream: TextIO) -> None:
     """In a process of their own: what they change of it nova-compute does not inherit."""
-    _, status = os.waitpid(compute.fork(lambda: inside.run(tests, stream)), 0)
+    _, status = os.waitpid(process.fork(lambda: inside.run(tests, stream)), 0)
     if status:
         sys.exit("the tests that need no cloud came to no end")
 

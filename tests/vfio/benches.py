@@ -7,10 +7,10 @@ import dataclasses
 import pathlib
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tests.cloud import wire
-from tools.vfiolab import debian, place
+from tools.vfiolab import debian, place, saved
 from tools.vfiolab import vm as vms
 
 
@@ -25,11 +25,15 @@ class Bench:
 ONE = Bench((wire.HOST,), debian.STABLE)
 # QEMU moves no device of vfio before 8.1.
 PAIR = Bench((wire.HOST, "other"), debian.NEWER)
+# What a VM has imported before it is saved
+_IMPORTED = "tests.cloud.imports"
 _OF_FOLDER = {"tests/moves": PAIR}
 
 
-def of(folder: str) -> Bench:
-    return _OF_FOLDER.get(folder.rstrip("/"), ONE)
+def of(folders: Iterable[str]) -> Bench:
+    """:raises ValueError: where they have not the same"""
+    (found,) = {_OF_FOLDER.get(folder.rstrip("/"), ONE) for folder in folders}
+    return found
 
 
 def build(bench: Bench) -> Mapping[str, vms.VM]:
@@ -40,8 +44,13 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     """
     made = vms.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix), bench.release)
     if len(bench.hosts) == 1:
-        return {host: made for host in bench.hosts}
-    return dict(zip(bench.hosts, _joined(made), strict=True))
+        return {host: _saved(made, bench) for host in bench.hosts}
+    joined = [_saved(each, bench) for each in _joined(made)]
+    return dict(zip(bench.hosts, joined, strict=True))
+
+
+def _saved(made: vms.VM, bench: Bench) -> vms.VM:
+    return saved.build(place.STATE, made, bench.release, _IMPORTED)
 
 
 def _joined(made: vms.VM) -> tuple[vms.VM, vms.VM]:

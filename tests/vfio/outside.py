@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.vfio.outside OUT FOLDER [PATTERN ...]``: the tests of a part, with its VMs.
+"""``python -m tests.vfio.outside OUT FOLDERS [PATTERN ...]``: the tests of a part, with its VMs.
 
 Those that need a cloud run here, with all of Nova but nova-compute, which runs in a VM. The others
 run there, before. It ends with :data:`LOST` where a VM did before the tests.
@@ -67,7 +67,7 @@ def with_vms(
     def boot_one(vm: vms.VM, known: cloud.VM, before: Sequence[str], on_output: _Show) -> None:
         done = boot.run(
             vm,
-            [*place.PYTHON, "tests.vfio.agent", str(known.port), *before],
+            ["tests.vfio.agent", str(known.port), *before],
             known.out,
             limit_s=_LIMIT_S,
             environment={place.KEY: known.key},
@@ -101,12 +101,13 @@ def main() -> int:
     stream = running.begin()
     from tests.vfio import cloud
 
-    out, folder, patterns = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    part, bench = out.name, benches.of(folder)
+    out, patterns = pathlib.Path(sys.argv[1]), sys.argv[3:]
+    folders = sys.argv[2].split(os.pathsep)
+    part, bench = out.name, benches.of(folders)
     # A part has one processor busy, and so have two VMs.
     if part != progress.CLOUD and len(bench.hosts) > 1:
         return 0
-    left = progress.left(part, folder, patterns, out)
+    left = progress.left(part, folders, patterns, out)
     # The other one runs a single test before this one is up.
     if not left.of_host and len(left.of_cloud) < (1 if part == progress.CLOUD else 2):
         return 0
@@ -115,7 +116,7 @@ def main() -> int:
 
     def work(booted: Mapping[str, cloud.VM]) -> int:
         result = progress.Result(stream, out, lambda: _expect_alive(booted))
-        tests = progress.left(part, folder, patterns, out).of_cloud
+        tests = progress.left(part, folders, patterns, out).of_cloud
         if tests:
             for text in cloud.run(lambda: progress.run(tests, result, part, out), booted):
                 result.cloud_failed(text)

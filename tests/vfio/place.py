@@ -10,8 +10,8 @@ OUTSIDE = "10.0.2.2"
 # The environment's name for what a connection has to know.
 KEY = "NOVA_GPU_KEY"
 
-# The tests of whole cards and of the host, some of which need no cloud
-TESTS = "tests/vfio"
+# The tests of whole cards and of the host, some of which need no cloud, and of cards in parts
+TESTS = ("tests/vfio", "tests/vgpu")
 
 # In the VM
 STATE = pathlib.Path("/var/tmp/nova")

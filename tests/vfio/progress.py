@@ -34,6 +34,10 @@ class Result(running.Result):
         self._done = out / _DONE
         self._on_failure = on_failure
 
+    def named(self, test: unittest.TestCase) -> str:
+        """With its folder: they may be of several."""
+        return test.id().removeprefix("tests.")
+
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         self._on_failure()
         super().addError(test, err)
@@ -69,8 +73,8 @@ class Left:
     of_cloud: Sequence[unittest.TestCase]
 
 
-def left(part: str, folder: str, patterns: Iterable[str], out: pathlib.Path) -> Left:
-    """Of the tests below *folder*.
+def left(part: str, folders: Iterable[str], patterns: Sequence[str], out: pathlib.Path) -> Left:
+    """Of the tests below *folders*.
 
     What stands for a module that cannot be imported is no test of ours, and has to fail with the
     cloud, as it cannot be imported in the VM either.
@@ -81,6 +85,7 @@ def left(part: str, folder: str, patterns: Iterable[str], out: pathlib.Path) -> 
     done = set(file.read_text().split()) if file.exists() else set()
     tests = [
         test
+        for folder in folders
         for test in _flat(running.discover(folder, patterns))
         if test.id() not in done and _begun_by(test, out) in (None, part)
     ]

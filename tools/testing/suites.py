@@ -21,10 +21,11 @@ BASH = (
     "tempest-plugin/against-lab",
     *(f"devstack/{name}" for name in ("override-defaults", "plugin.sh", "settings")),
 )
+_INSIDE = ("folders", "guest", "init", "initramfs", "qemu", "resume", "up")
 SH = (
     "tools/test",
     *(f"tools/novalab/{name}.sh" for name in ("init", "probe")),
-    *(f"tools/vfiolab/inside/{name}.sh" for name in ("guest", "init", "initramfs", "qemu")),
+    *(f"tools/vfiolab/inside/{name}.sh" for name in _INSIDE),
 )
 
 
@@ -89,15 +90,8 @@ SUITES = (
     ),
     Suite(
         "vfio",
-        "tests/vfio: nova-compute in a VM with an IOMMU, KVM and cards, on QEMU",
+        "tests/vfio, tests/vgpu: nova-compute in VMs with an IOMMU, KVM and cards, on QEMU",
         2400,
-        echo=True,
-        lane="vm",
-    ),
-    Suite(
-        "vgpu",
-        "tests/vgpu: the same with cards that are given in parts",
-        1500,
         echo=True,
         lane="vm",
     ),
@@ -134,11 +128,11 @@ def checks(
         return (Check(own, argv, outcome.from_unittest),)
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
-    if suite.name in ("lxc", "vfio", "vgpu", "moves"):
+    if suite.name in ("lxc", "vfio", "moves"):
         selection = ("-k", pattern) if pattern else ()
         module: tuple[str, ...] = (own,)
-        if suite.lane == "vm":
-            module = ("tests.vfio", "--tests", f"tests/{suite.name}")
+        if suite.name == "moves":
+            module = ("tests.vfio", "--tests", "tests/moves")
         argv = (environment.python, "-m", *module, *selection)
         return (Check(own, argv, outcome.from_unittest),)
     left_out: tuple[str, ...] = ()

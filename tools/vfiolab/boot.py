@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import os
 import pathlib
 import re
+import secrets
 import shlex
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tools.vfiolab import cards, monitor
 from tools.vfiolab.vm import VM
 
 RETRIES = 3
 _POLL_S = 0.2
+_RESUME_S = 300.0
 _EXIT = re.compile(r"^vfiolab: EXIT (\d+)", re.MULTILINE)
 _PANIC = re.compile(r"Kernel panic - not syncing[^\r\n]*|BUG: [^\r\n]*|Oops: [^\r\n]*")
 # No VM outlives who booted it, however that one ends.
@@ -70,11 +74,12 @@ def run(
 ) -> Boot:
     """The last boot: the first valid one, or after as many as *retries* further ones.
 
-    *command* runs in /project and may write to *out*, which is /out in the VM and stays from one
-    boot to the next, so that it can go on where it was. What it prints is passed to *on_output*.
+    *command*, of a saved VM a module and its arguments, runs in /project and may write to *out*,
+    which is /out in the VM and stays from one boot to the next, so that it can go on where it was.
+    What it prints is passed to *on_output*.
     Who sets *stop*, in another thread, ends it as if its time were up.
     """
-    write_command(out, command, environment or {})
+    (write_module if vm.saved else write_command)(out, command, environment or {})
     deadline = time.monotonic() + limit_s
     stop = stop or threading.Event()
 
@@ -89,11 +94,22 @@ def run(
     return boot
 
 
+def variables() -> dict[str, str]:
+    """QEMU's environment. The copied emulator finds its modules by it."""
+    return {**os.environ, "QEMU_MODULE_DIR": "/usr/lib/x86_64-linux-gnu/qemu"}
+
+
+def write_module(out: pathlib.Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """What a VM runs that was saved: a module and its arguments."""
+    job = {"words": words, "environment": {**_ENVIRONMENT, **environment}}
+    (out / "module.json").write_text(json.dumps(job))
+
+
 def write_command(
     out: pathlib.Path, command: Sequence[str], environment: Mapping[str, str]
 ) -> None:
-    variables = {**_ENVIRONMENT, **environment}
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    exported = {**_ENVIRONMENT, **environment}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in exported.items()]
     (out / "command").write_text("\n".join([*lines, f"exec {shlex.join(command)}"]) + "\n")
 
 
@@ -113,9 +129,8 @@ def _once(
     console, output = out / "console", out / "output"
     console.write_bytes(b"")
     output.touch()
-    argv = [*TIED, *vm.arguments(out, console)]
-    # The copied emulator finds its modules by this.
-    variables = {**os.environ, "QEMU_MODULE_DIR": "/usr/lib/x86_64-linux-gnu/qemu"}
+    talk = monitor.Monitor() if vm.saved else None
+    argv = [*TIED, *vm.arguments(out, console), *(talk.arguments if talk else ())]
     started = time.monotonic()
     with (
         output.open(encoding="utf-8", errors="replace") as source,
@@ -123,9 +138,16 @@ def _once(
     ):
         source.seek(0, os.SEEK_END)
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=variables(),
+            pass_fds=talk.fds if talk else (),
         )
         try:
+            if talk:
+                _resume(vm, talk)
             while child.poll() is None and goes_on():
                 time.sleep(_POLL_S)
                 on_output(source.read())
@@ -134,8 +156,26 @@ def _once(
                 end, reason = End.LIMIT, ""
             elif end is not End.EXIT and child.returncode:
                 end, reason = End.EMULATOR, (out / "qemu.log").read_text(errors="replace")[-500:]
+        except monitor.Refused as error:
+            end, status, reason = End.EMULATOR, None, str(error)
         finally:
             child.kill()
             child.wait()
+            if talk:
+                talk.close()
         on_output(source.read())
     return Boot(end, status, time.monotonic() - started, reason)
+
+
+def _resume(vm: VM, talk: monitor.Monitor) -> None:
+    """Makes the saved VM, whose QEMU was just started, go on.
+
+    :raises monitor.Refused: where QEMU does not
+    """
+    talk.begin()
+    talk.wait("query-status", "paused", _RESUME_S)
+    talk.ask("cont")
+    for each in cards.late():
+        talk.ask("device_add", **each)
+    words = [f"{time.time():.3f}", *vm.told()]
+    talk.tell(json.dumps({"seed": secrets.token_hex(32), "words": words}))

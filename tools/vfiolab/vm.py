@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shlex
 import shutil
 
 from tools.novalab import steps
 from tools.testing import machine
 from tools.vfiolab import cards, debian, environment, place, system
+
+# Of a saved VM, its state and what it has changed on its disk.
+STATE, OVERLAY = "state", "system.qcow2"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,16 +28,22 @@ class Line:
     def address(self) -> str:
         return f"10.0.3.{self.number}"
 
+    @property
+    def mac(self) -> str:
+        return f"52:54:00:00:03:{self.number:02x}"
+
     def arguments(self) -> list[str]:
         loopback = "127.0.0.1"
         ends = f"udp={loopback}:{self.other_port},localaddr={loopback}:{self.own_port}"
-        card = f"virtio-net-pci,netdev=line,mac=52:54:00:00:03:{self.number:02x},romfile="
+        card = f"virtio-net-pci,netdev=line,mac={self.mac},romfile="
         return ["-netdev", f"socket,id=line,{ends}", "-device", f"{card},bus=pcie.0,addr=0x14"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VM:
-    """``iommu`` False: the kernel is told not to use it. ``bare``: without udev and libvirtd."""
+    """``iommu`` False: the kernel is told not to use it. ``bare``: without udev and libvirtd.
+    ``prepared``: the module that it imports before it is saved. ``saved``: the folder it goes on
+    from, which :mod:`tools.vfiolab.saved` has made."""
 
     emulator: pathlib.Path
     system: pathlib.Path
@@ -44,14 +54,18 @@ class VM:
     bare: bool = False
     append: str = ""
     line: Line | None = None
+    prepared: str | None = None
+    saved: pathlib.Path | None = None
 
     def arguments(self, out: pathlib.Path, console: pathlib.Path) -> list[str]:
         """QEMU's whole command line; *out* is what the VM can write to, *console* its console."""
+        unsaved = not (self.prepared or self.saved)
         return [
             *(str(self.emulator), "-name", "vfiolab", "-machine", "q35", "-accel", "tcg"),
+            # Without erms, copying and clearing goes by eight bytes at a time and not by one.
             # One processor: with two, SVM of QEMU 7.2 lets an interrupt through after VMRUN, and
             # the VM's kernel panics in every other run. Five-level page tables only cost time.
-            *("-cpu", "max,la57=off", "-smp", "1", "-m", str(self.memory_mib)),
+            *("-cpu", "max,la57=off,erms=off", "-smp", "1", "-m", str(self.memory_mib)),
             *("-L", "/usr/share/qemu", "-L", "/usr/share/seabios", "-L", "/usr/lib/ipxe/qemu"),
             *("-nodefaults", "-vga", "none", "-display", "none", "-no-reboot"),
             *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
@@ -59,7 +73,7 @@ class VM:
             *("-kernel", str(self.system / system.KERNEL)),
             *("-initrd", str(self.system / system.INITRAMFS)),
             *("-append", self._command_line()),
-            *_disk("system", self.system / system.DISK, "0x2"),
+            *_disk("system", self.system / system.DISK, "0x2", self.saved, bool(self.prepared)),
             *_disk("environment", self.environment / environment.DISK, "0x3"),
             *_share("lab", place.INSIDE, "0x10", "readonly=on"),
             *_share("project", self.tree, "0x11", "readonly=on"),
@@ -68,8 +82,17 @@ class VM:
             *("-netdev", "user,id=outside,ipv6=off"),
             *("-device", "virtio-net-pci,netdev=outside,bus=pcie.0,addr=0x13,romfile="),
             *(self.line.arguments() if self.line else ()),
-            *cards.arguments(),
+            *cards.arguments(saved=not unsaved),
+            *(_incoming(self.saved / STATE) if self.saved else ()),
         ]
+
+    @property
+    def name(self) -> str:
+        return f"vfiolab{self.line.number}" if self.line else "vfiolab"
+
+    def told(self) -> list[str]:
+        """What a VM that goes on has to learn: its name, and of its line."""
+        return [self.name, *((self.line.address, self.line.mac) if self.line else ())]
 
     def _command_line(self) -> str:
         # On a busy machine the emulated timer is later than the kernel's check for it can wait.
@@ -78,9 +101,11 @@ class VM:
         words.append(
             "vfiolab=bare" if self.bare else f"vfiolab.id={cards.VENDOR_ID}:{cards.PRODUCT_ID}"
         )
-        if self.line:
-            words += [f"vfiolab.name=vfiolab{self.line.number}"]
-            words += [f"vfiolab.address={self.line.address}"]
+        if self.prepared:
+            words.append(f"vfiolab.prepared={self.prepared}")
+            words.append(f"vfiolab.away={','.join(cards.FORGOTTEN)}")
+        elif self.line:
+            words += [f"vfiolab.name={self.name}", f"vfiolab.address={self.line.address}"]
         return " ".join([*words, self.append]).strip()
 
 
@@ -124,10 +149,26 @@ def _emulator(state: pathlib.Path) -> pathlib.Path:
     return place.made(state, "emulator", key, make)
 
 
-def _disk(name: str, file: pathlib.Path, slot: str) -> list[str]:
-    """It is never written to: what the VM changes is gone with it."""
-    drive = f"file={file},format=raw,if=none,id={name},snapshot=on,cache=unsafe"
+def _disk(
+    name: str,
+    file: pathlib.Path,
+    slot: str,
+    saved: pathlib.Path | None = None,
+    overlaid: bool = False,
+) -> list[str]:
+    """It is never written to: what the VM changes is gone with it. *saved*: and has what a VM had
+    changed that was saved there. *overlaid*: what it changes is kept by who starts it."""
+    content = f"file={file},format=raw"
+    if saved:
+        content = f"file={saved / OVERLAY},format=qcow2,backing.driver=raw"
+        content += f",backing.file.driver=file,backing.file.filename={file}"
+    snapshot = "off" if overlaid else "on"
+    drive = f"{content},if=none,id={name},snapshot={snapshot},cache=unsafe"
     return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},bus=pcie.0,addr={slot}"]
+
+
+def _incoming(state: pathlib.Path) -> list[str]:
+    return ["-incoming", f"exec:cat {shlex.quote(str(state))}"]
 
 
 def _share(tag: str, folder: pathlib.Path, slot: str, *options: str) -> list[str]:

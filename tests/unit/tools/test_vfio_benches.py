@@ -13,9 +13,9 @@ PLAIN = vms.VM(pathlib.Path("qemu"), pathlib.Path("s"), pathlib.Path("e"), pathl
 class BenchesTest(unittest.TestCase):
     def test_those_of_folders_that_are_there(self) -> None:
         root = pathlib.Path(__file__).resolve().parents[3]
-        self.assertEqual(benches.ONE, benches.of("tests/vfio"))
-        self.assertEqual(benches.ONE, benches.of("tests/vgpu/"))
-        self.assertEqual(benches.PAIR, benches.of("tests/moves/"))
+        self.assertEqual(benches.ONE, benches.of(["tests/vfio", "tests/vgpu/"]))
+        self.assertEqual(benches.PAIR, benches.of(["tests/moves/"]))
+        self.assertRaises(ValueError, benches.of, ["tests/vfio", "tests/moves"])
         self.assertEqual([], [each for each in benches._OF_FOLDER if not (root / each).is_dir()])
 
     def test_what_one_sends_the_other_receives(self) -> None:

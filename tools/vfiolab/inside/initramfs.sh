@@ -8,7 +8,7 @@ $box mount -t devtmpfs dev /dev
 for module in $($box cat /modules); do
     $box insmod "/lib/$module" || echo "vfiolab: insmod $module failed"
 done
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
+for _ in $($box seq 600); do
     [ -b /dev/vdb ] && break
     $box sleep 0.2
 done
