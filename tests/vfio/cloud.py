@@ -81,6 +81,7 @@ class Cloud(apart.Apart):
     FLAVOR = {"memory_mb": 256, "vcpu": 1, "disk": 1, "ephemeral": 0}  # noqa: RUF012
     # With the machine to itself each of the things that are waited for takes 20 s at most.
     PATIENCE_S = 300
+    POLL_S = 0.5
     START_TIMEOUT_S = 300
     HERE = place.OUTSIDE
     OPTIONS = {  # noqa: RUF012
@@ -126,10 +127,11 @@ class Cloud(apart.Apart):
         self.flags(enabled_filters=enabled, group="filter_scheduler")
 
     def prepare_host(self) -> None:
+        module = modules.NAME if len(self.vms) == 1 else modules.LINE
         for host in self.hosts.values():
             host.clean_with("/usr/bin/true")
-            if len(self.vms) > 1:
-                host.load(modules.LINE, f"parent={cards.OTHER}")
+            host.load(module, f"parent={cards.OTHER}")
+            self.addCleanup(host.unload, module)
 
     def own_options(self, host: str) -> Iterator[str]:
         yield from (

@@ -8,20 +8,22 @@ from typing import Any
 from tests.vfio import base, host
 from tools.vfiolab import cards
 
+FIRST, SECOND = cards.WHOLE
+
 
 class LifecycleTest(base.VFIOTestCase):
-    def test_stopped_rebooted_and_refused(self) -> None:
-        """One guest for all of it: each start costs a quarter of a minute."""
+    def test_stopped_rebooted_refused_and_lost(self) -> None:
+        """One guest for most of it: each start costs a quarter of a minute."""
         server = self.cloud.boot_with(1)
         self.seen_in(server)
-        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
 
         self._refused(server, {"suspend": None})
 
         self._reset_by_the_guest(server)
 
         self.cloud._stop_server(server)
-        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
         self.assertEqual(1, self.used())
 
         self.cloud._start_server(server)
@@ -29,8 +31,12 @@ class LifecycleTest(base.VFIOTestCase):
 
         self.cloud.reboot(server, "HARD")
         self.assertEqual(2, len(self.seen_in(server)))
-        self.assertEqual(self.host.functions(cards.WHOLE[0]), self.hostdevs(server))
-        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(self.host.functions(FIRST), self.hostdevs(server))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
+
+        other = self._service_restart(server)
+
+        self._removed_while_assigned(other, SECOND, free=FIRST)
 
     def _reset_by_the_guest(self, server: dict[str, Any]) -> None:
         """As a guest's reboot ends for QEMU: the machine is reset, its process and Nova go on."""
@@ -41,24 +47,55 @@ class LifecycleTest(base.VFIOTestCase):
             lambda: self.cloud.console(server).count(base.READY) > before,
         )
         self.assertEqual(2, len(self.seen_in(server)))
-        self.assertEqual(self.host.functions(cards.WHOLE[0]), self.hostdevs(server))
-        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(self.host.functions(FIRST), self.hostdevs(server))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
 
     def _refused(self, server: dict[str, Any], action: dict[str, Any]) -> None:
         """And nothing has come of it, for the instance or its guest."""
         self.api.post_server_action(server["id"], action)
         self.cloud.wait_until(server, "ACTIVE")
         self.assertEqual("running", self.host.virsh("domstate", self.cloud.domain(server)))
-        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
 
-    def test_service_restart(self) -> None:
-        server = self.cloud.boot_with(1)
-
+    def _service_restart(self, server: dict[str, Any]) -> dict[str, Any]:
+        """Another instance, which has got the other card since."""
         self.cloud.restart_compute()
 
-        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
         self.assertEqual((1, 0), (self.used(), self.inventory()["reserved"]))
         other = self.cloud.boot_with(1)
-        self.assertEqual(self.host.functions(cards.WHOLE[1]), self.hostdevs(other))
+        self.assertEqual(self.host.functions(SECOND), self.hostdevs(other))
         self.cloud.delete(server)
-        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(cards.WHOLE[0]))
+        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(FIRST))
+        return other
+
+    def _removed_while_assigned(self, server: dict[str, Any], card: str, free: str) -> None:
+        """A card that leaves the PCI bus while a guest has it; nobody has *free*."""
+        self.seen_in(server)
+        functions = self.host.functions(card)
+        self.assertEqual(functions, self.hostdevs(server))
+        self.addCleanup(self.bring_back, card)
+
+        # The kernel asks who has it to let go, and waits: QEMU unplugs it from the guest.
+        for function in functions:
+            self.host.remove(function)
+        self.cloud.wait_for("the card is gone", lambda: not self.host.functions(card))
+        self.cloud._run_periodics()
+
+        self.assertEqual("running", self.host.virsh("domstate", self.cloud.domain(server)))
+        self.assertEqual((2, 0), (self.inventory()["total"], self.inventory()["reserved"]))
+        other = self.cloud.boot_with(1)
+        self.assertEqual(self.host.functions(free), self.hostdevs(other))
+        self.cloud.delete(other)
+
+        self.cloud.delete(server)
+        self.cloud._run_periodics()
+        self.assertEqual((2, 1), (self.inventory()["total"], self.inventory()["reserved"]))
+
+        # Nobody could see that it is clean.
+        self.bring_back(card)
+        self.cloud._run_periodics()
+        self.assertEqual((2, 1), (self.inventory()["total"], self.inventory()["reserved"]))
+        self.assertEqual(0, self.host.release(card))
+        self.cloud._run_periodics()
+        self.assertEqual((2, 0), (self.inventory()["total"], self.inventory()["reserved"]))
