@@ -29,6 +29,8 @@ _SET_IOMMU = 0x3B66
 _GROUP_SET_CONTAINER = 0x3B68
 _GROUP_GET_DEVICE_FD = 0x3B6A
 _TYPE1 = 1
+# What hangs ends never; what does not may take its time on a busy machine.
+_GENEROUS_S = 300
 
 
 class BindingTest(unittest.TestCase):
@@ -102,13 +104,13 @@ class BindingTest(unittest.TestCase):
                 started = time.monotonic()
                 with self.assertRaises(exception.BindingFailed) as raised:
                     nova_gpu.privsep.vfio.give_to_host(self.card)
-                self.assertLess(time.monotonic() - started, 30)
+                self.assertLess(time.monotonic() - started, _GENEROUS_S)
                 step = f"unbinding {self.card} from vfio-pci does not end{limit}"
                 self.assertIn(step, str(raised.exception))
             # nova-compute's periodic look at the host does not wait for it either.
             found = host_check.check(survey.Survey(), pathlib.Path("/"))
             self.assertIn(self.card, [each.address for each in found])
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + _GENEROUS_S
         while host.driver(self.card) is not None:  # what hung goes on
             self.assertLess(time.monotonic(), ends)
             time.sleep(0.1)
