@@ -26,7 +26,7 @@ ONE = Bench((wire.HOST,), debian.STABLE)
 # QEMU moves no device of vfio before 8.1.
 PAIR = Bench((wire.HOST, "other"), debian.NEWER)
 # What a VM has imported before it is saved
-_IMPORTED = "tests.cloud.imports"
+IMPORTED = "tests.cloud.imports"
 _OF_FOLDER = {"tests/moves": PAIR}
 
 
@@ -50,7 +50,7 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
 
 
 def _saved(made: vms.VM, bench: Bench) -> vms.VM:
-    return saved.build(place.STATE, made, bench.release, _IMPORTED)
+    return saved.build(place.STATE, made, bench.release, IMPORTED)
 
 
 def _joined(made: vms.VM) -> tuple[vms.VM, vms.VM]:

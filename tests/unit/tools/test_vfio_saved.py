@@ -9,6 +9,8 @@ import json
 import os
 import pathlib
 import socket
+import subprocess
+import sys
 import threading
 import unittest
 from collections.abc import Sequence
@@ -16,7 +18,8 @@ from collections.abc import Sequence
 import fixtures
 import testtools
 
-from tools.vfiolab import boot, cards, monitor, saved
+from tests.vfio import benches
+from tools.vfiolab import boot, cards, monitor, place, saved
 from tools.vfiolab import vm as vms
 
 VM = vms.VM(
@@ -56,6 +59,23 @@ class KeyTest(unittest.TestCase):
         ]
         for each in others:
             self.assertNotEqual(saved._arguments(VM), saved._arguments(each))
+
+
+class ImportedTest(unittest.TestCase):
+    def test_nothing_that_the_tests_are_about(self) -> None:
+        """It would be that of the day when the VM was saved."""
+        own = ("benchmarks", "nova_gpu", "tests", "tools")
+        script = (
+            f"import sys, {benches.IMPORTED}\n"
+            f"print(*(each for each in sys.modules if each.partition('.')[0] in {own}))"
+        )
+        argv = [sys.executable, "-W", "ignore", "-c", script]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(place.ROOT)}
+        said = subprocess.run(
+            argv, check=True, capture_output=True, text=True, cwd="/", env=environment
+        ).stdout
+        parents = [benches.IMPORTED.rsplit(".", count)[0] for count in (2, 1, 0)]
+        self.assertEqual(parents, said.split())
 
 
 class ArgumentsTest(unittest.TestCase):
