@@ -77,8 +77,8 @@ class VM:
 
 
 class Cloud(apart.Apart):
-    # 256 MiB is what the guest's kernel and initramfs need.
-    FLAVOR = {"memory_mb": 256, "vcpu": 1, "disk": 1, "ephemeral": 0}  # noqa: RUF012
+    # For a guest with a card all of it is cleared and pinned before it starts.
+    FLAVOR = {"memory_mb": 128, "vcpu": 1, "disk": 1, "ephemeral": 0}  # noqa: RUF012
     # With the machine to itself each of the things that are waited for takes 20 s at most.
     PATIENCE_S = 300
     POLL_S = 0.5

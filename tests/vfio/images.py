@@ -14,7 +14,11 @@ _BYTES = 1 << 20
 _KERNEL, _INITRAMFS, CONTAINER = (
     f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)
 )
-_COMMAND_LINE = "console=ttyS0 quiet panic=-1 tsc=unstable random.trust_cpu=on mitigations=off"
+# noearly: the kernel asks all slots of 256 buses for an AGP bridge, as it takes the processor for
+# an old one of AMD's; 16,000 of the 21,000 exits for a port that a guest's boot costs.
+_COMMAND_LINE = (
+    "console=ttyS0 quiet panic=-1 tsc=unstable random.trust_cpu=on mitigations=off pci=noearly"
+)
 
 
 def describe(images: glance.GlanceFixture) -> None:
