@@ -61,7 +61,8 @@ def up(lab: settings.Lab, with_gpus: bool = True) -> None:
         with steps.step(f"a pretended host with GPUs ({_MACHINE})", lab.log / "host.log"):
             _pretend_host(lab)
     lv = libvirt(lab)
-    with steps.step("libvirtd, in mounts of its own", lv.log):
+    # Without its log: the error says what that means.
+    with steps.step("libvirtd, in mounts of its own"):
         lv.start()
     schema.prepare(lab)
 

@@ -22,7 +22,7 @@ import types
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from tools.novalab import cgroups, leftovers, nodes
+from tools.novalab import cgroups, leftovers, libvirtd_log, nodes
 
 URI = "lxc:///"
 # It has ended by itself where it cannot start; on a busy machine it is slow.
@@ -39,7 +39,7 @@ _COVERED = {
 
 
 class LibvirtdFailed(Exception):
-    """libvirtd did not start or does not answer; the text has the end of its log."""
+    """libvirtd did not start or does not answer; the text is a line, and names its log."""
 
 
 @dataclasses.dataclass
@@ -211,4 +211,5 @@ class PrivateLibvirtd:
                 self.virsh("version")
                 return
             time.sleep(0.1)
-        raise LibvirtdFailed(f"libvirtd {reason}; its log {self.log} ends with:\n{self.log_end()}")
+        meaning = libvirtd_log.reason(self.log.read_text(errors="replace"))
+        raise LibvirtdFailed(f"libvirtd {reason}: {meaning} (log: {self.log})")
