@@ -25,8 +25,9 @@ _DEBIAN = (
     "gcc",
     "libc6-dev",
     "libvirt-clients",
-    "libvirt-daemon",
     "libvirt-daemon-driver-lxc",
+    # For the user that libvirtd's QEMU driver does not start without.
+    "libvirt-daemon-system",
     "libvirt-dev",
     "mariadb-client-core",
     "mariadb-server-core",
