@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 
 from tools.novalab import steps
-from tools.testing import machine
+from tools.testing import machine, sources
 
 CODENAME = "bookworm"
 
@@ -36,7 +36,7 @@ RELEASES = {release.name: release for release in (STABLE, NEWER)}
 # On this machine.
 NEEDED = (
     *("bc", "cpio", "e2fsprogs", "gcc", "kmod", "make", "mmdebstrap"),
-    "qemu-system-x86",
+    *("qemu-system-x86", "xz-utils"),
 )
 # In the VM: libvirt with its two drivers, what Nova calls, and what the suite of containers calls.
 _ROOT = (
@@ -66,9 +66,6 @@ _LEFT_OUT = (
 )
 # The VM's has drivers for everything; the guests' is small and starts fast under emulation.
 VM_KERNEL, GUEST_KERNEL = "linux-image-amd64", "linux-image-cloud-amd64"
-_SOURCES = tuple(
-    pathlib.Path("/etc/apt", name) for name in ("sources.list.d/debian.sources", "sources.list")
-)
 # As root, for the user _apt cannot write into folders of root's.
 _APT_GET = ("apt-get", "-o", "APT::Sandbox::User=root")
 
@@ -89,54 +86,60 @@ def obstacle() -> str | None:
     return None
 
 
-def write_sources(release: Release, folder: pathlib.Path) -> pathlib.Path:
-    """The sources of *release*, from this machine's: a file in *folder*, which is made.
+def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+    """The sources of *release*, from this machine's: files in *folder*, which is made.
 
-    :raises steps.Failed: where this machine's are not what is expected
+    :raises steps.Failed: where none of this machine's names Debian itself
+    :raises tools.testing.machine.MachineNotReady: where apt knows none
     """
-    source = next((path for path in _SOURCES if path.exists()), None)
-    if source is None:
-        raise steps.Failed(f"there is neither {' nor '.join(map(str, _SOURCES))}")
+    texts = {path: path.read_text() for path in sources.files(CODENAME)}
     folder.mkdir()
-    path = folder / source.name  # apt knows the format by it
-    path.write_text(with_suite(source.read_text(), release))
-    return path
+    # By how a name ends apt knows the format.
+    written = tuple(folder / f"{number}-{path.name}" for number, path in enumerate(texts))
+    for path, text in zip(written, with_suite(tuple(texts.values()), release), strict=True):
+        path.write_text(text)
+    return written
 
 
-def with_suite(text: str, release: Release) -> str:
+def with_suite(texts: Sequence[str], release: Release) -> tuple[str, ...]:
     """Sources in either of apt's formats, and the suite of *release* from the same mirror.
 
-    :raises steps.Failed: where Debian itself is not in it
+    :raises steps.Failed: where Debian itself is in none of them
     """
     if release.suite == CODENAME:
-        return text
+        return tuple(texts)
     stanza = rf"^(Suites:(?:.*[ \t])?{CODENAME})(?=\s|$)"
     line = rf"^(deb[ \t].*[ \t]){CODENAME}([ \t].*)$"
-    text, stanzas = re.subn(stanza, rf"\1 {release.suite}", text, flags=re.MULTILINE)
-    text, lines = re.subn(line, rf"\g<0>\n\1{release.suite}\2", text, flags=re.MULTILINE)
-    if not stanzas + lines:
+    changed, count = [], 0
+    for text in texts:
+        text, stanzas = re.subn(stanza, rf"\1 {release.suite}", text, flags=re.MULTILINE)
+        text, lines = re.subn(line, rf"\g<0>\n\1{release.suite}\2", text, flags=re.MULTILINE)
+        changed.append(text)
+        count += stanzas + lines
+    if not count:
         raise steps.Failed(f"this machine's sources of packages do not name {CODENAME}")
-    return text
+    return tuple(changed)
 
 
-def apt_options(release: Release, sources: pathlib.Path, log: pathlib.Path) -> list[str]:
-    """With which apt has the packages of *release*: none where it has them anyway. What it knows of
-    them is kept beside *sources*, and this machine's own lists stay what they are.
+def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> list[str]:
+    """With which apt has the packages of *release*: none where it has them anyway. The sources are
+    those in *folder*; what apt knows of them is kept below, and this machine's own lists stay what
+    they are.
 
     :raises tools.testing.machine.MachineNotReady: where the mirror does not have them
     """
     if release.suite == CODENAME:
         return []
     values = {
-        "Dir::Etc::SourceList": sources,
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::State::Lists": sources.with_name("lists"),
-        "Dir::Cache": sources.with_name("cache"),
+        "Dir::Etc::SourceList": "/dev/null",
+        "Dir::Etc::SourceParts": folder,
+        "Dir::State::Lists": folder / "lists",
+        "Dir::Cache": folder / "cache",
         "APT::Default-Release": release.suite,
     }
     options = [word for name, value in values.items() for word in ("-o", f"{name}={value}")]
     for name in ("lists", "cache"):
-        sources.with_name(name).mkdir()
+        (folder / name).mkdir()
     try:
         steps.run([*_APT_GET, *options, "update"], log)
     except steps.Failed as error:
@@ -172,9 +175,9 @@ def unpack(package: str, folder: pathlib.Path, log: pathlib.Path, apt: Sequence[
 
 
 def install_root(
-    release: Release, folder: pathlib.Path, sources: pathlib.Path, log: pathlib.Path
+    release: Release, folder: pathlib.Path, written: Sequence[pathlib.Path], log: pathlib.Path
 ) -> None:
-    """The VM's root tree, without a kernel, from *sources*.
+    """The VM's root tree, without a kernel, from the sources that were *written*.
 
     :raises steps.Failed: with the log
     """
@@ -183,7 +186,7 @@ def install_root(
     if release.suite != CODENAME:
         argv += [f'--aptopt=APT::Default-Release "{release.suite}"']
     argv += [f"--dpkgopt=path-exclude=/{path}" for path in _LEFT_OUT]
-    steps.run([*argv, CODENAME, str(folder), str(sources)], log)
+    steps.run([*argv, CODENAME, str(folder), *map(str, written)], log)
     for pattern in ("var/cache/apt/*.bin", "var/lib/apt/lists/*_*"):
         for path in folder.glob(pattern):
             path.unlink()

@@ -66,7 +66,7 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
         )
         with steps.step(f"lists of packages of {release.suite}", log):
             sources = debian.write_sources(release, own)
-            apt = debian.apt_options(release, sources, log)
+            apt = debian.apt_options(release, own, log)
             image = debian.kernel(debian.VM_KERNEL, apt)
         with steps.step(f"kernels {image} {kernels[0]}", log):
             debian.unpack(image, vm, log, apt)

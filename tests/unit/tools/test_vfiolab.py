@@ -138,7 +138,7 @@ class SourcesTest(testtools.TestCase):
 
     def test_stable_is_what_the_machine_has(self) -> None:
         for text in (self.STANZAS.format("bookworm"), "deb http://one/debian stable main\n"):
-            self.assertEqual(text, debian.with_suite(text, debian.STABLE))
+            self.assertEqual((text,), debian.with_suite([text], debian.STABLE))
 
     def test_newer_is_on_the_same_mirror(self) -> None:
         for before, after in (
@@ -146,18 +146,24 @@ class SourcesTest(testtools.TestCase):
             ("bookworm bookworm-updates", "bookworm bookworm-backports bookworm-updates"),
             ("bookworm-updates bookworm", "bookworm-updates bookworm bookworm-backports"),
         ):
-            text = debian.with_suite(self.STANZAS.format(before), debian.NEWER)
-            self.assertEqual(self.STANZAS.format(after), text)
+            text = debian.with_suite([self.STANZAS.format(before)], debian.NEWER)
+            self.assertEqual((self.STANZAS.format(after),), text)
 
     def test_newer_of_one_line_each(self) -> None:
         first = self.LINE.format("bookworm")
         added = self.LINE.format("bookworm-backports")
-        text = debian.with_suite(f"{first}\n{self.REST}", debian.NEWER)
-        self.assertEqual(f"{first}\n{added}\n{self.REST}", text)
+        text = debian.with_suite([f"{first}\n{self.REST}"], debian.NEWER)
+        self.assertEqual((f"{first}\n{added}\n{self.REST}",), text)
+
+    def test_newer_where_debian_itself_is(self) -> None:
+        texts = (self.REST, f"{self.LINE.format('bookworm')}\n")
+        security, own = debian.with_suite(texts, debian.NEWER)
+        self.assertEqual(self.REST, security)
+        self.assertIn("bookworm-backports", own)
 
     def test_without_debian_itself(self) -> None:
         for text in (self.REST, self.STANZAS.format("trixie"), ""):
-            self.assertRaises(steps.Failed, debian.with_suite, text, debian.NEWER)
+            self.assertRaises(steps.Failed, debian.with_suite, [text], debian.NEWER)
 
 
 class SamplesTest(testtools.TestCase):

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where this machine has its Debian packages from, as apt itself knows it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.testing import machine
+
+# Of what an entry has; its suite apt calls the release.
+_FORMAT = "$(RELEASE)|$(COMPONENT)|$(SOURCESENTRY)"
+_POCKETS = ("", "-updates", "-security", "-backports")
+
+
+def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
+    """The files, in either of apt's formats and whatever their names are, with Debian *codename*
+    and its updates. Not those of others: their packages are neither wanted nor needed.
+
+    :param options: of apt, with which it reads other files than this machine's
+    :raises tools.testing.machine.MachineNotReady: where apt knows none
+    """
+    # Without what it knows of the mirrors: where the lists are not there yet, that is nothing.
+    argv = ["apt-get", *options, "indextargets", "--no-release-info", "--format", _FORMAT]
+    argv.append("Created-By: Packages")
+    try:
+        answer = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise machine.MachineNotReady("this is no Debian: no apt-get on PATH") from error
+    suites = {f"{codename}{pocket}" for pocket in _POCKETS}
+    found = []
+    for line in answer.stdout.splitlines():
+        release, component, entry = line.split("|", 2)
+        if release in suites and component == "main":
+            found.append(Path(entry.rpartition(":")[0]))
+    if not found:
+        said = answer.stderr.strip().partition("\n")[0]
+        raise machine.MachineNotReady(
+            f"apt has no source of Debian {codename}{': ' if said else ''}{said}; name one in "
+            "/etc/apt/sources.list.d (sources.list(5))"
+        )
+    return tuple(dict.fromkeys(found))
