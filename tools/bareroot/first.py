@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first process in a bare root: it runs one command, and reaps what others leave behind.
+
+Run by the root's own Python, which is given this text: `python3 -c TEXT FOLDER COMMAND...`. It ends
+with the command's status, and everything that still runs ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+
+def main(folder: str, command: list[str]) -> int:
+    # A terminal's interrupt reaches the command itself; to the first process it would be the end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    except OSError as error:
+        print(f"tools/bare: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
+    while True:
+        pid, status = os.wait()
+        if pid == child.pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How this machine reaches Debian's mirror and the package index: that it gives a bare root.
+
+What its administrator has set for apt and pip is read, and no more of it than that: hooks, pins and
+places of caches are the machine's own.
+"""
+
+from __future__ import annotations
+
+import configparser
+import dataclasses
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_VARIABLES = re.compile(
+    r"CI|TERM|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|"
+    r"(?i:https?|ftp|all|no)_(?i:proxy)"
+)
+# pip's options, by which an index is reached.
+_PIP = (
+    *("cert", "client-cert", "default-timeout", "disable-pip-version-check", "extra-index-url"),
+    *("find-links", "index-url", "no-index", "proxy", "retries", "timeout", "trusted-host"),
+)
+_PIP_FILES = ("/etc/xdg/pip/pip.conf", "/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
+# Not what is fetched, which is apt's to know.
+_ACQUIRE = re.compile(r"Acquire::(?!IndexTargets|Changelogs|CompressionTypes|cdrom)")
+# A path in a value: alone, in a list, or as file:///path.
+_PATH = re.compile(r"(?:file:(?://)?|(?<![^\s\"'=\[,]))(/[^\s\"',;\]]+)")
+# As they are in the bare root, too. The local certificates, or the next change of any package of
+# certificates would leave them out.
+_FILES = ("/etc/hosts", "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
+_FOLDERS = ("/usr/local/share/ca-certificates", "/etc/apt/auth.conf.d")
+_OPTIONAL = ("/etc/apt/auth.conf",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Given:
+    """``variables``: of the environment. ``copied`` and ``bound``: files and folders, at the same
+    path in the root; a folder that is there already is not bound."""
+
+    variables: Mapping[str, str]
+    copied: tuple[Path, ...]
+    bound: tuple[Path, ...]
+
+
+def acquire() -> str:
+    """What apt is told of how to fetch, in the format of apt.conf.
+
+    :raises FileNotFoundError: where there is no apt
+    """
+    said = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
+    return "".join(f"{line}\n" for line in said.stdout.splitlines() if _ACQUIRE.match(line))
+
+
+def pip_variables(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
+    """pip's configuration as variables: of *files*, each before the next, and of *environ*."""
+    found: dict[str, str] = {}
+    for file in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError):
+            continue  # pip says what is wrong with it
+        for section in ("global", "install"):
+            options = parser[section] if parser.has_section(section) else {}
+            found |= {name: options[name] for name in _PIP if name in options}
+    variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found.items()}
+    names = {f"PIP_{name.upper().replace('-', '_')}" for name in _PIP}
+    return variables | {name: value for name, value in environ.items() if name in names}
+
+
+def paths(texts: Iterable[str]) -> list[Path]:
+    """The paths that *texts* name and that are there."""
+    found = (Path(match[1]) for text in texts for match in _PATH.finditer(text))
+    return [path for path in dict.fromkeys(found) if path.exists() and len(path.parts) > 2]
+
+
+def by(
+    environ: Mapping[str, str], apt: str, sources: Iterable[Path], pip_files: Iterable[Path]
+) -> Given:
+    """What there is to give. *apt*: of :func:`acquire`."""
+    variables = {name: value for name, value in environ.items() if _VARIABLES.fullmatch(name)}
+    variables |= pip_variables(pip_files, environ)
+    named = paths([*variables.values(), apt, *(path.read_text() for path in sources)])
+    copied = [Path(name) for name in (*_FILES, *_OPTIONAL) if Path(name).exists()]
+    for folder in _FOLDERS:
+        copied += [path for path in Path(folder).rglob("*") if path.is_file()]
+    bound = []
+    for path in named:
+        if path.is_dir():
+            # The pages of an index in a folder may name files beside it.
+            is_index = f"file://{path}" in variables.get("PIP_EXTRA_INDEX_URL", "") or (
+                f"file://{path}" in variables.get("PIP_INDEX_URL", "")
+            )
+            bound.append(path.parent if is_index and len(path.parts) > 2 else path)
+        else:
+            copied.append(path)
+    return Given(variables, tuple(dict.fromkeys(copied)), tuple(dict.fromkeys(bound)))
+
+
+def machine(apt: str, sources: Iterable[Path]) -> Given:
+    """What this machine gives."""
+    files = [Path(name).expanduser() for name in _PIP_FILES]
+    if own := os.environ.get("PIP_CONFIG_FILE"):
+        files.append(Path(own))
+    return by(os.environ, apt, sources, files)

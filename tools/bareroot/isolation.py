@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command in a root of its own, with mounts and processes of its own, and its end.
+
+No mount of it is ever seen outside: who removes the root meets files only. Where it is killed, the
+kernel ends all its processes and takes its mounts apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+# The repository in the root.
+CHECKOUT = "/root/nova-gpu"
+_FIRST = Path(__file__).with_name("first.py")
+_PROGRAMS = ("mount", "pivot_root", "setpriv", "unshare")
+_NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
+# tools/test gives a suite a minute to take down what it has started.
+_PATIENCE_S = 120.0
+
+
+def obstacle() -> str | None:
+    """Why no command can be run so on this machine, ``None`` where it can."""
+    if os.geteuid() != 0:
+        return "needs root: it makes mounts and a root folder of its own"
+    if missing := [name for name in _PROGRAMS if not shutil.which(name)]:
+        return f"not found on PATH: {', '.join(missing)} (of Debian's util-linux and mount)"
+    trial = "mount -t tmpfs tmpfs /mnt && mkdir /mnt/old && cd /mnt && pivot_root . old"
+    argv = ["unshare", *_NAMESPACES, "sh", "-euc", trial]
+    tried = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        said = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return (
+            f"this machine lets root make no mounts and processes of its own ({said}), as in a "
+            "container without CAP_SYS_ADMIN: run it on a machine or in a VM"
+        )
+    return None
+
+
+def script(root: Path, bound: Iterable[Path]) -> str:
+    """The shell commands that make *root* the root; its first process is what they become."""
+    quoted = shlex.quote(str(root))
+    lines = [
+        "mount --make-rprivate /",
+        # A mount of its own, as libvirtd expects of a root.
+        f"mount --bind {quoted} {quoted}",
+        f"cd {quoted}",
+        "mount --rbind /sys sys",
+        "mount --rbind /dev dev",
+        "mount -t proc proc proc",
+        "mount -t tmpfs -o mode=0755 tmpfs run",
+        "mkdir -p run/lock .old",
+    ]
+    for path in bound:
+        inside = shlex.quote(f".{path}")
+        lines += [
+            f"mkdir -p {inside}",
+            f"mount --bind {shlex.quote(str(path))} {inside}",
+            f"mount -o remount,bind,ro {inside}",
+        ]
+    # Not to be seen by what starts in here.
+    lines += ["pivot_root . .old", "umount --lazy /.old", "rmdir /.old"]
+    first = f'/usr/bin/python3 -c "$FIRST" {CHECKOUT} "$@"'
+    return "\n".join([*lines, f"exec env --unset=FIRST {first}"])
+
+
+def run(
+    root: Path, command: Sequence[str], variables: Mapping[str, str], bound: Iterable[Path]
+) -> int:
+    """*command*'s exit status, 128 and the signal's number where one ended it. SIGTERM and SIGHUP
+    here are SIGTERM there: it has two minutes to end. Nothing runs any more afterwards.
+    """
+    environment = {
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        **variables,
+        "FIRST": _FIRST.read_text(),
+    }
+    # Whoever kills this process kills those, too.
+    tied = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", *_NAMESPACES)
+    argv = [*tied, "sh", "-euc", script(root, bound), "bare", *command]
+    sys.stdout.flush()
+    with _Asked() as asked:
+        child = subprocess.Popen(argv, env=environment)
+        try:
+            while child.poll() is None:
+                if asked.deadline and time.monotonic() > asked.deadline:
+                    break
+                if asked.is_new:
+                    asked.is_new = False
+                    _ask(child.pid)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(0.2)
+        finally:
+            child.kill()
+            child.wait()
+    return asked.status or (child.returncode if child.returncode >= 0 else 128 - child.returncode)
+
+
+class _Asked:
+    """Whether this process was asked to end, as long as it is entered; and with which status."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.is_new = False
+        self.deadline = 0.0
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> _Asked:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, frame: types.FrameType | None) -> None:
+        # What was typed on a terminal the command was told by it.
+        self.is_new = number != signal.SIGINT or not sys.stdin.isatty()
+        self.status = 128 + number
+        self.deadline = time.monotonic() + _PATIENCE_S
+
+
+def _ask(parent: int) -> None:
+    """SIGTERM to the first process, which is the child of *parent*."""
+    with contextlib.suppress(OSError):
+        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            os.kill(int(pid), signal.SIGTERM)

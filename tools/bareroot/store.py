@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files kept from one bare root for the next ones.
+
+A file's name in the store ends with the digest of its content. What is cut short or changed there
+is known by that, and taken out instead of used. Every file comes in by a rename, so that any number
+of runs may share a store without a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+_MARK = "~"
+# In a folder that is kept whole: the names of its files. It comes last.
+_NAMES = ".names"
+_BLOCK = 1 << 20
+_ZEROS = bytes(_BLOCK)
+_DAYS = 30
+_DAY_S = 86400.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """``sparse``: of files that are mostly holes, which are neither read twice nor written."""
+
+    folder: Path
+    sparse: bool = False
+
+    def find(self, name: str) -> Path | None:
+        """The file kept as *name*, a path within the store; ``None`` where none is sound."""
+        for path in self._kept(name):
+            if self._is_sound(path):
+                return path
+            path.unlink(missing_ok=True)
+        return None
+
+    def put(self, name: str, source: Path) -> Path:
+        """Keeps *source* as *name* and returns where that is; of another content it had before, no
+        more. A link where that can be: *source* must not be written to again."""
+        digest = self._digest(source)
+        kept = self.folder / f"{name}{_MARK}{digest}"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_name(f".{uuid.uuid4().hex}.new")
+        self._copy(source, new)
+        os.utime(new)  # when it was kept, by which it is dropped in the end
+        new.rename(kept)
+        for other in self._kept(name):
+            if other != kept:
+                other.unlink(missing_ok=True)
+        return kept
+
+    def take_all(self, into: Path) -> int:
+        """Puts all sound files into the folder *into*, as they were called. Returns how many."""
+        count = 0
+        for path, name, _ in self._files():
+            if not self._is_sound(path):
+                path.unlink(missing_ok=True)
+                continue
+            target = into / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another run has removed it
+                self._copy(path, target)
+                count += 1
+        return count
+
+    def keep(self, source: Path, names: Iterable[Path]) -> int:
+        """Puts those of the files *names* in the folder *source* that are not here yet. Returns how
+        many those were."""
+        known = {(found.st_dev, found.st_ino) for _, _, found in self._files()}
+        count = 0
+        for name in names:
+            found = (source / name).stat()
+            if (found.st_dev, found.st_ino) not in known:
+                self.put(str(name), source / name)
+                count += 1
+        return count
+
+    def take_folders(self, into: Path) -> int:
+        """Puts into the folder *into* the folders that were kept, each whole or not at all. Returns
+        how many."""
+        count = 0
+        for listed in [name for _, name, _ in self._files() if Path(name).name == _NAMES]:
+            folder = Path(listed).parent
+            names = self.find(listed)
+            found = (
+                [self.find(str(folder / name)) for name in names.read_text().split()]
+                if names
+                else []
+            )
+            if not found or not all(found):
+                shutil.rmtree(self.folder / folder, ignore_errors=True)
+                continue
+            (into / folder).mkdir(parents=True, exist_ok=True)
+            for path in found:
+                assert path
+                self._copy(path, into / folder / path.name.rpartition(_MARK)[0])
+            count += 1
+        return count
+
+    def keep_folder(self, source: Path) -> bool:
+        """Keeps the files in the folder *source* under its name, ``KIND-KEY``, and of its kind the
+        one before it: two checkouts may take turns. Returns whether it was new."""
+        if any(name == f"{source.name}/{_NAMES}" for _, name, _ in self._files()):
+            return False
+        files = [path for path in source.iterdir() if path.is_file()]
+        for path in files:
+            self.put(f"{source.name}/{path.name}", path)
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, prefix=".", suffix=".new") as listed:
+            listed.write("\n".join(path.name for path in files))
+            listed.flush()
+            self.put(f"{source.name}/{_NAMES}", Path(listed.name))
+        kind = source.name.rpartition("-")[0]
+        others = [path for path in self.folder.glob(f"{kind}-*") if path.name != source.name]
+        for other in sorted(others, key=lambda path: path.stat().st_mtime)[:-1]:
+            shutil.rmtree(other, ignore_errors=True)
+        return True
+
+    def prune(self) -> None:
+        """Removes what is older than a month; what is still in use is kept anew then."""
+        oldest = time.time() - _DAYS * _DAY_S
+        for path, _, found in self._files():
+            if found.st_mtime < oldest:
+                path.unlink(missing_ok=True)
+        for path in self.folder.rglob(".*.new"):  # a killed run's
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < time.time() - _DAY_S:
+                    path.unlink()
+
+    def _files(self) -> list[tuple[Path, str, os.stat_result]]:
+        """Each file with its name within the store. Others' files are none of it."""
+        files = []
+        for path in sorted(self.folder.rglob(f"*{_MARK}*")):
+            if found := _own(path):
+                name = str(path.relative_to(self.folder)).rpartition(_MARK)[0]
+                files.append((path, name, found))
+        return files
+
+    def _kept(self, name: str) -> list[Path]:
+        folder, prefix = (self.folder / name).parent, f"{Path(name).name}{_MARK}"
+        names = os.listdir(folder) if folder.is_dir() else []
+        paths = [folder / each for each in names if each.startswith(prefix)]
+        return [path for path in paths if _own(path)]
+
+    def _is_sound(self, path: Path) -> bool:
+        with contextlib.suppress(OSError):
+            return path.name.rpartition(_MARK)[2] == self._digest(path)
+        return False
+
+    def _digest(self, path: Path) -> str:
+        found = hashlib.sha256()
+        with path.open("rb") as file:
+            for number, block in enumerate(iter(lambda: file.read(_BLOCK), b"")):
+                if not self.sparse:
+                    found.update(block)
+                elif block != _ZEROS[: len(block)]:
+                    found.update(b"%d\0" % number + block)
+        return found.hexdigest()
+
+    def _copy(self, source: Path, target: Path) -> None:
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another filesystem
+            self._copy_content(source, target)
+
+    def _copy_content(self, source: Path, target: Path) -> None:
+        if not self.sparse:
+            shutil.copyfile(source, target)
+            return
+        with source.open("rb") as read, target.open("wb") as written:
+            for block in iter(lambda: read.read(_BLOCK), b""):
+                if block == _ZEROS[: len(block)]:
+                    written.seek(len(block), os.SEEK_CUR)
+                else:
+                    written.write(block)
+            written.truncate(source.stat().st_size)
+
+
+def _own(path: Path) -> os.stat_result | None:
+    """Of a file of ours, ``None`` of anything else, as what another run has just removed."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            return found
+    return None
