@@ -17,7 +17,7 @@ SKIPPED = 77
 
 # What is run by bash, and by any other shell. devstack's are sourced.
 BASH = (
-    ".ci/run",
+    *(f".ci/{name}" for name in ("run", "suites")),
     "tempest-plugin/against-lab",
     *(f"devstack/{name}" for name in ("override-defaults", "plugin.sh", "settings")),
 )
