@@ -14,7 +14,8 @@ from pathlib import Path
 
 # libvirt-python has no wheel: it is compiled against the distribution's libvirt.
 BUILD = ("gcc", "libc6-dev", "libvirt-dev", "pkg-config")
-LINTERS = ("shellcheck",)
+# The documentation's theme asks git for the version.
+LINTERS = ("git", "shellcheck")
 # A real libvirtd with its LXC driver, and what a guest's root file system is made with.
 LXC = (
     "busybox-static",
