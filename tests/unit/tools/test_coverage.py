@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import testtools
+
+from tools import coverage
+
+# One process begins another, which leaves as a fork does: without Python's own end.
+_PROCESSES = """
+import os, subprocess, sys
+from nova_gpu.core import names
+subprocess.run([sys.executable, "-c", "import os; from nova_gpu.core import quantity; os._exit(0)"])
+"""
+
+
+def _module(lines: set[int], branches: set[tuple[int, int]], digest: str = "d") -> coverage.Module:
+    return coverage.Module(
+        digest,
+        frozenset(lines),
+        frozenset({1, 2, 3, 4}),
+        frozenset(branches),
+        frozenset({(1, 2), (1, 3)}),
+    )
+
+
+def _measured(name: str, **modules: coverage.Module) -> coverage.Measured:
+    return coverage.Measured(name, "2 passed, 0 failed, 0 skipped", 1.5, 2.5, modules)
+
+
+BEFORE = _measured("before", a=_module({1, 2, 3}, {(1, 2), (1, 3)}), b=_module({1}, set()))
+
+
+class RunTest(testtools.TestCase):
+    def test_processes_and_what_they_start(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        config = pathlib.Path(folder.name, "coveragerc")
+        config.write_text(coverage._config(config.with_name("data")))
+        environment = {**os.environ, coverage.START: str(config)}
+        subprocess.run([sys.executable, "-c", _PROCESSES], env=environment, check=True)
+        modules = coverage._modules(config)
+        self.assertTrue(modules["nova_gpu/core/names.py"].lines)
+        self.assertTrue(modules["nova_gpu/core/quantity.py"].lines)
+        self.assertFalse(modules["nova_gpu/virt/driver.py"].lines)
+        self.assertTrue(modules["nova_gpu/virt/driver.py"].all_branches)
+
+
+class CompareTest(testtools.TestCase):
+    def test_what_is_reached_no_more(self) -> None:
+        after = _measured("after", a=_module({1, 2}, {(1, 2)}), b=_module({1, 4}, set()))
+        found = coverage.compare(BEFORE, after)
+        self.assertEqual(["a: lines 3", "a: branches 1->3"], found)
+        self.assertEqual([], coverage.compare(after, after))
+
+    def test_a_file_that_is_gone_or_was_changed(self) -> None:
+        after = _measured("after", a=_module({1, 2}, set(), "other"))
+        self.assertEqual(
+            [
+                "a, which was changed: 3 lines and 2 branches before, 2 and 0 after",
+                "b, which was changed: 1 lines and 0 branches before, 0 and 0 after",
+            ],
+            coverage.compare(BEFORE, after),
+        )
+
+    def test_together(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        names = []
+        for measured in (BEFORE, _measured("more", a=_module({4}, set()), c=_module(set(), set()))):
+            names.append(f"{folder.name}/{measured.name}.json")
+            pathlib.Path(names[-1]).write_text(json.dumps(coverage._plain(measured)))
+        both = coverage._read(",".join(names))
+        self.assertEqual({"a", "b", "c"}, set(both.modules))
+        self.assertEqual(
+            "before+more: 5 of 12 (41.7%) lines, 2 of 6 (33.3%) branches; 3 s, 5 s of CPU; "
+            "2 passed, 0 failed, 0 skipped; 2 passed, 0 failed, 0 skipped",
+            coverage.totals(both),
+        )
+        other = _measured("other", a=_module({4}, set(), "changed"))
+        self.assertRaises(coverage.Unlike, lambda: BEFORE | other)
