@@ -165,7 +165,7 @@ parallel = true
 source = {ROOT / PACKAGE}
 data_file = {data}
 sigterm = true
-patch = _exit
+patch = _exit, fork
 disable_warnings =
     no-data-collected
     module-not-imported

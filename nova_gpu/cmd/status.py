@@ -203,7 +203,10 @@ def _listed(found: list[str], heading: str) -> upgradecheck.Result:
 
 
 def main() -> int:
-    status: int = upgradecheck.main(CONF, project="nova", upgrade_command=Checks())
+    # By default it takes the command line that there was when it was imported.
+    status: int = upgradecheck.main(
+        CONF, project="nova", upgrade_command=Checks(), argv=sys.argv[1:]
+    )
     return status
 
 

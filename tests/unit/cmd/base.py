@@ -7,7 +7,6 @@ import contextlib
 import io
 import pathlib
 import subprocess
-import sys
 from collections.abc import Callable
 
 import fixtures
@@ -15,6 +14,7 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from tests.fixtures import commands
 
 _CONF = """
 [DEFAULT]
@@ -74,10 +74,4 @@ class CommandTestCase(base.BaseTestCase):
         self.conf.write_text(text)
 
     def nova_gpu(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        code = "import sys; from nova_gpu.cmd import gpu; sys.exit(gpu.main())"
-        return subprocess.run(
-            [sys.executable, "-c", code, "--config-file", str(self.conf), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return commands.run("nova_gpu.cmd.gpu", "--config-file", self.conf, *arguments)

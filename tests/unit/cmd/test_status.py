@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import platform
-import subprocess
-import sys
 
 import fixtures
 import sqlalchemy
@@ -10,6 +8,8 @@ import testtools
 from nova.db.api import models as api_models
 from nova.db.main import models as main_models
 from oslo_utils.fixture import uuidsentinel as uuids
+
+from tests.fixtures import commands
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -20,13 +20,7 @@ class UpgradeCheckTest(testtools.TestCase):
     def check(self, conf: str):
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "nova.conf"
         path.write_text(conf)
-        code = "import sys; from nova_gpu.cmd import status; sys.exit(status.main())"
-        return subprocess.run(
-            [sys.executable, "-c", code, "--config-file", path, "upgrade", "check"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return commands.run("nova_gpu.cmd.status", "--config-file", path, "upgrade", "check")
 
     def test_ready(self):
         done = self.check(_MAPS)
