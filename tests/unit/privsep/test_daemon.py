@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import fixtures
 from oslotest import base
 from testtools import content
 
-from tests.fixtures import hosts, kernel, pci
+from tests.fixtures import commands, hosts, kernel, pci
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
 HELPER = pathlib.Path(sys.executable).with_name("privsep-helper")
@@ -42,7 +43,7 @@ class DaemonTestCase(base.BaseTestCase):
         for folder, _, _ in os.walk(self.root):
             os.chmod(folder, 0o755)
 
-        self.client: subprocess.Popen[str] | None = None
+        self.client: commands.Running | None = None
 
     def start(self, method: str, **roots: str) -> None:
         """Once in a test: nova-compute's side, and the daemon in the way *method* says."""
@@ -60,26 +61,14 @@ class DaemonTestCase(base.BaseTestCase):
         config.write_text("\n".join(lines))
         said = self.root / "client.log"
         self.addCleanup(lambda: self.addDetail("log", content.text_content(said.read_text())))
-        with said.open("w") as errors:
-            client = self.client = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-W",
-                    "ignore",
-                    "-m",
-                    "tests.fixtures.unprivileged",
-                    method,
-                    config,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.addCleanup(client.communicate)
+        with contextlib.ExitStack() as opened:
+            errors = opened.enter_context(said.open("w"))
+            started = commands.running("tests.fixtures.unprivileged", method, config, errors=errors)
+            self.client = opened.enter_context(started)
+            self.addCleanup(opened.pop_all().close)
 
     def answer(self, verb: str, argument: Any) -> dict[str, Any]:
-        assert self.client and self.client.stdin and self.client.stdout
+        assert self.client
         print(json.dumps([verb, argument]), file=self.client.stdin, flush=True)
         found: dict[str, Any] = json.loads(self.client.stdout.readline())
         return found
