@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from tools.novalab import settings, steps
-from tools.testing import machine
+from tools.testing import environment, machine
 
 # The interpreter that user "nova" can reach; root's own may be somewhere in /root.
 _PYTHON = "/usr/bin/python3"
@@ -81,7 +81,8 @@ def install(lab: settings.Lab, project: bool = True) -> None:
     def pypi() -> None:
         with steps.step("Nova and the other services from PyPI", pip):
             steps.run([_PYTHON, "-m", "venv", "--clear", str(lab.venv)], pip)
-            _pip(lab, _PYPI)
+            _pip(lab, _PYPI, "--no-compile")
+            environment.compile_modules(lab.program("python"))
 
     steps.together(*([packages] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
     if fresh:
@@ -132,10 +133,10 @@ def _services_stay_stopped() -> Iterator[None]:
         _POLICY.unlink()
 
 
-def _pip(lab: settings.Lab, names: tuple[str, ...]) -> None:
+def _pip(lab: settings.Lab, names: tuple[str, ...], *options: str) -> None:
     argv = [lab.program("python"), "-m", "pip", "install", "--prefer-binary", "--progress-bar=off"]
     argv += ["--cache-dir", str(lab.cache / "pip"), "--constraint", str(_constraints())]
-    steps.run([*argv, *names], lab.log / "pip.log")
+    steps.run([*argv, *options, *names], lab.log / "pip.log")
 
 
 def _install_project(lab: settings.Lab) -> None:

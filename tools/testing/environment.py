@@ -79,7 +79,9 @@ def prepare(environment: Environment) -> bool:
         worked = True
         _run(environment, [sys.executable, "-m", "venv", "--clear", str(environment.path)])
         arguments = [part for name in environment.requirements for part in ("-r", name)]
-        _pip(environment, "-c", constraints, *arguments)
+        _pip(environment, "--no-compile", "-c", constraints, *arguments)
+        if environment.nova == NEWEST:
+            compile_modules(environment.python)
         _link_etc(environment)
         _write_stamp(environment, "requirements", wanted)
     if worked or _stamp(environment, "project") != project:
@@ -92,6 +94,16 @@ def prepare(environment: Environment) -> bool:
         _pip(environment, *options, PBR_VERSION="0.0.0")
         _write_stamp(environment, "project", project)
     return worked
+
+
+def compile_modules(python: str) -> None:
+    """Compiles what is installed beside *python*, on all processors: pip does it on one of them.
+    What of it is no Python 3, as some templates are, stays as it is. An environment in which little
+    is run need not be compiled at all.
+    """
+    site = "*site.getsitepackages()"
+    code = f"import compileall, site; compileall.compile_dir({site}, quiet=2, workers=0)"
+    subprocess.run([python, "-c", code], check=False)
 
 
 def _digest(names: Sequence[str]) -> str:
