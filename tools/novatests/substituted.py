@@ -29,7 +29,9 @@ def substitute() -> None:
 
     from nova_gpu.conf import gpu
     from nova_gpu.virt.driver import GPULibvirtDriver
+    from tools.novatests import spared
 
+    spared.spare()
     stock = driver.LibvirtDriver
     driver.LibvirtDriver = libvirt.LibvirtDriver = GPULibvirtDriver
     # A test that patches a static method of a class puts back a plain one, unless it is its own.
