@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 import pathlib
 import subprocess
 import sys
-import time
 
 import fixtures
 from oslotest import base
 
 from nova_gpu.host import child
+from tests.fixtures import processes
 
 
 class TestRun(base.BaseTestCase):
@@ -78,8 +77,4 @@ print(ahead._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
         done = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE)
-        pid = int(done.stdout)
-        ends = time.monotonic() + 60
-        while os.path.exists(f"/proc/{pid}") and time.monotonic() < ends:
-            time.sleep(0.05)
-        self.assertFalse(os.path.exists(f"/proc/{pid}"))
+        self.assertTrue(processes.ends(int(done.stdout)))
