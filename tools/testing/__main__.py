@@ -8,11 +8,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.testing import allowed, environment, lanes, machine, quick, report, session, suites
+from tools.testing import allowed, environment, lanes, lengths, machine, report, session, suites
 from tools.testing.environment import NEWEST, RELEASES, STATE, Environment
+
+# The name of a lane of suites, in part
+QUICK = "quick"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,32 +32,42 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tools/test: {error}", file=sys.stderr)
         return 2
     stop = threading.Event()
+    brief = options.suites == [QUICK]
+    start = time.monotonic()
     results = lanes.run(
         selected,
-        lambda suite: session.run(suite, env, options.pattern, stop, options.quickly),
+        lambda suite: session.run(
+            suite, env, options.pattern, stop, brief=brief, niceness=lanes.niceness(suite)
+        ),
         stop,
-        at_once=os.cpu_count() or 1,
+        at_once=(os.cpu_count() or 1) + 1,
+        expected_s=lengths.expected(selected),
     )
+    if not (brief or options.pattern or env.nova != NEWEST):
+        lengths.keep(results)
     refused = allowed.refused(allowances, results) if options.no_skip else ()
-    report.summary(setup_s, results, refused)
+    report.summary(setup_s, time.monotonic() - start, results, refused)
     return 1 if refused or any(result.outcome.failed for result in results) else 0
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    described = "\n".join(f"  {suite.name:<12}{_described(suite)}" for suite in suites.SUITES)
+    described = "\n".join(
+        f"  {suite.name:<12}{suite.summary}{' (before a release)' * suite.release_only}"
+        for suite in suites.SUITES
+    )
     parser = argparse.ArgumentParser(
         prog="tools/test",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Install what the suites need below .tools/, then run them. No name: all of\n"
-        "them, those with a libvirtd or a VM of their own beside the others. The name quick, for\n"
-        f"use before each commit: {', '.join(quick.SUITES)}, of their tests those\n"
-        "that find most for the time they take.",
-        epilog=f"suites:\n{described}\n\nLogs are in .tools/log/. On a machine where Debian "
-        "packages are missing it must run as root.",
+        description="Install what the suites need below .tools/, then run them. No name: all of "
+        "them but those that run before a release only, those with a libvirtd or a VM of their own "
+        "beside the others.",
+        epilog=f"suites:\n{described}\n  {QUICK:<12}before each commit, in minutes: "
+        f"{', '.join(suites.QUICK)}, of the last what tests/quick.txt names\n\nLogs are in "
+        ".tools/log/. On a machine where Debian packages are missing it must run as root.",
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE")
     parser.add_argument(
-        "--all", action="store_true", help="also the suites that are not run each time"
+        "--all", action="store_true", help="those that run before a release only, too"
     )
     parser.add_argument(
         "--nova",
@@ -77,31 +91,29 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="use the virtual environment as it is, install nothing",
     )
     options = parser.parse_args(arguments)
-    options.quickly = options.suites == ["quick"]
-    if options.quickly:
-        if options.pattern or options.nova != NEWEST:
-            parser.error("quick goes with neither -k nor --nova: name a suite")
-        options.suites = list(quick.SUITES)
+    if options.suites == [QUICK]:
+        if options.nova != NEWEST or options.all:
+            parser.error(f"{QUICK} is a part of what runs with Nova {NEWEST}: give no other option")
+        return options
     for name in options.suites:
         if name not in suites.BY_NAME:
-            known = ", ".join(["quick", *suites.BY_NAME])
-            parser.error(f"no suite {name!r}: choose from {known}")
+            names = ", ".join([*suites.BY_NAME, f"or {QUICK} alone"])
+            parser.error(f"no suite {name!r}: choose from {names}")
         if options.nova != NEWEST and not suites.BY_NAME[name].every_release:
             parser.error(f"{name} runs with Nova {NEWEST} only, not with {options.nova}")
     return options
 
 
-def _described(suite: suites.Suite) -> str:
-    return suite.summary if suite.default else f"{suite.summary} (with --all)"
-
-
 def _selected(options: argparse.Namespace) -> list[suites.Suite]:
+    if options.suites == [QUICK]:
+        return [suites.BY_NAME[name] for name in suites.QUICK]
     if options.suites:
         return [suite for suite in suites.SUITES if suite.name in options.suites]
     return [
         suite
         for suite in suites.SUITES
-        if suite.every_release or (options.nova == NEWEST and (suite.default or options.all))
+        if (suite.every_release or options.nova == NEWEST)
+        and (options.all or not suite.release_only)
     ]
 
 

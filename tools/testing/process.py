@@ -25,8 +25,8 @@ class Stopped(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """How a process ended: its exit status, its lines, whether the deadline ended it, and the
-    seconds of processors that it had, with the processes that it waited for."""
+    """How a process ended: its exit status, its lines, whether the deadline ended it. ``cpu_s``:
+    processor time of it and of the children that it, or one of them, has waited for."""
 
     returncode: int
     lines: tuple[str, ...]
@@ -42,11 +42,14 @@ def run(
     limit_s: float,
     on_line: Callable[[str], None] = lambda line: None,
     stop: threading.Event | None = None,
+    niceness: int = 0,
 ) -> Finished:
     """Run ``argv`` in a session of its own, call ``on_line`` with each line of its output.
 
     The output goes to a file and is read from there, not through a pipe: a daemon that a test
     left behind would keep a pipe open for ever.
+
+    :param niceness: how far it stands back where others want the processors too
 
     :raises Stopped: when *stop* was set; nothing runs any more then
     """
@@ -63,7 +66,7 @@ def run(
 
     with log.open("wb") as sink, log.open(encoding="utf-8", errors="replace", newline="\n") as out:
         child = subprocess.Popen(
-            argv,
+            [*(("nice", "-n", str(niceness)) if niceness else ()), *argv],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
@@ -72,9 +75,9 @@ def run(
         )
         deadline = time.monotonic() + limit_s
         timed_out = False
-        cpu_s = 0.0
+        ended = _Ended(child)
         try:
-            while (used_s := _ended(child)) is None:
+            while not ended.now():
                 read_on(out)
                 if stop and stop.is_set():
                     raise Stopped(argv[0])
@@ -82,32 +85,44 @@ def run(
                     timed_out = True
                     break
                 time.sleep(_POLL_S)
-            cpu_s = used_s or 0.0
         finally:
-            _end(child)
+            _end(child, ended)
         read_on(out)
     if pending:
         lines.append(pending)
         on_line(pending)
-    return Finished(child.returncode, tuple(lines), timed_out, cpu_s)
+    return Finished(child.returncode, tuple(lines), timed_out, ended.cpu_s)
 
 
-def _ended(child: subprocess.Popen[bytes]) -> float | None:
-    """The seconds of processors that it had, ``None`` while it runs."""
-    pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-    if not pid:
-        return None
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_utime + usage.ru_stime
+class _Ended:
+    """Whether a child has ended, and what it took: Popen itself waits without asking for that."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self.cpu_s = 0.0
+
+    def now(self, options: int = os.WNOHANG) -> bool:
+        if self._child.returncode is None:
+            pid, status, used = os.wait4(self._child.pid, options)
+            if not pid:
+                return False
+            self._child.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu_s = used.ru_utime + used.ru_stime
+        return True
+
+    def within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self.now() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self.now()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: subprocess.Popen[bytes], ended: _Ended) -> None:
     """End what still runs of the child's process group: asked first, then killed."""
-    if child.poll() is not None:
+    if ended.now():
         return
     os.killpg(child.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE_S)
+    ended.within(_GRACE_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    ended.now(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,10 +45,13 @@ def excerpt(lines: Sequence[str], log: Path) -> None:
     print("\n".join(map(_line, shown)), flush=True)
 
 
-def summary(setup_s: float, results: Sequence[Result], refused: Sequence[Skip]) -> None:
+def summary(
+    setup_s: float, elapsed_s: float, results: Sequence[Result], refused: Sequence[Skip]
+) -> None:
     """A line per suite, what was skipped, and the closing line, which .ci/run reads.
 
-    A suite's share is of the processors' time that all of them had: side by side each takes longer.
+    A suite's share is that of all processor time: side by side, how long one takes says as much of
+    the others. What a daemon does that outlives the process that started it is not counted.
     """
     total = sum((result.outcome for result in results), Outcome())
     cpu_s = sum(result.cpu_s for result in results)
@@ -57,11 +61,15 @@ def summary(setup_s: float, results: Sequence[Result], refused: Sequence[Skip]) 
     print(f"{'(install)':<14}{'':>24}{setup_s:>9.1f}")
     for result in results:
         did = result.outcome
-        share = f"{result.cpu_s / cpu_s:.0%}" if cpu_s else ""
         print(
             f"{result.suite.name:<14}{did.passed:>8}{did.failed:>8}{len(did.skips):>8}"
-            f"{result.seconds:>9.1f}{result.cpu_s:>9.1f}{share:>7}"
+            f"{result.seconds:>9.1f}{result.cpu_s:>9.1f}{result.cpu_s / max(cpu_s, 0.1):>7.0%}"
         )
+    busy = cpu_s / max(elapsed_s, 0.1) / (os.cpu_count() or 1)
+    print(
+        f"{'(all)':<14}{total.passed:>8}{total.failed:>8}{len(total.skips):>8}"
+        f"{elapsed_s:>9.1f}{cpu_s:>9.1f}{busy:>7.0%} of {os.cpu_count()} CPUs"
+    )
     for skip in total.skips:
         print(f"SKIP {skip.test}: {skip.reason}")
     for failure in total.failures:

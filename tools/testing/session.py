@@ -18,7 +18,7 @@ _HEARTBEAT_S = 15.0
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A suite's outcome, its wall-clock time, and the seconds of processors that it had."""
+    """A suite's outcome, its wall-clock time, and the processor time of its processes."""
 
     suite: suites.Suite
     outcome: Outcome
@@ -38,23 +38,26 @@ def run(
     environment: Environment,
     pattern: str | None,
     stop: threading.Event,
-    quickly: bool = False,
+    *,
+    brief: bool = False,
+    niceness: int = 0,
 ) -> Result:
     """Run one suite within its time limit.
 
+    :param brief: no more than ``tools/test quick`` runs
     :raises process.Stopped: when *stop* was set meanwhile
     """
     report.heading(suite.name, suite.summary)
     start = time.monotonic()
-    total = _prerequisites(suite)
     cpu_s = 0.0
+    total = _prerequisites(suite)
     if total is None:
         total = Outcome()
-        for check in suites.checks(suite, environment, pattern, quickly):
+        for check in suites.checks(suite, environment, pattern, brief=brief):
             left_s = suite.limit_s - (time.monotonic() - start)
-            verdict, used_s = _run_check(suite, check, environment, max(left_s, 1.0), stop)
-            total += verdict
-            cpu_s += used_s
+            did, spent_s = _run_check(suite, check, environment, max(left_s, 1.0), stop, niceness)
+            total += did
+            cpu_s += spent_s
     for failure in total.failures:
         report.say(f"FAILED {failure}")
     return Result(suite, total, time.monotonic() - start, cpu_s)
@@ -82,8 +85,9 @@ def _run_check(
     environment: Environment,
     limit_s: float,
     stop: threading.Event,
+    niceness: int,
 ) -> tuple[Outcome, float]:
-    """How it ended, and the seconds of processors that it had."""
+    """What it did, and its processor time"""
     log = STATE / "log" / f"{suite.name}-{check.name.replace(' ', '-')}-{environment.release}.log"
     progress = _Progress(suite.echo)
     start = time.monotonic()
@@ -94,6 +98,7 @@ def _run_check(
         limit_s=limit_s,
         on_line=progress.line,
         stop=stop,
+        niceness=niceness,
     )
     seconds = time.monotonic() - start
     if finished.timed_out:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 
 from tools.testing import outcome, quick
@@ -40,37 +39,51 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A named part of the tests. ``limit_s`` ends what stands still, and leaves room where others
-    run beside it. ``echo``: every finished test is shown, not only failures.
-    ``lane``: suites of one lane share something of the machine; see :mod:`tools.testing.lanes`.
-    ``default``: it is run where none is named; else before a release, and where what it tests is
-    changed."""
+    """A named part of the tests. ``usual_s`` is how long it takes on two processors, until it was
+    measured here. ``limit_s`` ends what stands still, and leaves room where others run beside it.
+    ``echo``: every finished test is shown, not only failures. ``lane``: suites of one lane share
+    something of the machine; see :mod:`tools.testing.lanes`. ``spread``: its tests are spread over
+    a process for each processor, and stand back for a suite that waits for its own guests.
+    ``release_only``: it runs where it is named and with ``--all``, not for each commit."""
 
     name: str
     summary: str
+    usual_s: float
     limit_s: float
     echo: bool = False
     every_release: bool = False
     lane: str = ""
-    default: bool = True
+    spread: bool = False
+    release_only: bool = False
 
 
 SUITES = (
-    Suite("style", "ruff, Nova's hacking checks, shellcheck, release notes, documentation", 600),
-    Suite("types", "mypy --strict", 600),
-    Suite("unit", "tests/unit", 1500),
-    Suite("nova", "Nova's own unit tests of its libvirt driver, with this one in its place", 1800),
+    Suite(
+        "style", "ruff, Nova's hacking checks, shellcheck, release notes, documentation", 30, 600
+    ),
+    Suite("types", "mypy --strict", 20, 600),
+    Suite("unit", "tests/unit", 70, 1500, spread=True),
+    Suite(
+        "nova",
+        "Nova's own unit tests of its libvirt driver, with this one in its place",
+        90,
+        1800,
+        spread=True,
+    ),
     Suite(
         "functional",
         "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
+        1200,
         3900,
         echo=True,
         every_release=True,
+        spread=True,
     ),
     # These count what is left of cgroups, mounts and loop devices.
     Suite(
         "lxc",
         "tests/lxc: the same against a real libvirtd and its LXC driver",
+        900,
         2400,
         echo=True,
         lane="libvirtd",
@@ -78,6 +91,7 @@ SUITES = (
     Suite(
         "crash",
         "tests/crash: nova-compute is killed again and again",
+        400,
         2400,
         echo=True,
         lane="libvirtd",
@@ -85,12 +99,14 @@ SUITES = (
     Suite(
         "guide",
         "tools/lab guide: the documentation's commands, in a cloud of separate processes",
+        260,
         1800,
         lane="libvirtd",
     ),
     Suite(
         "vfio",
         "tests/vfio, tests/vgpu: nova-compute in VMs with an IOMMU, KVM and cards, on QEMU",
+        500,
         2400,
         echo=True,
         lane="vm",
@@ -98,21 +114,21 @@ SUITES = (
     Suite(
         "moves",
         "tests/moves: two such hosts, between which guests with vGPUs move as they run",
+        440,
         1800,
         echo=True,
         lane="vm",
     ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
+# What tools/test quick runs: of functional only what quick.FILE names.
+QUICK = ("style", "types", "unit", "functional")
 
 
 def checks(
-    suite: Suite, environment: Environment, pattern: str | None, quickly: bool = False
+    suite: Suite, environment: Environment, pattern: str | None, *, brief: bool = False
 ) -> Sequence[Check]:
-    """The commands of ``suite``, in their order.
-
-    :param quickly: of the unit and functional tests only those of :mod:`tools.testing.quick`
-    """
+    """The commands of ``suite``, in their order; those of ``tools/test quick`` where *brief*."""
     own = f"tests.{suite.name}"
     if suite.name == "style":
         return _style()
@@ -135,12 +151,7 @@ def checks(
             module = ("tests.vfio", "--tests", "tests/moves")
         argv = (environment.python, "-m", *module, *selection)
         return (Check(own, argv, outcome.from_unittest),)
-    left_out: tuple[str, ...] = ()
-    if quickly and suite.name == "functional":
-        pattern = "|".join(rf"\.{re.escape(name)}\." for name in quick.FUNCTIONAL)
-    elif quickly:
-        left_out = ("--exclude-regex", "|".join(map(re.escape, quick.UNIT_LEFT_OUT)))
-    return (_stestr(suite, environment, pattern, left_out),)
+    return (_stestr(suite, environment, pattern, brief=brief),)
 
 
 def _style() -> Sequence[Check]:
@@ -156,18 +167,22 @@ def _style() -> Sequence[Check]:
     )
 
 
-def _stestr(
-    suite: Suite, environment: Environment, pattern: str | None, left_out: tuple[str, ...]
-) -> Check:
+def _stestr(suite: Suite, environment: Environment, pattern: str | None, *, brief: bool) -> Check:
     # A repository of its own per suite and release: two runs side by side do not lock each other.
     repository = STATE / "stestr" / f"{suite.name}-{environment.release}"
     repository.mkdir(parents=True, exist_ok=True)
+    selection: tuple[str, ...] = ()
+    if brief and suite.name == "functional":
+        names = repository / "quick"
+        names.write_text("".join(f"{name}\n" for name in quick.names()))
+        selection = ("--load-list", str(names))
     argv = (
         *("stestr", "--test-path", f"tests/{suite.name}", "--top-dir", "."),
         # The tests of a class in one process: what they begin with is made once.
         *("--group_regex", r"([^\.]+\.)+"),
         *("--repo-url", str(repository)),
-        *("run", "--concurrency", str(os.cpu_count() or 1), *left_out),
+        *("run", "--concurrency", str(os.cpu_count() or 1)),
+        *selection,
         *((pattern,) if pattern else ()),
     )
     return Check(suite.name, argv, outcome.from_stestr)

@@ -7,69 +7,99 @@ import os
 import pathlib
 import tempfile
 import threading
-import time
 import unittest
+from collections.abc import Callable
 
 from tools.testing import lanes, process, report
 from tools.testing.outcome import Outcome
 from tools.testing.session import Result
 from tools.testing.suites import Suite
 
-UNIT = Suite("unit", "", 1)
-FUNCTIONAL = Suite("functional", "", 1)
-LXC = Suite("lxc", "", 1, lane="libvirtd")
+UNIT = Suite("unit", "", 1, 1)
+FUNCTIONAL = Suite("functional", "", 1, 1, spread=True)
+LXC = Suite("lxc", "", 1, 1, lane="libvirtd")
+CRASH = Suite("crash", "", 1, 1, lane="libvirtd")
+# All waits of this file: as long as the suite lets a test stand still.
+PATIENCE_S = 200
 
 
 class TestRun(unittest.TestCase):
     def setUp(self):
         self.stop = threading.Event()
 
+    def run_lanes(
+        self, selected: tuple[Suite, ...], work: Callable[[Suite], None], at_once: int, **s: float
+    ) -> tuple[str, tuple[Result, ...]]:
+        """What was printed, and the results"""
+
+        def whole(suite: Suite) -> Result:
+            work(suite)
+            report.say("done")
+            return Result(suite, Outcome(passed=1), 0.0)
+
+        expected_s = {suite.name: 1.0 for suite in selected} | s
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            results = lanes.run(selected, whole, self.stop, at_once, expected_s)
+        return printed.getvalue(), results
+
     def test_side_by_side_and_in_order(self):
         begun = {suite.name: threading.Event() for suite in (UNIT, FUNCTIONAL, LXC)}
 
-        def work(suite: Suite) -> Result:
+        def work(suite: Suite) -> None:
             begun[suite.name].set()
             if suite is LXC:
-                self.assertTrue(begun["functional"].wait(10))
+                self.assertTrue(begun["functional"].wait(PATIENCE_S))
             elif suite is UNIT:
-                self.assertTrue(begun["lxc"].wait(10))
-                self.assertFalse(begun["functional"].is_set())
-            report.say("done")
-            return Result(suite, Outcome(passed=1), 0.0)
+                self.assertTrue(begun["lxc"].wait(PATIENCE_S))
 
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            results = lanes.run((UNIT, FUNCTIONAL, LXC), work, self.stop, at_once=2)
-
+        printed, results = self.run_lanes((UNIT, FUNCTIONAL, LXC), work, 2)
         self.assertEqual([UNIT, FUNCTIONAL, LXC], [result.suite for result in results])
         self.assertEqual(
             ["functional  done", "lxc         done", "unit        done"],
-            sorted(line.strip() for line in printed.getvalue().splitlines()),
+            sorted(line.strip() for line in printed.splitlines()),
         )
 
-    def test_one_lane_has_no_names(self):
-        def work(suite: Suite) -> Result:
-            report.say("done")
-            return Result(suite, Outcome(passed=1), 0.0)
+    def test_the_longest_lane_begins(self):
+        """As long as all its suites, which keep their order."""
+        begun: list[Suite] = []
+        selected = (UNIT, FUNCTIONAL, LXC, CRASH)
+        self.run_lanes(selected, begun.append, 1, unit=2, functional=5, lxc=3, crash=4)
+        self.assertEqual([LXC, CRASH, FUNCTIONAL, UNIT], begun)
+        begun.clear()
+        self.run_lanes(selected, begun.append, 1, unit=2, functional=8, lxc=3, crash=4)
+        self.assertEqual([FUNCTIONAL, LXC, CRASH, UNIT], begun)
 
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            lanes.run((UNIT, FUNCTIONAL), work, self.stop, at_once=2)
-        self.assertEqual("   done\n   done\n", printed.getvalue())
+    def test_one_lane_is_never_in_two_at_once(self):
+        lock = threading.Lock()
+
+        def work(suite: Suite) -> None:
+            if suite.lane:
+                self.assertTrue(lock.acquire(blocking=False))
+                begun.wait(0.2)
+                lock.release()
+
+        begun = threading.Event()
+        self.run_lanes((LXC, CRASH, UNIT), work, 3)
+
+    def test_who_is_spread_stands_back(self):
+        self.assertGreater(lanes.niceness(FUNCTIONAL), lanes.niceness(LXC))
+
+    def test_one_lane_has_no_names(self):
+        printed, _ = self.run_lanes((LXC, CRASH), lambda suite: None, 2)
+        self.assertEqual("   done\n   done\n", printed)
 
     def test_no_more_at_once_than_told(self):
         running: list[str] = []
 
-        def work(suite: Suite) -> Result:
+        def work(suite: Suite) -> None:
             running.append(suite.name)
             self.assertEqual([suite.name], running)
             running.remove(suite.name)
-            return Result(suite, Outcome(passed=1), 0.0)
 
-        with contextlib.redirect_stdout(io.StringIO()):
-            results = lanes.run((UNIT, LXC), work, self.stop, at_once=1)
+        _, results = self.run_lanes((UNIT, LXC), work, 1)
         self.assertEqual([UNIT, LXC], [result.suite for result in results])
 
     def test_one_that_breaks_ends_the_others(self):
-        started = time.monotonic()
         ended = threading.Event()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -79,10 +109,10 @@ class TestRun(unittest.TestCase):
                 raise ValueError("broken")
             try:
                 process.run(
-                    ["sleep", "60"],
+                    ["sleep", "1000"],
                     log=pathlib.Path(folder.name, "log"),
                     environ=os.environ,
-                    limit_s=60,
+                    limit_s=1000,
                     stop=self.stop,
                 )
             except process.Stopped:
@@ -91,6 +121,5 @@ class TestRun(unittest.TestCase):
             raise AssertionError("it slept to its end")
 
         with self.assertRaisesRegex(ValueError, "broken"):
-            lanes.run((UNIT, FUNCTIONAL, LXC), work, self.stop, at_once=2)
+            lanes.run((UNIT, LXC), work, self.stop, 2, {"unit": 1.0, "lxc": 1.0})
         self.assertTrue(ended.is_set())
-        self.assertLess(time.monotonic() - started, 20)

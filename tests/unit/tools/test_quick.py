@@ -2,36 +2,39 @@
 from __future__ import annotations
 
 import pathlib
-import re
+import tempfile
 import unittest
 
 from tools.testing import quick, suites
-from tools.testing.environment import NEWEST, Environment
+from tools.testing.environment import NEWEST, ROOT, Environment
 
-_TESTS = pathlib.Path(__file__).parents[2]
+FUNCTIONAL = suites.BY_NAME["functional"]
 
 
-class TestQuick(unittest.TestCase):
-    def test_what_it_names_is_there(self):
-        for name in quick.SUITES:
-            self.assertIn(name, suites.BY_NAME)
-        for name in quick.FUNCTIONAL:
-            module, _, test_class = name.partition(".")
-            source = (_TESTS / "functional" / f"{module}.py").read_text()
-            self.assertRegex(source, rf"(?m)^class {test_class}\(", name)
-        for name in quick.UNIT_LEFT_OUT:
-            self.assertTrue(_TESTS.parent.joinpath(*name.split(".")).is_dir(), name)
+class NamesTest(unittest.TestCase):
+    def test_each_is_there(self) -> None:
+        """stestr runs those that it finds, and says nothing of the others."""
+        names = quick.names()
+        self.assertEqual(len(names), len(set(names)))
+        self.assertGreater(len(names), 5)
+        for name in names:
+            with self.subTest(name=name):
+                *module, test_class, method = name.split(".")
+                source = ROOT.joinpath(*module).with_suffix(".py").read_text()
+                self.assertRegex(source, rf"(?m)^class {test_class}\(")
+                self.assertRegex(source, rf"(?m)^    def {method}\(")
 
-    def test_only_those_are_run(self):
-        argv = self.argv("functional")
-        pattern = argv[-1]
-        self.assertTrue(re.search(pattern, "tests.functional.test_claims.ClaimsTest.test_two"))
-        self.assertFalse(re.search(pattern, "tests.functional.test_kvm.ClaimsTest.test_two"))
-        left_out = self.argv("unit")[-1]
-        self.assertTrue(re.search(left_out, "tests.unit.fuzz.test_cdi.CDITest.test_any"))
-        self.assertFalse(re.search(left_out, "tests.unit.host.test_cdi.CDITest.test_any"))
+    def test_comments(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name, "quick.txt")
+        path.write_text("# why\n\na.b  # 3 s\nc\n")
+        self.assertEqual(("a.b", "c"), quick.names(path))
 
-    def argv(self, name: str) -> tuple[str, ...]:
-        environment = Environment(NEWEST)
-        (check,) = suites.checks(suites.BY_NAME[name], environment, None, quickly=True)
-        return check.argv
+    def test_only_these(self) -> None:
+        (check,) = suites.checks(FUNCTIONAL, Environment(NEWEST), None, brief=True)
+        listed = check.argv[check.argv.index("--load-list") + 1]
+        self.assertEqual(quick.names(), tuple(pathlib.Path(listed).read_text().splitlines()))
+        (check,) = suites.checks(FUNCTIONAL, Environment(NEWEST), None)
+        self.assertNotIn("--load-list", check.argv)
+        self.assertEqual(set(), set(suites.QUICK) - set(suites.BY_NAME))
