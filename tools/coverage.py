@@ -35,6 +35,8 @@ PACKAGE = "nova_gpu"
 START = "COVERAGE_PROCESS_START"
 
 Branch = tuple[int, int]
+# Of one file a branch, or a line, which is a branch from nowhere
+Place = tuple[str, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Module:
             raise Unlike("a file was changed between the runs that are to be taken together")
         lines, branches = self.lines | other.lines, self.branches | other.branches
         return dataclasses.replace(self, lines=lines, branches=branches)
+
+    def reached(self, arcs: Collection[Branch]) -> Module:
+        """The same file, of which a part of a run went these ways"""
+        lines = self.all_lines & {line for arc in arcs for line in arc}
+        return dataclasses.replace(self, lines=lines, branches=self.all_branches & set(arcs))
 
 
 class Unlike(Exception):
@@ -101,11 +108,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def totals(measured: Measured) -> str:
     """One line for all modules."""
-    modules = measured.modules.values()
-    lines = _share(sum(len(m.lines) for m in modules), sum(len(m.all_lines) for m in modules))
-    branches = _share(
-        sum(len(m.branches) for m in modules), sum(len(m.all_branches) for m in modules)
-    )
+    each = measured.modules.values()
+    lines = _share(sum(len(m.lines) for m in each), sum(len(m.all_lines) for m in each))
+    branches = _share(sum(len(m.branches) for m in each), sum(len(m.all_branches) for m in each))
     return (
         f"{measured.name}: {lines} lines, {branches} branches; "
         f"{measured.seconds:.0f} s, {measured.cpu_s:.0f} s of CPU; {measured.outcome}"
@@ -145,20 +150,21 @@ def _run(suite: suites.Suite, pattern: str | None) -> tuple[bool, Measured]:
     with tempfile.TemporaryDirectory(prefix="nova-gpu-coverage-") as folder:
         # Some tests run a process as another user.
         os.chmod(folder, 0o1777)
-        config = Path(folder, "coveragerc")
-        config.write_text(_config(Path(folder, "data")))
-        config.chmod(0o644)
-        os.environ[START] = str(config)
+        settings = Path(folder, "coveragerc")
+        settings.write_text(config(Path(folder, "data")))
+        settings.chmod(0o644)
+        os.environ[START] = str(settings)
         spent = _cpu_s()
         result = session.run(suite, Environment(NEWEST), pattern, threading.Event())
         spent = _cpu_s() - spent
-        modules = _modules(config)
+        found = modules(settings)
     name = f"{suite.name} -k {pattern}" if pattern else suite.name
-    measured = Measured(name, str(result.outcome), result.seconds, spent, modules)
+    measured = Measured(name, str(result.outcome), result.seconds, spent, found)
     return bool(result.outcome.failed), measured
 
 
-def _config(data: Path) -> str:
+def config(data: Path) -> str:
+    """Coverage's settings for processes that write to files which begin with *data*"""
     return f"""[run]
 branch = true
 parallel = true
@@ -178,10 +184,22 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _modules(config: Path) -> Mapping[str, Module]:
-    measuring = coverage.Coverage(config_file=str(config))
+def places_of(names: str) -> frozenset[Place]:
+    """:param names: of files, joined by commas"""
+    reached = _read(names).modules
+    return frozenset(place for path in reached for place in places(path, reached[path]))
+
+
+def places(path: str, module: Module) -> frozenset[Place]:
+    """What was reached of one file"""
+    lines = {(path, 0, line) for line in module.lines}
+    return frozenset(lines | {(path, *branch) for branch in module.branches})
+
+
+def modules(settings: Path) -> Mapping[str, Module]:
+    measuring = coverage.Coverage(config_file=str(settings))
     measuring.combine()
-    report = config.with_name("report.json")
+    report = settings.with_name("report.json")
     measuring.json_report(outfile=str(report))
     found = {}
     for name, file in json.loads(report.read_text())["files"].items():
@@ -210,7 +228,7 @@ def _module(plain: Mapping[str, Any]) -> Module:
 
 
 def _plain(measured: Measured) -> Mapping[str, Any]:
-    modules = {
+    described = {
         path: {
             "digest": module.digest,
             **{
@@ -222,7 +240,7 @@ def _plain(measured: Measured) -> Mapping[str, Any]:
     }
     return {
         **{name: getattr(measured, name) for name in ("name", "outcome", "seconds", "cpu_s")},
-        "modules": modules,
+        "modules": described,
     }
 
 
@@ -233,8 +251,8 @@ def _read(names: str) -> Measured:
 
 def _read_one(name: str) -> Measured:
     plain = json.loads(Path(name).read_text())
-    modules = {path: _module(module) for path, module in plain["modules"].items()}
-    return Measured(plain["name"], plain["outcome"], plain["seconds"], plain["cpu_s"], modules)
+    read = {path: _module(module) for path, module in plain["modules"].items()}
+    return Measured(plain["name"], plain["outcome"], plain["seconds"], plain["cpu_s"], read)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -42,10 +42,10 @@ class RunTest(testtools.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         config = pathlib.Path(folder.name, "coveragerc")
-        config.write_text(coverage._config(config.with_name("data")))
+        config.write_text(coverage.config(config.with_name("data")))
         environment = {**os.environ, coverage.START: str(config)}
         subprocess.run([sys.executable, "-c", _PROCESSES], env=environment, check=True)
-        modules = coverage._modules(config)
+        modules = coverage.modules(config)
         self.assertTrue(modules["nova_gpu/core/names.py"].lines)
         self.assertTrue(modules["nova_gpu/core/quantity.py"].lines)
         self.assertFalse(modules["nova_gpu/virt/driver.py"].lines)
