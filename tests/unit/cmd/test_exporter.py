@@ -140,9 +140,9 @@ class ExporterTest(base.HostTestCase):
 
 
 def _got(url: str) -> str:
-    for _ in range(200):
+    for _ in range(2000):
         try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return str(answer.read().decode())
         except ConnectionError:
             time.sleep(0.05)

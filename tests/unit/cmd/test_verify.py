@@ -53,7 +53,7 @@ class VerdictTest(unittest.TestCase):
 
 class WithinTest(unittest.TestCase):
     def test_an_answer_and_an_error(self) -> None:
-        ask = deadline.within(30)
+        ask = deadline.within(200)
         self.assertEqual(5, ask(lambda: 5))
         self.assertRaises(ZeroDivisionError, ask, lambda: 1 // 0)
         self.assertEqual(ask(threading.get_ident), ask(threading.get_ident))
@@ -63,7 +63,7 @@ class WithinTest(unittest.TestCase):
         self.addCleanup(goes_on.set)
         started = time.monotonic()
         self.assertRaises(TimeoutError, ask, goes_on.wait)
-        self.assertLess(time.monotonic() - started, 20)
+        self.assertLess(time.monotonic() - started, 200)
         self.assertEqual(5, verify_soon(ask))
 
 

@@ -13,7 +13,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.vgpu import Slot
 from nova_gpu.host import child, clean_command
-from tests.fixtures import cards
+from tests.fixtures import cards, processes
 
 
 class CleanCommandTest(base.BaseTestCase):
@@ -63,8 +63,11 @@ class CleanCommandTest(base.BaseTestCase):
         self.assertEqual((3, "out\nwrong\n"), self.run_it())
 
     def test_no_end(self) -> None:
-        self.script("echo here; sleep 300")
-        error = self.assertRaises(child.TimedOut, self.run_it, timeout_s=1)
+        self.script("echo here; sleep 1000")
+        error, _ = processes.hung(
+            lambda limit_s: self.assertRaises(child.TimedOut, self.run_it, timeout_s=limit_s),
+            lambda error: bool(error.output),
+        )
         self.assertEqual(b"here\n", error.output)
 
     def test_not_a_program(self) -> None:

@@ -68,7 +68,7 @@ class OutboxTest(base.BaseTestCase):
             self.outbox.put(lambda: os.write(write, b"sent") and None)
             thread = self.outbox._thread
             if thread is not None:
-                thread.join(30)
+                thread.join(60)
             os._exit(0)
         os.close(write)
         os.wait()

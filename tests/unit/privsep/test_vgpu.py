@@ -51,7 +51,7 @@ class TestMediated(VGPUTestCase):
 
     def waited_for(self) -> dict[str, mdev.MediatedDevice]:
         """What there is once the pretended kernel has done what was written"""
-        self.assertTrue(self.kernel.changed.wait(10))
+        self.assertTrue(self.kernel.changed.wait(200))
         self.kernel.changed.clear()
         return dict(mdev.devices(self.host.roots))
 

@@ -84,7 +84,7 @@ class EndTest(testtools.TestCase):
 
     def _start(self, lab: str, code: str) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
-            [sys.executable, "-c", f"{code}; print(flush=True); import time; time.sleep(60)"],
+            [sys.executable, "-c", f"{code}; print(flush=True); import time; time.sleep(1000)"],
             env={**os.environ, leftovers.ENVIRONMENT: lab},
             stdout=subprocess.PIPE,
         )

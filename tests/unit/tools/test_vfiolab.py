@@ -7,12 +7,12 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
 import fixtures
 import testtools
 
-from tools.novalab import leftovers, steps
+from tests.fixtures import processes
+from tools.novalab import steps
 from tools.vfiolab import boot, cards, debian, environment, modules, place
 
 CONSOLE = "[    0.9] some driver said so\r\nvfiolab: up 4.95\r\n"
@@ -55,11 +55,7 @@ class TiedTest(testtools.TestCase):
         )
         argv = [sys.executable, "-c", script, *boot.TIED, "sleep", "600"]
         pid = int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-
-        deadline = time.monotonic() + 30
-        while leftovers.is_alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertFalse(leftovers.is_alive(pid))
+        self.assertTrue(processes.ends(pid))
 
 
 class CommandTest(testtools.TestCase):

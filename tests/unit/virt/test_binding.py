@@ -236,13 +236,13 @@ class BindingsTest(base.BaseTestCase):
 
         def slow(address: str) -> None:
             began.set()
-            go_on.wait(30)
+            go_on.wait(200)
             self.host.bind(CARD, "nouveau")
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.give_to_host", slow))
         giving = threading.Thread(target=self.bindings.give_back, args=([card],))
         giving.start()
-        self.assertTrue(began.wait(30))
+        self.assertTrue(began.wait(200))
 
         def start() -> None:
             with self.occupancy.hold("one", frozenset({card.address}), dict):
@@ -254,7 +254,7 @@ class BindingsTest(base.BaseTestCase):
         self.assertTrue(starting.is_alive())
         go_on.set()
         for thread in (giving, starting):
-            thread.join(30)
+            thread.join(200)
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
         self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
 

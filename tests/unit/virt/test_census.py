@@ -30,7 +30,7 @@ class SlowHost:
         answer = self.guests
         if not self.asked.is_set():
             self.asked.set()
-            self.arrived.wait(10)
+            self.arrived.wait(200)
         return answer
 
 
@@ -40,11 +40,11 @@ class CensusTest(unittest.TestCase):
         taken = census.Census(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
         old, new = (threading.Thread(target=taken.look_at_domains) for _ in range(2))
         old.start()
-        host.asked.wait(10)
+        host.asked.wait(200)
         host.guests = (Guest(),)
         new.start()
         new.join(0.3)
         host.arrived.set()
-        old.join(10)
-        new.join(10)
+        old.join(200)
+        new.join(200)
         self.assertEqual({A}, noted.taken())

@@ -128,7 +128,7 @@ class CleaningTest(base.BaseTestCase):
     def test_half_of_the_daemon_is_left_to_nova(self) -> None:
         """Of four cards two are cleaned at once, and never three."""
         self.config(group="nova_sys_admin", thread_pool_size=4)
-        two, at_once, most = threading.Barrier(2, timeout=30), [], []
+        two, at_once, most = threading.Barrier(2, timeout=200), [], []
 
         def reset(address: str) -> None:
             at_once.append(address)

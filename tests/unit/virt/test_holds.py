@@ -112,5 +112,5 @@ class HoldsTest(unittest.TestCase):
             return {}
 
         with self.holds.hold("one", frozenset({A}), look):
-            thread.join(10)
+            thread.join(200)
         self.assertEqual(["refused"], outcomes)
