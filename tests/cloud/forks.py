@@ -124,6 +124,7 @@ class _Prepared:
 
         self._pid = process.fork(serve)
         theirs.close()
+        economy.hold_up_listeners(False)
 
     def run(self, method: str) -> Sequence[_Verdict]:
         try:
@@ -235,10 +236,11 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 def _quiet() -> Sequence[threading.Thread]:
     """All threads but this one, when each of them waits for something to do and no database is
-    open.
+    open. Those that listen for messages go on waiting.
 
     :raises NotIdle: where one goes on for long
     """
+    economy.hold_up_listeners(True)
     for each in list(threads.owners):
         each.stop_thread()
     deadline = time.monotonic() + _IDLE_S

@@ -5,6 +5,7 @@ import os
 import pathlib
 import tempfile
 import threading
+import time
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ import fixtures
 import testtools
 
 from tests.cloud import forks
-from tests.fixtures import threads
+from tests.fixtures import economy, threads
 
 
 class Inner:
@@ -143,6 +144,28 @@ class ForksTest(unittest.TestCase):
 
         result = self.run_tests("test_one", "test_one", of=Threaded)
         self.assertTrue(result.wasSuccessful(), result)
+
+    def test_who_listens_holds_no_lock(self) -> None:
+        """Else a fork that is made meanwhile stands still where it wants that lock."""
+        lock, end = threading.Lock(), threading.Event()
+
+        def listen() -> None:
+            while not end.is_set():
+                with lock:
+                    time.sleep(0.01)
+                economy.wait_for_message(0.001)
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(economy.hold_up_listeners, False)
+        self.addCleanup(end.set)
+        forks._quiet()
+        self.assertEqual([False] * 50, [self._is_locked(lock) for _ in range(50)])
+
+    def _is_locked(self, lock: threading.Lock) -> bool:
+        time.sleep(0.002)
+        return lock.locked()
 
     def test_a_thread_at_work_is_named(self) -> None:
         class Busy(Inner.Prepared):
