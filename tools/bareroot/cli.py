@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.bareroot import base, given, index, isolation
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda got, _: sys.exit(128 + got))
     try:
-        with _cache(options.cache) as cache:
+        with kept_in(options.cache) as cache:
             found = sources.files(base.CODENAME)
             _install_mmdebstrap()
             acquire = given.acquire()
@@ -79,23 +79,32 @@ def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> 
     asked = upstream(gives.variables)
     archives.take_all(root / _ARCHIVES)
     images.take_folders(root / _IMAGES)
-    groups = _guest_groups()
+    groups = set(_guest_groups())
     wheels = Store(cache / "wheels")
     with index.serving(asked, wheels) as served:
         variables = index_variables(gives.variables, asked, served.addresses)
         try:
             return isolation.run(root, command, variables, bound)
         finally:
-            for group in _guest_groups():
-                if group not in groups and not group.pids:
-                    with contextlib.suppress(OSError):
-                        cgroups.remove(group)
+            _remove_groups(set(_guest_groups()) - groups)
             debs, systems = root / _ARCHIVES, root / _IMAGES
             counts = [archives.keep(debs, [Path(path.name) for path in debs.glob("*.deb")])]
             counts += [len(served.fetched), _keep_systems(images, systems)]
             _say("new in the cache: {} of Debian, {} of the index, {} systems".format(*counts))
             for store in (archives, images, wheels, Store(cache / "root")):
                 store.prune()
+
+
+def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
+    """Those of guests that were killed. Another's that is just being made is empty as well, but not
+    for long."""
+    empty = [group for group in groups if not group.pids]
+    if empty:
+        time.sleep(1.0)
+    for group in empty:
+        with contextlib.suppress(OSError):
+            if not group.pids:
+                cgroups.remove(group)
 
 
 def _keep_systems(images: Store, made: Path) -> int:
@@ -139,7 +148,7 @@ def _clone(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def _cache(wanted: Path) -> Iterator[Path]:
+def kept_in(wanted: Path) -> Iterator[Path]:
     """*wanted*, or a folder of this run's where that is not ours to trust: what is in it becomes
     root's programs."""
     try:

@@ -101,9 +101,10 @@ def compile_modules(python: str) -> None:
     What of it is no Python 3, as some templates are, stays as it is. An environment in which little
     is run need not be compiled at all.
     """
-    site = "*site.getsitepackages()"
-    code = f"import compileall, site; compileall.compile_dir({site}, quiet=2, workers=0)"
-    subprocess.run([python, "-c", code], check=False)
+    code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    argv = [python, "-m", "compileall", "-qq", "-j", "0", said.stdout.strip()]
+    subprocess.run(argv, stdout=subprocess.DEVNULL, check=False)
 
 
 def _digest(names: Sequence[str]) -> str:

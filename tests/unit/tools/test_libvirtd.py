@@ -51,7 +51,8 @@ class StartTest(testtools.TestCase):
     def test_is_said_in_one_line(self) -> None:
         """By a process that ends as libvirtd did, and as the lab says it."""
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.StringStream("stdout"))
+        out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", out))
         started = libvirtd.PrivateLibvirtd(folder, ())
         log = folder / "libvirt" / "libvirtd.log"
         log.parent.mkdir()
