@@ -20,6 +20,7 @@ from typing import Any
 import coverage
 
 from tools import coverage as measured
+from tools import reached
 from tools.testing import process, suites
 from tools.testing.environment import NEWEST, ROOT, STATE, Environment
 
@@ -42,9 +43,9 @@ def coverage_init(reg: Any, options: Any) -> None:
 
 
 def chosen(
-    places: Mapping[str, frozenset[measured.Place]],
+    places: Mapping[str, frozenset[reached.Place]],
     seconds: Mapping[str, float],
-    known: Iterable[measured.Place],
+    known: Iterable[reached.Place],
     limit_s: float,
 ) -> list[tuple[str, float, int]]:
     """Tests with their seconds and what each adds: of those that still fit, always the one that
@@ -80,13 +81,13 @@ def main(arguments: Sequence[str]) -> int:
         places = _places(config)
     matches = map(_LINE.match, finished.lines)
     seconds = {match[1]: float(match[2]) for match in matches if match and match[1] in places}
-    known = measured.places_of(options.beyond) if options.beyond else frozenset()
+    known = reached.places_of(options.beyond) if options.beyond else frozenset()
     for test, took, gain in chosen(places, seconds, known, options.seconds):
         print(f"{test}  # {took:.1f} s, {gain} more")
     return finished.returncode
 
 
-def _places(config: Path) -> Mapping[str, frozenset[measured.Place]]:
+def _places(config: Path) -> Mapping[str, frozenset[reached.Place]]:
     """By test"""
     modules = measured.modules(config)
     measuring = coverage.Coverage(config_file=str(config))
@@ -99,7 +100,7 @@ def _places(config: Path) -> Mapping[str, frozenset[measured.Place]]:
         found[test] = frozenset(
             place
             for name, path in paths.items()
-            for place in measured.places(name, modules[name].reached(data.arcs(path) or ()))
+            for place in reached.places(name, modules[name].reached(data.arcs(path) or ()))
         )
     return found
 

@@ -10,7 +10,7 @@ import tempfile
 
 import testtools
 
-from tools import coverage
+from tools import coverage, reached
 
 # One process begins another, which leaves as a fork does: without Python's own end.
 _PROCESSES = """
@@ -20,8 +20,8 @@ subprocess.run([sys.executable, "-c", "import os; from nova_gpu.core import quan
 """
 
 
-def _module(lines: set[int], branches: set[tuple[int, int]], digest: str = "d") -> coverage.Module:
-    return coverage.Module(
+def _module(lines: set[int], branches: set[tuple[int, int]], digest: str = "d") -> reached.Module:
+    return reached.Module(
         digest,
         frozenset(lines),
         frozenset({1, 2, 3, 4}),
@@ -30,8 +30,8 @@ def _module(lines: set[int], branches: set[tuple[int, int]], digest: str = "d") 
     )
 
 
-def _measured(name: str, **modules: coverage.Module) -> coverage.Measured:
-    return coverage.Measured(name, "2 passed, 0 failed, 0 skipped", 1.5, 2.5, modules)
+def _measured(name: str, **modules: reached.Module) -> reached.Measured:
+    return reached.Measured(name, "2 passed, 0 failed, 0 skipped", 1.5, 2.5, modules)
 
 
 BEFORE = _measured("before", a=_module({1, 2, 3}, {(1, 2), (1, 3)}), b=_module({1}, set()))
@@ -55,9 +55,9 @@ class RunTest(testtools.TestCase):
 class CompareTest(testtools.TestCase):
     def test_what_is_reached_no_more(self) -> None:
         after = _measured("after", a=_module({1, 2}, {(1, 2)}), b=_module({1, 4}, set()))
-        found = coverage.compare(BEFORE, after)
+        found = reached.compare(BEFORE, after)
         self.assertEqual(["a: lines 3", "a: branches 1->3"], found)
-        self.assertEqual([], coverage.compare(after, after))
+        self.assertEqual([], reached.compare(after, after))
 
     def test_a_file_that_is_gone_or_was_changed(self) -> None:
         after = _measured("after", a=_module({1, 2}, set(), "other"))
@@ -66,7 +66,7 @@ class CompareTest(testtools.TestCase):
                 "a, which was changed: 3 lines and 2 branches before, 2 and 0 after",
                 "b, which was changed: 1 lines and 0 branches before, 0 and 0 after",
             ],
-            coverage.compare(BEFORE, after),
+            reached.compare(BEFORE, after),
         )
 
     def test_together(self) -> None:
@@ -75,13 +75,13 @@ class CompareTest(testtools.TestCase):
         names = []
         for measured in (BEFORE, _measured("more", a=_module({4}, set()), c=_module(set(), set()))):
             names.append(f"{folder.name}/{measured.name}.json")
-            pathlib.Path(names[-1]).write_text(json.dumps(coverage._plain(measured)))
-        both = coverage._read(",".join(names))
+            pathlib.Path(names[-1]).write_text(json.dumps(reached.plain(measured)))
+        both = reached.read(",".join(names))
         self.assertEqual({"a", "b", "c"}, set(both.modules))
         self.assertEqual(
             "before+more: 5 of 12 (41.7%) lines, 2 of 6 (33.3%) branches; 3 s, 5 s of CPU; "
             "2 passed, 0 failed, 0 skipped; 2 passed, 0 failed, 0 skipped",
-            coverage.totals(both),
+            reached.totals(both),
         )
         other = _measured("other", a=_module({4}, set(), "changed"))
-        self.assertRaises(coverage.Unlike, lambda: BEFORE | other)
+        self.assertRaises(reached.Unlike, lambda: BEFORE | other)
