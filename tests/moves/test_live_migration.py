@@ -77,6 +77,8 @@ class LiveMigrationTest(base.VFIOTestCase):
         slot = self.slot(server, HERE)
         number = len(self.migrations())
         said = self.cloud.compute_log(HERE).count(_ON_ITS_WAY)
+        # In MiB a second: it must not be there before the source has ended.
+        self.cloud.hosts[HERE].virsh("migrate-setspeed", self.cloud.domain(server), "1")
         self.begin_move(server, THERE)
         self.cloud.wait_for(
             "the guest is on its way",
