@@ -85,13 +85,11 @@ class Occupancy:
 
     def taken(self) -> frozenset[Device]:
         """What no claim may draw: named by a domain, held by a start, or just handed out."""
-        # Read in the order in which a device goes from one to the next, or it would be in none of
-        # them for a moment: handed out, held by a start, named by a domain; and from there, when
-        # its guest is gone, held while it is cleaned.
+        # In the order in which a device goes from one to the next, so that it is in one always.
         found = self.handed_out.waiting() | self._holds.held()
         with self._lock:
-            had = (*self._named.values(), *self._rebuilding.values())
-        return found.union(*had) | self._holds.held()
+            found = found.union(*self._named.values(), *self._rebuilding.values())
+        return found | self._holds.held()  # again: from a domain that went it goes to be cleaned
 
     @contextlib.contextmanager
     def hold(
