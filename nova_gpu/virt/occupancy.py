@@ -85,8 +85,7 @@ class Occupancy:
 
     def taken(self) -> frozenset[Device]:
         """What no claim may draw: named by a domain, held by a start, or just handed out."""
-        # In the order in which a device goes from one to the next, so that it is in one always.
-        found = self.handed_out.waiting() | self._holds.held()
+        found = self.handed_out.waiting() | self._holds.held()  # in the order in which it goes on
         with self._lock:
             found = found.union(*self._named.values(), *self._rebuilding.values())
         return found | self._holds.held()  # again: from a domain that went it goes to be cleaned
