@@ -84,11 +84,11 @@ class Occupancy:
                     del self._started[uuid]
 
     def taken(self) -> frozenset[Device]:
-        """What no claim may draw: named by a domain, held by a start, or just handed out."""
-        found = self.handed_out.waiting() | self._holds.held()  # in the order in which it goes on
+        """What no claim may draw. Read as a GPU goes: handed out, held, then named."""
+        found = self.handed_out.waiting() | self._holds.held()
         with self._lock:
             found = found.union(*self._named.values(), *self._rebuilding.values())
-        return found | self._holds.held()  # again: from a domain that went it goes to be cleaned
+        return found | self._holds.held()  # again: when its domain is gone, it is held for cleaning
 
     @contextlib.contextmanager
     def hold(

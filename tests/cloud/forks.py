@@ -188,7 +188,7 @@ def _serve(case: Any, folder: pathlib.Path, stream: connection.Connection[Any, A
     os.environ["TMPDIR"] = tempfile.tempdir = str(own)
     case._testMethodName = stream.recv()
     failed = [each for each in _verdicts(case, _SetUp) if each[0] != "addSuccess"]
-    limit_s = signal.alarm(0)  # of oslotest's fixture, which a fork does not have
+    signal.alarm(0)  # of oslotest's fixture; a fork begins without one
     idle: Sequence[threading.Thread] = ()
     if not failed:
         case._cleanups.clear()
@@ -200,19 +200,20 @@ def _serve(case: Any, folder: pathlib.Path, stream: connection.Connection[Any, A
     _copy(own, kept)
     with contextlib.suppress(EOFError):
         while True:
-            stream.send(failed or _fork(case, idle, limit_s))
+            stream.send(failed or _fork(case, idle))
             case._testMethodName = stream.recv()
             shutil.rmtree(own)
             _copy(kept, own)
 
 
-def _fork(case: Any, idle: Iterable[threading.Thread], limit_s: int) -> Sequence[_Verdict]:
+def _fork(case: Any, idle: Iterable[threading.Thread]) -> Sequence[_Verdict]:
     """How the test ended in a process of its own"""
     ours, theirs = connection.Pipe()
 
     def run() -> None:
         ours.close()
-        signal.alarm(limit_s)
+        # Of its own, however long setUp took on a busy machine
+        signal.alarm(int(os.environ.get("OS_TEST_TIMEOUT", "0")))
         _start_anew(idle)
         theirs.send(_verdicts(case, _AfterSetUp))
 
