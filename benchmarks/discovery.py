@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks import nodedev, report
-from nova_gpu.host import discovery, selection
+from nova_gpu.host.pci import discovery, selection
 from tests.fixtures import hosts
 
 GPUS = 16
@@ -36,7 +36,8 @@ NOTES = (
 _STOCK = "import nova.cmd.compute, nova.compute.manager, nova.virt.libvirt.driver"
 _OURS = """
 import pathlib, nova_gpu.virt.driver
-from nova_gpu.host import discovery, roots, selection
+from nova_gpu.host import roots
+from nova_gpu.host.pci import discovery, selection
 chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])
 gpus = discovery.discover(roots.Roots(sysfs=pathlib.Path({sysfs!r})), chosen, {{}}, dict)
 assert len(gpus) == {gpus}, gpus

@@ -13,8 +13,9 @@ from nova.objects import fields
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
-from nova_gpu.core import model, names, query, request
-from nova_gpu.virt import offer
+from nova_gpu.core import model, names
+from nova_gpu.core.flavor import query, request
+from nova_gpu.virt.inventory import offer
 
 objects.register_all()
 

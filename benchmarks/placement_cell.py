@@ -31,7 +31,9 @@ from placement import conf as placement_conf
 from placement import db_api, deploy
 from placement.db.sqlalchemy import models
 
-from nova_gpu.core import inventory, model, query, request
+from nova_gpu.core import model
+from nova_gpu.core.flavor import query, request
+from nova_gpu.core.placement import inventory
 
 GPUS = 8
 ARCHITECTURE = "hopper"

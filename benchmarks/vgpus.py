@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import report
 from nova_gpu.core import model
-from nova_gpu.host import discovery, division, selection, sysfs
+from nova_gpu.host.pci import discovery, selection, sysfs
+from nova_gpu.host.vgpu import division
 from tests.fixtures import hosts, vgpu
 
 CARDS = 8

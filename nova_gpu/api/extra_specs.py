@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
-from nova_gpu.core import (
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import (
     arrangement,
     condition,
-    exception,
     guest_options,
-    names,
     quantity,
     request,
     vgpu_request,

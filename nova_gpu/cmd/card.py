@@ -11,8 +11,8 @@ import prettytable
 from nova_gpu.cmd import cards, holders, topology, vgpus
 from nova_gpu.cmd.formats import print_json
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import passthrough, vfio
-from nova_gpu.virt import survey
+from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.virt.inventory import survey
 
 
 def main(looked: survey.Survey, text: str, *, as_json: bool) -> int:
@@ -49,7 +49,7 @@ def _is_at(gpu: GPU, address: PciAddress) -> bool:
 
 def _driver(function: PciAddress, looked: survey.Survey) -> str | None:
     try:
-        return vfio.driver(function, looked.roots)
+        return iommu.driver(function, looked.roots)
     except (OSError, ValueError) as error:
         return f"not readable: {error}"
 

@@ -11,9 +11,11 @@ import prettytable
 
 from nova_gpu.cmd import host_check, vgpus
 from nova_gpu.core.model import GPU
-from nova_gpu.core.vgpu import DividedCard
-from nova_gpu.host import quarantine
-from nova_gpu.virt import health, survey, unbound
+from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.host.state import quarantine
+from nova_gpu.virt.delivery import unbound
+from nova_gpu.virt.health import monitor
+from nova_gpu.virt.inventory import survey
 
 NONE = "No GPU was found on this host, or [gpu] options leave all of them out."
 
@@ -44,14 +46,14 @@ class Card:
     quarantine: str | None = None
 
 
-def read(looked: survey.Survey, watch: health.Watch | None = None) -> list[Card]:
+def read(looked: survey.Survey, watch: monitor.Watch | None = None) -> list[Card]:
     """As nova-compute judges, as far as whoever asks may see.
 
     :param watch: one that has looked before sees what has changed since
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     found = looked.find()
-    watch = watch or health.Watch(looked.roots, looked.mode)
+    watch = watch or monitor.Watch(looked.roots, looked.mode)
     ailments = watch.look(found)
     waiting = unbound.reasons(looked.unbound, found)
     quarantined = quarantine.reasons(looked.quarantine, found)

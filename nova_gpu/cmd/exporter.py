@@ -13,7 +13,7 @@ from oslo_log import log as logging
 
 from nova_gpu.cmd import arguments, metrics
 from nova_gpu.conf import CONF
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 
 LOG = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from nova_gpu.cmd import (
 from nova_gpu.cmd.formats import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 
 _COMMAND = cfg.SubCommandOpt(
     "command", title="Commands", help="What to do", handler=arguments.add_commands

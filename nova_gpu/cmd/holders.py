@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from nova_gpu.cmd import deadline, libvirt_connection, progress
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu import Slot
-from nova_gpu.virt import domains, offer, survey
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.inventory import offer, survey
+from nova_gpu.virt.usage import domains
 
 # Of a libvirt that nobody is at, an operator who looks does not wait for longer.
 _DEADLINE_S = 10.0

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from nova_gpu.conf import CONF
 from nova_gpu.core import mmio
 from nova_gpu.core.model import GPU, DeliveryMode
-from nova_gpu.core.vgpu import DividedCard
-from nova_gpu.host import boot, open_devices, passthrough, rebind, vfio
+from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import survey
+from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind
+from nova_gpu.virt.inventory import survey
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str
         found += passthrough.obstacles(gpu, looked.roots, CONF.gpu.guest_mmio_gib)
         found += _module_missing(looked.roots, root)
     try:
-        drivers = {str(each): vfio.driver(each, looked.roots) for each in functions}
+        drivers = {str(each): iommu.driver(each, looked.roots) for each in functions}
         if looked.mode is DeliveryMode.PCI:
             found += in_use(gpu, looked.roots)
             remarks = () if found else tuple(_remarks(gpu, drivers, looked.roots))
@@ -85,7 +85,7 @@ def obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
 
 
 def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
-    loaded = (roots.sysfs / "bus/pci/drivers" / vfio.DRIVER).is_dir()
+    loaded = (roots.sysfs / "bus/pci/drivers" / iommu.DRIVER).is_dir()
     if not loaded and boot.module_kind(root) is None:
         yield (
             f"kernel {os.uname().release} has no module vfio-pci; install the package with its "
@@ -98,7 +98,7 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
 
     :raises OSError: where the card cannot be read
     """
-    prepared = vfio.is_prepared(passthrough.functions(gpu), roots)
+    prepared = iommu.is_prepared(passthrough.functions(gpu), roots)
     if not prepared and (who := _holders(gpu, roots)):
         yield f"it is in use by {who}; end that first"
 
@@ -108,7 +108,7 @@ def _holders(gpu: GPU, roots: Roots) -> str:
 
 
 def _remarks(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator[str]:
-    if not all(map(vfio.is_vfio, drivers.values())):
+    if not all(map(iommu.is_vfio, drivers.values())):
         yield (
             "it is bound to vfio-pci when a guest gets it and given back afterwards; "
             "nova-gpu host prepare has it there from boot on"

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from nova_gpu.conf import CONF
 from nova_gpu.core import boot_files
 from nova_gpu.core.model import GPU, DeliveryMode
-from nova_gpu.host import boot, passthrough, written_files
-from nova_gpu.virt import survey
+from nova_gpu.host.state import written_files
+from nova_gpu.host.vfio import boot, passthrough
+from nova_gpu.virt.inventory import survey
 
 
 def main(looked: survey.Survey, root: pathlib.Path, *, apply: bool) -> int:

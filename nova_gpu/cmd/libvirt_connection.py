@@ -19,8 +19,9 @@ def open_host() -> libvirt_host.Host:
 
 
 class Reader:
-    """What :mod:`nova_gpu.virt.domains` asks of a Host, where there is no bus: Nova's own sends a
-    notification when libvirt cannot be reached."""
+    """What :mod:`nova_gpu.virt.usage.domains` asks of a Host, where there is no bus: Nova's own
+    sends a notification when libvirt cannot be reached.
+    """
 
     def list_guests(self, only_running: bool = True) -> list[libvirt_guest.Guest]:
         """:raises libvirt.libvirtError: where it does not say"""

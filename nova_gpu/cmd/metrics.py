@@ -17,8 +17,10 @@ from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode, PciAddress
-from nova_gpu.host import nvml
-from nova_gpu.virt import counters, health, survey
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.virt import counters
+from nova_gpu.virt.health import monitor
+from nova_gpu.virt.inventory import survey
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class Metrics(Collector):
     def __init__(self, looked: survey.Survey, state_path: pathlib.Path) -> None:
         self._looked = looked
         self._state_path = state_path
-        self._watch = health.Watch(looked.roots, looked.mode)
+        self._watch = monitor.Watch(looked.roots, looked.mode)
 
     def describe(self) -> list[Any]:
         """Nothing: else the registry would look at the host for the names."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from nova_gpu.cmd.formats import Format, add_format
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 
 
 def add_commands(subparsers: Any) -> None:

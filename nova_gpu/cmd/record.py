@@ -13,7 +13,7 @@ import yaml
 from nova_gpu.cmd import cards
 from nova_gpu.conf import CONF
 from nova_gpu.host import recording
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 
 # Those that say how a host is read. Others may have a path or a command of somebody's own.
 _OPTIONS = ("vendors", "product_ids", "product", "linked", "nvml", "guest_mmio_gib")

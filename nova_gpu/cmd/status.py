@@ -16,7 +16,8 @@ from oslo_upgradecheck import upgradecheck
 from nova_gpu.cmd import status_database
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.virt import guest_pci, pci_aliases, survey
+from nova_gpu.virt.delivery import guest_pci, pci_aliases
+from nova_gpu.virt.inventory import survey
 
 _Result = upgradecheck.Result
 _ELSEWHERE = "Looked at on controllers, which have [api_database]connection."

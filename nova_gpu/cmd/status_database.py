@@ -10,7 +10,9 @@ from nova.db.main import api as main_db
 from oslo_utils import importutils
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, mistakes, names, stats
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import mistakes
+from nova_gpu.core.scheduling import stats
 
 _profiler = importutils.try_import("osprofiler.opts")
 

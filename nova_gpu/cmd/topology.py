@@ -12,9 +12,9 @@ import prettytable
 from nova_gpu.cmd import cards, holders
 from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.formats import print_json
-from nova_gpu.core import nearness
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt import survey
+from nova_gpu.core.topology import nearness
+from nova_gpu.virt.inventory import survey
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 

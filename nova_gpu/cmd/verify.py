@@ -20,8 +20,9 @@ from nova_gpu.cmd import deadline, host_check, libvirt_connection, progress
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.virt import gather, repair, survey, verify
-from nova_gpu.virt.truths import Difference, Truths
+from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.verify import compare, gather, repair
+from nova_gpu.virt.verify.sources import Difference, Truths
 
 # An operator waits: the bus alone would be tried for ever.
 _DEADLINE_S = 60.0
@@ -55,11 +56,11 @@ def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_
     :param mend: repair what is safe to
     """
     truths = gather.gather(sources)
-    found = verify.compare(truths)
+    found = compare.compare(truths)
     if found:
         time.sleep(again_after_s)
         truths = gather.gather(sources)
-        found = tuple(each for each in verify.compare(truths) if each in set(found))
+        found = tuple(each for each in compare.compare(truths) if each in set(found))
     repaired = dict(_mend(found, truths, sources)) if mend else {}
     return Verdict(found, truths.unread, repaired)
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nova_gpu.core import vgpu_room
-from nova_gpu.core.vgpu import DividedCard, Kind
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 
 
 def describe(card: DividedCard) -> list[dict[str, Any]]:

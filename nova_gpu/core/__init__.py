@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Pure functions over frozen values. The standard library only."""

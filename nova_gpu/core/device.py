@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from nova_gpu.core import names
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 
 Device: TypeAlias = PciAddress | Slot
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from nova_gpu.core.model import GPU, Product
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 
 # Of the payload; a field more raises the second number, any other change the first.
 VERSION = "1.1"

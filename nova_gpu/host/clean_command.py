@@ -9,10 +9,11 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.mig import of_slot
 from nova_gpu.core.model import GPU, DeliveryMode
-from nova_gpu.core.vgpu import Slot
-from nova_gpu.host import child, trust
+from nova_gpu.core.vgpu.mig import of_slot
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import child
+from nova_gpu.host.state import trust
 
 _OPTION = "clean_command"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -12,8 +12,12 @@ from typing import Any
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import mig, passthrough, small_files, sriov, sysfs, vfio
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import small_files
+from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vgpu import sriov
 
 _Entry = dict[str, Any]
 _BRIDGE = 0x0604
@@ -33,7 +37,7 @@ def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
     virtual = {
         function: gpu.address
         for gpu in gpus
-        for function in sriov.virtual_functions(vfio.device(gpu.address, roots))
+        for function in sriov.virtual_functions(iommu.device(gpu.address, roots))
     }
     others = sorted(set(_around(gpus, roots)) - cards - virtual.keys())
     above = [bridge for each in [*sorted(cards), *others] for bridge in _bridges(each, roots)]
@@ -62,9 +66,9 @@ def _around(gpus: Iterable[GPU], roots: Roots) -> Iterator[PciAddress]:
     for gpu in gpus:
         for function in passthrough.functions(gpu):
             yield function
-            yield from _parsed(vfio.group_members(function, roots))
+            yield from _parsed(iommu.group_members(function, roots))
     for address in _parsed(os.listdir(roots.sysfs / "bus/pci/devices")):
-        device = vfio.device(address, roots)
+        device = iommu.device(address, roots)
         if _class(device) >> 8 == _NVSWITCH_CLASS and sysfs.hexadecimal(device, "vendor") == 0x10DE:
             yield address
 
@@ -87,7 +91,7 @@ def _class(device: str) -> int:
 def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
     """Those above it, the topmost first"""
     try:
-        parts = os.readlink(vfio.device(address, roots)).split("/")[:-1]
+        parts = os.readlink(iommu.device(address, roots)).split("/")[:-1]
     except OSError:
         return []
     return list(_parsed(parts))
@@ -102,13 +106,13 @@ def _device(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _gpu(address: PciAddress, roots: Roots) -> _Entry:
-    device = vfio.device(address, roots)
+    device = iommu.device(address, roots)
     entry = {**_identity(address, roots), **_place(address, roots)}
     information = roots.proc / f"driver/nvidia/gpus/{address}/information"
-    minor = mig.gpu_minor(address, roots)
+    minor = gpu_instances.gpu_minor(address, roots)
     if minor is not None:
         entry["minor"] = minor
-        if layout := mig.instances(mig.capabilities(minor, roots)):
+        if layout := gpu_instances.instances(gpu_instances.capabilities(minor, roots)):
             entry["mig"] = [[each.gpu_instance, each.compute_instance] for each in layout]
     if model := _model(information):
         entry["model"] = model
@@ -126,17 +130,17 @@ def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
 
 def _identity(address: PciAddress, roots: Roots) -> _Entry:
     """:raises OSError, ValueError: where it cannot be read"""
-    device = vfio.device(address, roots)
+    device = iommu.device(address, roots)
     return {
         "vendor_id": f"{sysfs.hexadecimal(device, 'vendor'):04x}",
         "product_id": f"{sysfs.hexadecimal(device, 'device'):04x}",
         "class_code": sysfs.hexadecimal(device, "class"),
-        "driver": vfio.driver(address, roots),
+        "driver": iommu.driver(address, roots),
     }
 
 
 def _place(address: PciAddress, roots: Roots) -> _Entry:
-    device = vfio.device(address, roots)
+    device = iommu.device(address, roots)
     node = sysfs.decimal(device, "numa_node")
     entry: _Entry = {"numa_node": None if node is None or node < 0 else node}
     if group := sysfs.link(device, "iommu_group"):

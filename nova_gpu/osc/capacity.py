@@ -9,7 +9,7 @@ from typing import Any
 
 from osc_lib.command import command
 
-from nova_gpu.core import capacity
+from nova_gpu.core.scheduling import capacity
 from nova_gpu.osc import flavors, hosts, query
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")

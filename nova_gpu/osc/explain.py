@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.core import mistakes
-from nova_gpu.core.capacity import Answer
+from nova_gpu.core.flavor import mistakes
+from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import hosts, query, rest, servers
 from nova_gpu.osc.lines import Lines
 

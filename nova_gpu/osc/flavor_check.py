@@ -9,7 +9,8 @@ from typing import Any
 
 from osc_lib.command import command
 
-from nova_gpu.core import exception, mistakes
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import mistakes
 from nova_gpu.osc import flavors
 from nova_gpu.osc.lines import Lines
 

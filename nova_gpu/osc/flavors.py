@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.core import exception, mistakes, query, request, vgpu_request, wanted
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import mistakes, query, request, vgpu_request, wanted
 from nova_gpu.osc import rest
 
 NOTHING = "no GPU"

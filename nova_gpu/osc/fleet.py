@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from nova_gpu.core import request, vgpu_request
-from nova_gpu.core.capacity import Answer
+from nova_gpu.core.flavor import request, vgpu_request
+from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import flavors, hosts, providers, query, rest, usage
 from nova_gpu.osc.providers import Provider
 from nova_gpu.osc.usage import Held

@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nova_gpu.core import capacity, names, wanted
-from nova_gpu.core.capacity import Group, Host
+from nova_gpu.core import names
+from nova_gpu.core.flavor import wanted
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import query, rest
 
 _NO_SUCH_HOST = "Nova has no such host"

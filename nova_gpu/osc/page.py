@@ -20,8 +20,10 @@ from typing import Any
 from lxml import html
 from lxml.html.builder import E
 
-from nova_gpu.core import capacity, inventory, names
-from nova_gpu.core.capacity import Answer
+from nova_gpu.core import names
+from nova_gpu.core.placement import inventory
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc.fleet import Capacity, Fleet
 from nova_gpu.osc.providers import Provider
 from nova_gpu.osc.usage import Held

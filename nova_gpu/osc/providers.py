@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import names
-from nova_gpu.core.capacity import Group
 from nova_gpu.core.model import GroupKey
+from nova_gpu.core.scheduling.capacity import Group
 from nova_gpu.osc import hosts, rest
 
 _CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)

@@ -10,8 +10,9 @@ from urllib import parse
 
 from osc_lib import exceptions
 
-from nova_gpu.core import exception, names, query, request_group, wanted
-from nova_gpu.core.request_group import GroupRequest
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import query, request_group, wanted
+from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.osc import flavors
 
 

@@ -14,7 +14,7 @@ from openstack import exceptions as sdk_exc
 from osc_lib.command import command
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.query import Request
+from nova_gpu.core.flavor.query import Request
 from nova_gpu.osc import flavors, rest
 
 # The last one whose diagnostics are the driver's own.

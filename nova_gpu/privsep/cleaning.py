@@ -8,9 +8,12 @@ import nova.privsep
 import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, model
-from nova_gpu.core.vgpu import Slot
-from nova_gpu.host import child, clean_command, discovery, guest_processes, rebinder, resetter
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import child, clean_command
+from nova_gpu.host.container import guest_processes
+from nova_gpu.host.pci import discovery
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import rebinder, resetter
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]

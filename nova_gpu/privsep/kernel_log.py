@@ -6,7 +6,7 @@ from __future__ import annotations
 import nova.privsep
 
 from nova_gpu.conf import CONF
-from nova_gpu.host import kernel_log
+from nova_gpu.host.nvidia import kernel_log
 from nova_gpu.host.roots import Roots
 
 _TIMEOUT_S = 10.0
@@ -14,7 +14,7 @@ _TIMEOUT_S = 10.0
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def xids(known: int) -> tuple[int, list[str]]:
-    """As :func:`nova_gpu.host.kernel_log.read`.
+    """As :func:`nova_gpu.host.nvidia.kernel_log.read`.
 
     :raises KernelLogUnreadable: where the log cannot be read in time
     """

@@ -10,8 +10,8 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
-from nova_gpu.host import nodes
 from nova_gpu.host import roots as host_roots
+from nova_gpu.host.container import nodes
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]

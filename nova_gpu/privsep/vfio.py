@@ -9,9 +9,9 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
-from nova_gpu.host import binding, open_devices
-from nova_gpu.host.rebinder import Means
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import binding, open_devices
+from nova_gpu.host.vfio.rebinder import Means
 
 
 def records() -> pathlib.Path:

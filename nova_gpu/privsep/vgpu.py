@@ -6,9 +6,11 @@ from __future__ import annotations
 import nova.privsep
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import model, vgpu
-from nova_gpu.host import mig_making, slots, virtual_functions
+from nova_gpu.core import model
+from nova_gpu.core.vgpu import vgpu
+from nova_gpu.host.mig import mig_making
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vgpu import slots, virtual_functions
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]

@@ -10,8 +10,10 @@ from nova.scheduler.host_manager import HostState
 
 from nova_gpu.conf import CONF
 from nova_gpu.conf.scheduling import NEVER
-from nova_gpu.core import exception, request, stranding
-from nova_gpu.core.stats import Report
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import request
+from nova_gpu.core.scheduling import stranding
+from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.scheduler import reported
 
 

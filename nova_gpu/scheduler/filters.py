@@ -19,11 +19,13 @@ from nova.scheduler import filters, request_filter, utils
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, fit, names, request
+from nova_gpu.core import exception, names
 from nova_gpu.core import machine_type as machine_types
-from nova_gpu.core.condition import Condition
-from nova_gpu.core.request import GPURequest
-from nova_gpu.core.stats import HostStats
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.condition import Condition
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.scheduling import fit
+from nova_gpu.core.scheduling.stats import HostStats
 from nova_gpu.scheduler import cpu_only, images, reported
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from nova import objects
 
-from nova_gpu.core import machine_type, request_group
+from nova_gpu.core import machine_type
+from nova_gpu.core.flavor import request_group
 
 
 def names_gpus(spec: objects.RequestSpec) -> bool:

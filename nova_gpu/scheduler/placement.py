@@ -16,8 +16,8 @@ from nova import context as nova_context
 from nova.scheduler.client import report
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.inventory import Offer
-from nova_gpu.core.request_group import GroupRequest
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.placement.inventory import Offer
 
 _VERSION = report.SAME_SUBTREE_VERSION
 _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")

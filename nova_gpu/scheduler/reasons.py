@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from nova_gpu.core import inventory, names, wanted
 from nova_gpu.core import machine_type as machine_types
-from nova_gpu.core.inventory import Offer
-from nova_gpu.core.query import Request
-from nova_gpu.core.request import GPURequest
-from nova_gpu.core.request_group import GroupRequest
+from nova_gpu.core import names
+from nova_gpu.core.flavor import wanted
+from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement.inventory import Offer
 
 _NAMES_SHOWN = 8
 # The beginning of a trait that each of a kind has

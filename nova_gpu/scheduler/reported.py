@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from nova import objects
 from nova.scheduler.host_manager import HostState
 
-from nova_gpu.core import names, request, stats, vgpu_request
-from nova_gpu.core.query import Request
-from nova_gpu.core.request import GPURequest
-from nova_gpu.core.stats import HostStats, Report
-from nova_gpu.core.vgpu_request import VGPURequest
+from nova_gpu.core import names
+from nova_gpu.core.flavor import request, vgpu_request
+from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.vgpu_request import VGPURequest
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.scheduling.stats import HostStats, Report
 
 # By the compute node's uuid, the string it reported last and what that says. Strings of 10,000
 # hosts and more are held, so that the next request finds them all; see :func:`report`.
@@ -31,7 +33,7 @@ def extra_specs(spec: objects.RequestSpec) -> Mapping[str, str]:
 def asked(spec: objects.RequestSpec) -> GPURequest | None:
     """The GPUs that the flavor of *spec* asks for, or ``None`` where it asks for none.
 
-    :raises InvalidExtraSpec: as :func:`nova_gpu.core.request.parse`
+    :raises InvalidExtraSpec: as :func:`nova_gpu.core.flavor.request.parse`
     """
     return _asked(frozenset(extra_specs(spec).items()))
 
@@ -39,7 +41,7 @@ def asked(spec: objects.RequestSpec) -> GPURequest | None:
 def asked_vgpus(spec: objects.RequestSpec) -> VGPURequest | None:
     """The same of vGPUs, in our words
 
-    :raises InvalidExtraSpec: as :func:`nova_gpu.core.vgpu_request.parse`
+    :raises InvalidExtraSpec: as :func:`nova_gpu.core.flavor.vgpu_request.parse`
     """
     specs = extra_specs(spec)
     return vgpu_request.parse(specs) if vgpu_request.asks_for_vgpus(specs) else None

@@ -17,9 +17,10 @@ from oslo_log import log as logging
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import events, exception, names, query, request
-from nova_gpu.core.query import Request
-from nova_gpu.core.request import GPURequest
+from nova_gpu.core import events, exception, names
+from nova_gpu.core.flavor import query, request
+from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.scheduler import images, placement, reasons, reported
 
 LOG = logging.getLogger(__name__)

@@ -17,12 +17,14 @@ from nova.scheduler import utils, weights
 from nova.scheduler.host_manager import HostState
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, rank, vgpu_held
-from nova_gpu.core.arrangement import Distribution
-from nova_gpu.core.rank import Rank
-from nova_gpu.core.request import GPURequest
-from nova_gpu.core.stats import Report
-from nova_gpu.core.vgpu_request import VGPURequest
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import vgpu_held
+from nova_gpu.core.flavor.arrangement import Distribution
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.vgpu_request import VGPURequest
+from nova_gpu.core.scheduling import rank
+from nova_gpu.core.scheduling.rank import Rank
+from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.scheduler import reported
 
 # Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.

@@ -16,10 +16,10 @@ from nova_gpu.core import events
 from nova_gpu.core.device import Device
 from nova_gpu.core.events import Event, EventType
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters
-from nova_gpu.virt.occupancy import Owner
-from nova_gpu.virt.offer import Offer
+from nova_gpu.virt.inventory.offer import Offer
+from nova_gpu.virt.usage.occupancy import Owner
 
 LOG = logging.getLogger(__name__)
 

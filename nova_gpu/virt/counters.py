@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from oslo_log import log as logging
 
-from nova_gpu.host import small_files
+from nova_gpu.host.state import small_files
 
 LOG = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from oslo_log import log as logging
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import Slot
-from nova_gpu.virt import domains, survey
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.host_gpus import HostGPUs
+from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.usage import domains
 
 LOG = logging.getLogger(__name__)
 

@@ -12,21 +12,13 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_gpu.core import names
-from nova_gpu.virt import (
-    assigned,
-    container_end,
-    container_root,
-    diagnostics,
-    live_arrivals,
-    live_departures,
-    live_moves,
-    refusals,
-    signatures,
-    starts,
-    vgpu_starts,
-)
-from nova_gpu.virt import guest as guests
+from nova_gpu.virt import diagnostics, signatures
+from nova_gpu.virt.delivery import container_end, container_root
+from nova_gpu.virt.delivery import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
+from nova_gpu.virt.lifecycle import refusals, starts, vgpu_starts
+from nova_gpu.virt.live_migration import arrivals, departures, moves
+from nova_gpu.virt.usage import assigned
 
 
 @signatures.of_parent
@@ -134,18 +126,18 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     ) -> Any:
         refusals.live_migration_to(self._gpus, instance)
         is_able = self._host_can_support_mdev_live_migration()
-        live_moves.refuse_too_old(self._gpus, instance, is_able=is_able)
+        moves.refuse_too_old(self._gpus, instance, is_able=is_able)
         data = super().check_can_live_migrate_destination(context, instance, *args, **kwargs)
-        return live_arrivals.offered(self._gpus, instance, data)
+        return arrivals.offered(self._gpus, instance, data)
 
     def check_can_live_migrate_source(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         refusals.live_migration_from(self._gpus, instance)
         is_able = self._host_can_support_mdev_live_migration()
-        live_moves.refuse_too_old(self._gpus, instance, is_able=is_able)
+        moves.refuse_too_old(self._gpus, instance, is_able=is_able)
         data = super().check_can_live_migrate_source(context, instance, *args, **kwargs)
-        return live_departures.asked(self._gpus, instance, data)
+        return departures.asked(self._gpus, instance, data)
 
     def migrate_disk_and_power_off(
         self, context: Any, instance: Any, dest: Any, flavor: Any, *args: Any, **kwargs: Any
@@ -161,16 +153,16 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         data = super().post_claim_migrate_data(
             context, instance, migrate_data, claim, *args, **kwargs
         )
-        return live_arrivals.claimed(self._gpus, instance, data, claim)
+        return arrivals.claimed(self._gpus, instance, data, claim)
 
     def check_source_migrate_data_at_dest(
         self, ctxt: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         data = super().check_source_migrate_data_at_dest(ctxt, instance, *args, **kwargs)
-        return live_arrivals.mapped(self._gpus, instance, data)
+        return arrivals.mapped(self._gpus, instance, data)
 
     def pre_live_migration(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        live_arrivals.prepare(self._gpus, instance)
+        arrivals.prepare(self._gpus, instance)
         return super().pre_live_migration(context, instance, *args, **kwargs)
 
     def _live_migration_operation(
@@ -184,7 +176,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        with live_departures.leaving(self._gpus, context, instance, guest) as moving:
+        with departures.leaving(self._gpus, context, instance, guest) as moving:
             super()._live_migration_operation(
                 context, instance, dest, block_migration, migrate_data, moving, *args, **kwargs
             )
@@ -193,7 +185,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> None:
         super().post_live_migration_at_destination(context, instance, *args, **kwargs)
-        live_moves.stays(self._gpus, instance)
+        moves.stays(self._gpus, instance)
 
     # And from it
 

@@ -16,29 +16,17 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import DeliveryMode, GPUGroup
-from nova_gpu.host import nodes
+from nova_gpu.host.container import nodes
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import (
-    abandoned,
-    binding,
-    bulletin,
-    census,
-    container_files,
-    finding,
-    health,
-    occupancy,
-    orphans,
-    provider_tree,
-    reconcile,
-    releases,
-    stock,
-    stranding,
-    survey,
-    vgpus,
-    xids,
-)
-from nova_gpu.virt import offer as offers
+from nova_gpu.virt import bulletin, periodic
 from nova_gpu.virt.contained import contained
+from nova_gpu.virt.delivery import binding, container_files, vgpus
+from nova_gpu.virt.health import monitor, xids
+from nova_gpu.virt.inventory import offer as offers
+from nova_gpu.virt.inventory import provider_tree, stock, stranding, survey
+from nova_gpu.virt.lifecycle import releases
+from nova_gpu.virt.usage import census, occupancy
+from nova_gpu.virt.verify import abandoned, orphans, reconcile
 
 LOG = logging.getLogger(__name__)
 
@@ -57,11 +45,11 @@ class HostGPUs:
         self.bulletin = bulletin.Bulletin()
         self._survey = survey.Survey()
         self.mode = self._survey.mode
-        self._watch = health.Watch(self.roots, self.mode)
+        self._watch = monitor.Watch(self.roots, self.mode)
         self.bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
         self._stock = stock.Stock(self._occupancy, self.bindings)
         self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
-        self._finding = finding.Finding(
+        self._finding = periodic.Finding(
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
         )
         self._census = census.Census(
@@ -127,8 +115,8 @@ class HostGPUs:
             try:
                 self._look(starting)
             except Exception:
-                self._stock.keep_back({c.address: finding.UNSEEN for c in self._stock.cards()})
-                self.vgpus.cards.withhold(finding.UNSEEN)
+                self._stock.keep_back({c.address: periodic.UNSEEN for c in self._stock.cards()})
+                self.vgpus.cards.withhold(periodic.UNSEEN)
                 raise
 
     def _look(self, starting: bool) -> None:

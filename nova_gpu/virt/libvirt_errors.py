@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import libvirt
 
 from nova_gpu.core import exception, model
-from nova_gpu.core.vgpu import Slot
-from nova_gpu.host import passthrough
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.vfio import passthrough
 
 _CHECK = "nova-gpu host check, on that host, says more"
 _GONE = "mend or replace the card, or boot the host again"

@@ -20,9 +20,9 @@ _TRACKER = "nova.compute.resource_tracker:ResourceTracker"
 _DRIVER = "nova.virt.libvirt.driver:LibvirtDriver"
 _OURS = "nova_gpu.virt.driver:GPULibvirtDriver"
 _GUEST = "nova.virt.libvirt.guest:Guest"
-_RELEASES = "nova_gpu.virt.releases:Releases"
-_CLEANING = "nova_gpu.virt.cleaning:Cleaning"
-_STARTS = "nova_gpu.virt.starts"
+_RELEASES = "nova_gpu.virt.lifecycle.releases:Releases"
+_CLEANING = "nova_gpu.virt.lifecycle.cleaning:Cleaning"
+_STARTS = "nova_gpu.virt.lifecycle.starts"
 
 _START = (
     f"{_OURS}._get_guest_config",

@@ -11,7 +11,7 @@ from lxml import etree
 from nova import context as nova_context
 from nova import objects
 
-from nova_gpu.core import request
+from nova_gpu.core.flavor import request
 from tests.crash import cloud, truths
 from tests.lxc import base, place
 

@@ -11,7 +11,7 @@ from typing import Any
 import fixtures
 
 from nova_gpu.core.model import GPU
-from nova_gpu.virt import cleaning
+from nova_gpu.virt.lifecycle import cleaning
 from tests.functional import base
 
 # Programs of the machine's that are root's. The card's file in the folder makes the command fail.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from nova_gpu.core import vgpu as values
+from nova_gpu.core.vgpu import vgpu as values
 from tests.fixtures import dividing_kernel, hosts, vgpu
 from tests.functional import kvm
 from tests.functional.base import Server

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import model
-from nova_gpu.host import former_drivers
+from nova_gpu.host.state import former_drivers
 from tests.fixtures import daemons, hosts, kernel, libvirt, pci
 from tests.functional import base
 from tests.functional.base import Server

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nova_gpu.host import mdev
+from nova_gpu.host.vgpu import mdev
 from tests.cloud import leftovers
 
 _ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE

@@ -8,9 +8,9 @@ from typing import Any
 
 import fixtures
 
-from nova_gpu.core.mig import MIGInstance, slot_number
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import nvml
+from nova_gpu.core.vgpu.mig import MIGInstance, slot_number
+from nova_gpu.host.nvidia import nvml
 from tests.fixtures import hosts, nvidia
 from tests.functional import base
 from tests.functional.base import Server
@@ -56,8 +56,8 @@ class MIGServersTestBase(base.GPUServersTestBase):
         self.told: dict[str, Layout | None] = {}
         self.asked = 0
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvml.query", self._query))
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvml.health", lambda *_: {}))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.query", self._query))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.health", lambda *_: {}))
         self.flags(nvml=True, group="gpu")
 
     def start_host(self, name: str = "host1", machine: str = "", **kwargs: Any) -> None:

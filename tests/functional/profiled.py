@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_gpu.core import vgpu as values
+from nova_gpu.core.vgpu import vgpu as values
 from tests.fixtures import hosts, profiling_kernel, vgpu
 from tests.functional import divided, kvm
 from tests.functional.base import Server

@@ -10,7 +10,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_gpu.core import exception
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.fixtures import daemons
 from tests.functional import base, cleaned
 
@@ -166,7 +166,7 @@ class NoReleaseTest(CleaningTestBase):
 
     def test_claim_that_never_came_to_a_guest(self) -> None:
         """Its GPUs are as they were: nobody is to wait for their cleaning."""
-        with fixtures.MonkeyPatch("nova_gpu.virt.starts._make_ready", _refuse):
+        with fixtures.MonkeyPatch("nova_gpu.virt.lifecycle.starts._make_ready", _refuse):
             self.boot_refused(self.gpu_flavor(1), host="host1")
         self.period("host1")
         self.assertCleaned()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_gpu.core import model
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.functional import kvm
 
 

@@ -11,7 +11,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import utils as libvirt_utils
 
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.fixtures import daemons
 from tests.functional import base, cleaned, kvm
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 from nova.tests.functional.api import client
 
-from nova_gpu.core import condition, quantity, request
+from nova_gpu.core.flavor import condition, quantity, request
 from tests.functional import base
 
 

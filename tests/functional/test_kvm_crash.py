@@ -21,7 +21,7 @@ CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
 HOSTS = ["nouveau", "snd_hda_intel"]
 GUESTS = ["vfio-pci", "vfio-pci"]
 
-_BINDINGS = "nova_gpu.virt.binding.Bindings"
+_BINDINGS = "nova_gpu.virt.delivery.binding.Bindings"
 _GUEST = "nova.virt.libvirt.guest.Guest"
 _HOST = "nova.virt.libvirt.host.Host"
 _DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.functional import base
 from tests.functional.test_strangers import _DOMAIN
 

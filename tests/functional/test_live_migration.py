@@ -11,8 +11,11 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.cmd import verify as command
 from nova_gpu.core import exception
-from nova_gpu.virt import counters, gather, live_arrivals, records
-from nova_gpu.virt.truths import Kind
+from nova_gpu.virt import counters
+from nova_gpu.virt.live_migration import arrivals
+from nova_gpu.virt.usage import records
+from nova_gpu.virt.verify import gather
+from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import hosts
 from tests.functional import divided, live, profiled, test_plain_functions
 from tests.functional.base import Server
@@ -201,7 +204,7 @@ class Moves(live.Moving):
 
     def test_another_driver_at_the_destination(self) -> None:
         self.start_there()
-        with mock.patch.object(live_arrivals, "offered", lambda gpus, instance, data: data):
+        with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
             said = self.live_migration_refused(self.server, "host2")
         self.assertIn("its driver is not gpu.GPULibvirtDriver, or an older one", said)
         self.assertIn(COLD, said)

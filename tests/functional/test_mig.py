@@ -7,9 +7,9 @@ import fixtures
 from oslo_utils import uuidutils
 
 from nova_gpu.core import model
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters
-from nova_gpu.virt.truths import Kind
+from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import daemons
 from tests.functional import cleaned, mig, test_verify
 from tests.functional.mig import FIRST, LARGE, LAYOUT, SECOND, SMALL, WHOLE, nodes_of, slot
@@ -92,9 +92,11 @@ class CleaningTest(mig.MIGServersTestBase):
             ended.append(str(device) if isinstance(device, Slot) else str(device.address))
             return [], []
 
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.guest_processes.end", end))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.container.guest_processes.end", end))
         self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.host.guest_processes.may_be_left", lambda *_: True)
+            fixtures.MonkeyPatch(
+                "nova_gpu.host.container.guest_processes.may_be_left", lambda *_: True
+            )
         )
         self._delete_server(self.server)
         self.assertEqual([TWO], ended)
@@ -188,7 +190,8 @@ class LayoutTest(test_verify.Verifying, mig.MIGServersTestBase):
         self.divide(FIRST, [(9, 0, SMALL), (2, 0, LARGE)])
         self.period()
         self.assertIn(
-            f"ERROR [nova_gpu.virt.vgpu_cards] vGPU {TWO} of an instance is not one", self.log()
+            f"ERROR [nova_gpu.virt.inventory.vgpu_cards] vGPU {TWO} of an instance is not one",
+            self.log(),
         )
         self.assertFound((Kind.VGPU_MISSING, TWO))
         self.assertEqual((5, 0, 2), self.vgpus())

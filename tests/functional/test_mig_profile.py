@@ -18,7 +18,7 @@ class ProfileTest(mig.MIGServersTestBase):
         super().setUp()
         self.busy: set[str] = set()
         self.made: list[str] = []
-        # What has NVML divide a card is a process of its own: tests/unit/host/test_mig_making.py.
+        # What has NVML divide a card is a process of its own: tests/unit/host/mig.
         self.useFixture(
             fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.make_mig_instances", self._make)
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova_gpu import notifications
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import quarantine as quarantines
+from nova_gpu.host.state import quarantine as quarantines
 from tests.fixtures import ailments, daemons
 from tests.functional import base, cleaned
 

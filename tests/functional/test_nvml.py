@@ -6,7 +6,7 @@ from __future__ import annotations
 import fixtures
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import nvml
+from nova_gpu.host.nvidia import nvml
 from tests.functional import base
 
 CARDS = ("0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0", "0000:5d:00.0")
@@ -16,10 +16,10 @@ class NvmlTest(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.facts = nvml.NvmlFacts(memory_mib=143771, compute_capability=(9, 0))
-        # No library without a card: tests/unit/host/test_nvml.py has the real child process.
+        # No library without a card: tests/unit/host/nvidia/test_nvml.py has the real child process.
         self.useFixture(
             fixtures.MonkeyPatch(
-                "nova_gpu.host.nvml.query",
+                "nova_gpu.host.nvidia.nvml.query",
                 lambda timeout_s: {PciAddress.parse(each): self.facts for each in CARDS},
             )
         )

@@ -15,7 +15,7 @@ from oslo_messaging import exceptions as messaging_exceptions
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments
 from tests.functional import base, kvm
 
@@ -137,13 +137,19 @@ class PlainInstances:
         self.assertEqual(len(self.ADDRESSES) - 1, free)
         bug = RuntimeError("what nobody thought of")
         for name, broken in (
-            ("nova_gpu.virt.records.read", messaging_exceptions.MessagingTimeout("nobody answers")),
-            ("nova_gpu.virt.domains.gpus_by_domain", exception.DomainsUnreadable("no libvirt")),
-            ("nova_gpu.host.discovery.discover", exception.DiscoveryFailed("/sys", "it hangs")),
-            ("nova_gpu.virt.health.Watch.look", bug),
-            ("nova_gpu.virt.stock.Stock.publish", bug),
-            ("nova_gpu.virt.census.Census.read_records", bug),
-            ("nova_gpu.virt.releases.Releases.resume", bug),
+            (
+                "nova_gpu.virt.usage.records.read",
+                messaging_exceptions.MessagingTimeout("nobody answers"),
+            ),
+            (
+                "nova_gpu.virt.usage.domains.gpus_by_domain",
+                exception.DomainsUnreadable("no libvirt"),
+            ),
+            ("nova_gpu.host.pci.discovery.discover", exception.DiscoveryFailed("/sys", "it hangs")),
+            ("nova_gpu.virt.health.monitor.Watch.look", bug),
+            ("nova_gpu.virt.inventory.stock.Stock.publish", bug),
+            ("nova_gpu.virt.usage.census.Census.read_records", bug),
+            ("nova_gpu.virt.lifecycle.releases.Releases.resume", bug),
         ):
             for already_at_start in (False, True):
                 with self.subTest(name, already_at_start=already_at_start), _failing(name, broken):

@@ -10,7 +10,7 @@ import fixtures
 
 from nova_gpu.cmd import quarantine as command
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.fixtures import daemons
 from tests.functional import base, cleaned
 

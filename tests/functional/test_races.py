@@ -17,7 +17,7 @@ from nova.compute import manager
 from nova.tests.functional.api import client
 
 from nova_gpu.core.model import GPU
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 from tests.fixtures import claims
 from tests.functional import base
 
@@ -149,7 +149,9 @@ class SlowHostTest(base.GPUServersTestBase):
                 waited.append(claim.is_alive())
             return original(this, gpu)
 
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.survey.Survey.obstacle", obstacle))
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.virt.inventory.survey.Survey.obstacle", obstacle)
+        )
         self.period()
         self.assertEqual([False], waited)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import fixtures
 
 from nova_gpu.core.model import Link, LinkType, PciAddress
-from nova_gpu.host import nvml
+from nova_gpu.host.nvidia import nvml
 from tests.functional import base, kvm
 from tests.functional.test_scheduling import SchedulingTestBase
 
@@ -71,8 +71,10 @@ class TopologyTest(SchedulingTestBase):
             address: nvml.NvmlFacts(links=(Link(peer, LinkType.NVLINK, 4),))
             for address, peer in pairs.items()
         }
-        # No library without a card: tests/unit/host/test_nvml.py has the real child process.
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvml.query", lambda timeout_s: facts))
+        # No library without a card: tests/unit/host/nvidia/test_nvml.py has the real child process.
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.query", lambda timeout_s: facts)
+        )
         self.flags(nvml=True, group="gpu")
         self.start_host(machine="h200-8")
         self.assertGPUs(self.boot(self.near(2, "nvlink")), BOARD[:2])

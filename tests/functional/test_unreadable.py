@@ -113,7 +113,7 @@ class LibvirtTest(base.GPUServersTestBase):
         def look(host: object) -> None:
             raise exception.DomainsUnreadable("nobody answers")
 
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.domains.mount_sources", look))
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.usage.domains.mount_sources", look))
         self.restart_host("host1")
         self.assertTrue(left.is_dir())
 
@@ -140,7 +140,7 @@ class DatabaseTest(base.GPUServersTestBase):
         def read(*args: object) -> None:
             raise messaging_exceptions.MessagingTimeout("nobody answers")
 
-        return fixtures.MonkeyPatch("nova_gpu.virt.records.read", read)
+        return fixtures.MonkeyPatch("nova_gpu.virt.usage.records.read", read)
 
     def test_what_was_read_before_counts(self) -> None:
         with self._unreadable():

@@ -12,8 +12,8 @@ from nova.cmd import manage
 
 from nova_gpu.cmd import verify as command
 from nova_gpu.core import exception
-from nova_gpu.virt import gather, repair, verify
-from nova_gpu.virt.truths import Kind
+from nova_gpu.virt.verify import compare, gather, repair
+from nova_gpu.virt.verify.sources import Kind
 from tests.functional import base
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
@@ -98,7 +98,7 @@ class AllocationsTest(VerifyTestBase):
         self.placement.delete(f"/allocations/{server['id']}")
         with self.on("host1"):
             truths = gather.gather(self.sources())
-        (difference,) = (each for each in verify.compare(truths) if each.safe)
+        (difference,) = (each for each in compare.compare(truths) if each.safe)
         instance = self.instance(server)
         instance.task_state = "rebooting_hard"
         instance.save()
@@ -197,7 +197,7 @@ class AtStartTest(VerifyTestBase):
     def test_it_is_said_once_and_the_service_runs(self) -> None:
         server = self.boot(self.gpu_flavor(1))
         self.placement.delete(f"/allocations/{server['id']}")
-        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.reconcile"))
+        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.reconcile"))
         self.restart_host("host1")
         self.period()
         self.assertNotIn(str(Kind.ALLOCATION_DIFFERS), log.output)
@@ -209,7 +209,7 @@ class AtStartTest(VerifyTestBase):
 
     def test_nothing_is_said_where_they_agree(self) -> None:
         self.boot(self.gpu_flavor(1))
-        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.reconcile"))
+        log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.reconcile"))
         self.restart_host("host1")
         for _ in range(3):
             self.period()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from nova_gpu.virt.truths import Kind
+from nova_gpu.virt.verify.sources import Kind
 from tests.functional import divided, profiled, test_verify
 from tests.functional.profiled import FIRST, slots
 

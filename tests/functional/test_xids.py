@@ -7,7 +7,7 @@ from nova.tests import fixtures as nova_fixtures
 
 from nova_gpu.core import health
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments, kernel
 from tests.functional import base
 

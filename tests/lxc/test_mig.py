@@ -9,9 +9,9 @@ from typing import Any
 
 import fixtures
 
-from nova_gpu.core.mig import MIGInstance, of_slot
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import nvml
+from nova_gpu.core.vgpu.mig import MIGInstance, of_slot
+from nova_gpu.host.nvidia import nvml
 from tests.fixtures import nvidia
 from tests.lxc import base, place
 from tools.novalab import guest, image, nodes
@@ -33,8 +33,10 @@ class MIGTest(base.LXCTestCase):
         self._host.set_mig(CARD, [(each, 0) for each in place.INSTANCES])
         layout = tuple(MIGInstance(each, 0, PROFILE, 16384, 1) for each in place.INSTANCES)
         told = {PciAddress.parse(CARD): nvml.NvmlFacts(mig=layout)}
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvml.query", lambda timeout_s: told))
-        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvml.health", lambda *_: {}))
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.query", lambda timeout_s: told)
+        )
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.health", lambda *_: {}))
         self.flags(nvml=True, group="gpu")
 
     def assertInstance(self, server: dict[str, Any], gpu_instance: int) -> None:

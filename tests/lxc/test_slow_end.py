@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from nova_gpu.virt import container_end
+from nova_gpu.virt.delivery import container_end
 from tests.lxc import base
 from tools.novalab import guest
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nova_gpu.core import vgpu
+from nova_gpu.core.vgpu import vgpu
 from tests.vfio import base, benches
 from tools.vfiolab import cards
 

@@ -16,9 +16,11 @@ import os_traits
 
 from doc.ext.reference import commands, tables
 from nova_gpu.api import extra_specs
-from nova_gpu.core import events, inventory, mistakes, names, traits, vgpu_inventory
+from nova_gpu.core import events, names
+from nova_gpu.core.flavor import mistakes
 from nova_gpu.core.model import Product
-from nova_gpu.core.vgpu import VGPUType
+from nova_gpu.core.placement import inventory, traits, vgpu_inventory
+from nova_gpu.core.vgpu.vgpu import VGPUType
 from tools.novalab import guide
 from tools.novalab.page import DOTS
 

@@ -19,14 +19,41 @@ PAGE = PACKAGE.parent / "doc/source/admin/troubleshooting.rst"
 _ANY = "\N{WHITE SQUARE}"
 # Of modules whose functions give the reason itself, or raise it for who makes an error of it.
 _REASONS = (
-    *("core/capacity", "core/condition", "core/health", "core/held", "core/machine_type"),
-    *("core/quantity", "core/vgpu_held", "host/consoles", "host/division", "host/passthrough"),
-    "host/mig_layout",
-    *("host/clean_command", "host/linked", "host/selection", "scheduler/cpu_only"),
-    *("scheduler/filters", "scheduler/reasons", "virt/gather", "virt/offer", "virt/pci_aliases"),
-    *("virt/live_arrivals", "virt/live_departures", "virt/live_moves"),
-    *("virt/refusals", "virt/survey", "virt/unbound", "virt/vgpu_cards"),
-    *("virt/vgpu_selection", "virt/whole_cards"),
+    *(
+        "core/scheduling/capacity",
+        "core/flavor/condition",
+        "core/health",
+        "core/flavor/held",
+        "core/machine_type",
+    ),
+    *(
+        "core/flavor/quantity",
+        "core/flavor/vgpu_held",
+        "host/pci/consoles",
+        "host/vgpu/division",
+        "host/vfio/passthrough",
+    ),
+    "host/mig/mig_layout",
+    *("host/clean_command", "host/pci/linked", "host/pci/selection", "scheduler/cpu_only"),
+    *(
+        "scheduler/filters",
+        "scheduler/reasons",
+        "virt/verify/gather",
+        "virt/inventory/offer",
+        "virt/delivery/pci_aliases",
+    ),
+    *(
+        "virt/live_migration/arrivals",
+        "virt/live_migration/departures",
+        "virt/live_migration/moves",
+    ),
+    *(
+        "virt/lifecycle/refusals",
+        "virt/inventory/survey",
+        "virt/delivery/unbound",
+        "virt/inventory/vgpu_cards",
+    ),
+    *("virt/inventory/vgpu_selection", "virt/delivery/whole_cards"),
 )
 # A text is found by so many of its words.
 _WORDS = 6

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 import nova_gpu.privsep.vfio
 from nova_gpu.cmd import cards
 from nova_gpu.cmd import quarantine as release_command
-from nova_gpu.host import quarantine
-from nova_gpu.virt import survey
+from nova_gpu.host.state import quarantine
+from nova_gpu.virt.inventory import survey
 from tests.vfio import place
 from tools.vfiolab import system
 

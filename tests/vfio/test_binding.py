@@ -21,7 +21,7 @@ from oslo_config import fixture as config_fixture
 import nova_gpu.privsep.vfio
 from nova_gpu.cmd import host_check
 from nova_gpu.core import exception
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 from tests.vfio import host
 from tools.vfiolab import cards
 

@@ -14,7 +14,7 @@ from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.cmd import host_check, host_prepare
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 from tests.vfio import host
 from tools.vfiolab import cards
 

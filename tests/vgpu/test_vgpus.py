@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova_gpu.core import vgpu
+from nova_gpu.core.vgpu import vgpu
 from tests.vfio import base
 from tools.vfiolab import cards
 

@@ -8,7 +8,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base, validators
 
 from nova_gpu.api import extra_specs
-from nova_gpu.core import condition, guest_options, quantity, request
+from nova_gpu.core.flavor import condition, guest_options, quantity, request
 
 
 class ValidatorTest(unittest.TestCase):

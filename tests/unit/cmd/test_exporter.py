@@ -19,8 +19,8 @@ import yaml
 from doc.ext.reference import tables
 from nova_gpu.cmd import exporter, metrics
 from nova_gpu.cmd.cards import Card
-from nova_gpu.host import quarantine
-from nova_gpu.virt import survey
+from nova_gpu.host.state import quarantine
+from nova_gpu.virt.inventory import survey
 from tests.fixtures import ailments, hosts, nodes
 from tests.unit.cmd import base
 

@@ -7,7 +7,7 @@ import os
 import pathlib
 
 from nova_gpu.cmd import host_check
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 from tests.fixtures import hosts, pci
 from tests.unit.cmd import base
 

@@ -6,7 +6,7 @@ import pathlib
 
 from nova_gpu.cmd import host_prepare
 from nova_gpu.core import exception
-from nova_gpu.virt import survey
+from nova_gpu.virt.inventory import survey
 from tests.fixtures import hosts, pci
 from tests.unit.cmd import base
 

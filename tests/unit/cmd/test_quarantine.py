@@ -6,7 +6,7 @@ import json
 
 from nova_gpu.cmd import quarantine as command
 from nova_gpu.core import exception
-from nova_gpu.host import quarantine
+from nova_gpu.host.state import quarantine
 from tests.fixtures import cards, hosts
 from tests.unit.cmd import base
 

@@ -11,8 +11,9 @@ import yaml
 from nova_gpu.cmd import record
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU
-from nova_gpu.host import discovery, recording, selection
-from nova_gpu.virt import survey
+from nova_gpu.host import recording
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt.inventory import survey
 from tests.fixtures import hosts, nodes
 from tests.unit.cmd import base
 

@@ -15,7 +15,8 @@ from oslo_upgradecheck.upgradecheck import Code
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.cmd import status
-from nova_gpu.core import names, stats
+from nova_gpu.core import names
+from nova_gpu.core.scheduling import stats
 from tests.fixtures import hosts
 
 _FILTER = "nova_gpu.scheduler.filters.GPUFilter"

@@ -11,9 +11,10 @@ import time
 from unittest import mock
 
 from nova_gpu.cmd import card, cards, holders, libvirt_connection, progress, topology
-from nova_gpu.core import exception, nearness
+from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
-from nova_gpu.virt import survey
+from nova_gpu.core.topology import nearness
+from nova_gpu.virt.inventory import survey
 from tests.fixtures import hosts, nodes
 from tests.unit.cmd import base
 

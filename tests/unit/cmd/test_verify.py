@@ -7,7 +7,7 @@ import time
 import unittest
 
 from nova_gpu.cmd import deadline, verify
-from nova_gpu.virt.truths import Difference, Kind
+from nova_gpu.virt.verify.sources import Difference, Kind
 
 SAFE = Difference(Kind.ALLOCATION_DIFFERS, "one", "one has 2 and 0 are counted", "repair it", True)
 UNSAFE = Difference(Kind.FOREIGN_DOMAIN, "two", "two is nobody's", "virsh undefine")

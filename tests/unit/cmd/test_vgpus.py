@@ -5,7 +5,7 @@ import unittest
 
 from nova_gpu.cmd import vgpus
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import DividedCard, Kind, Parent, VGPUType
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 
 CARD = PciAddress.parse("0000:19:00.0")
 

@@ -6,7 +6,7 @@ import unittest
 
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 
 CARD, OTHER = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:af:00.0")
 

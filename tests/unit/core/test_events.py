@@ -6,7 +6,7 @@ import unittest
 
 from nova_gpu.core.events import Event, EventType, of_vgpus
 from nova_gpu.core.model import Product
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 
 
 class TestPayload(unittest.TestCase):

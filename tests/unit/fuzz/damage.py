@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from hypothesis import strategies as st
 
 from nova_gpu.core import model
-from nova_gpu.host import discovery, selection
+from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.roots import Roots
 
 # More than any process here may have of memory

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from nova_gpu.core import exception
-from nova_gpu.host import cdi, contents
+from nova_gpu.host.container import cdi, contents
 from tests.fixtures import cdi as specifications
 from tests.fixtures import hosts
 from tests.unit.fuzz import base, damage

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from nova_gpu.core import exception, model
-from nova_gpu.virt import domains
+from nova_gpu.virt.usage import domains
 from tests.fixtures import cards
 from tests.unit.fuzz import base
 

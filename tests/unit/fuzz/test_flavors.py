@@ -7,16 +7,8 @@ from hypothesis import strategies as st
 from nova import exception as nova_exception
 
 from nova_gpu.api import extra_specs
-from nova_gpu.core import (
-    condition,
-    exception,
-    guest_options,
-    mistakes,
-    names,
-    query,
-    request,
-    vgpu_request,
-)
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import condition, guest_options, mistakes, query, request, vgpu_request
 from tests.unit.fuzz import base
 
 _OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]

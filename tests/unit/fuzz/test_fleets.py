@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
 
-from nova_gpu.core import choose, request, stats, topology
-from nova_gpu.core.arrangement import Distribution, Topology
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.arrangement import Distribution, Topology
+from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
-from nova_gpu.core.request import GPURequest
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.topology import choose, topology
 from nova_gpu.scheduler.filters import unfit
 from nova_gpu.scheduler.weights import GPUWeigher
-from nova_gpu.virt import offer
+from nova_gpu.virt.inventory import offer
 from tests.fixtures import brute_force, cards
 from tests.fixtures.cloud_gpus import request_spec
 from tests.unit.fuzz import base

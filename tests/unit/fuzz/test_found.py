@@ -10,9 +10,14 @@ import fixtures
 from lxml import etree
 from oslotest import base
 
-from nova_gpu.core import exception, model, request_group, stats
-from nova_gpu.host import cdi, former_drivers, nodes, nvml, products, written_files
-from nova_gpu.virt import domains
+from nova_gpu.core import exception, model
+from nova_gpu.core.flavor import request_group
+from nova_gpu.core.scheduling import stats
+from nova_gpu.host.container import cdi, nodes
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import products
+from nova_gpu.host.state import former_drivers, written_files
+from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts
 from tests.unit.fuzz import base as fuzz
 from tests.unit.fuzz import damage

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import exception, inventory, model, vgpu
-from nova_gpu.host import mig_making, products, selection, virtual_functions
+from nova_gpu.core import exception, model
+from nova_gpu.core.placement import inventory
+from nova_gpu.core.vgpu import vgpu
+from nova_gpu.host.mig import mig_making
+from nova_gpu.host.pci import products, selection
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vgpu import virtual_functions
 from tests.unit.fuzz import base
 
 _IDS = st.from_regex(r"[0-9a-fA-F]{4}", fullmatch=True)

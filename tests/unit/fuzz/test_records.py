@@ -8,9 +8,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import boot_files, exception, model, stats
-from nova_gpu.host import former_drivers, nvml, quarantine, written_files
+from nova_gpu.core import boot_files, exception, model
+from nova_gpu.core.scheduling import stats
+from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import former_drivers, quarantine, written_files
 from tests.fixtures import cards, hosts
 from tests.unit.fuzz import base, damage
 

@@ -14,8 +14,10 @@ from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model, names
-from nova_gpu.host import contents, nodes, open_devices, passthrough, xgmi
-from nova_gpu.virt import offer, survey
+from nova_gpu.host.container import contents, nodes
+from nova_gpu.host.pci import xgmi
+from nova_gpu.host.vfio import open_devices, passthrough
+from nova_gpu.virt.inventory import offer, survey
 from tests.fixtures import hosts
 from tests.unit.fuzz import base, damage
 

@@ -9,9 +9,13 @@ import shutil
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import exception, names, query, vgpu, vgpu_request, vgpu_room
-from nova_gpu.core.mig import MIGInstance, of_slot
-from nova_gpu.host import division, mdev, mig, mig_layout, nodes, sriov
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import query, vgpu_request
+from nova_gpu.core.vgpu import vgpu, vgpu_room
+from nova_gpu.core.vgpu.mig import MIGInstance, of_slot
+from nova_gpu.host.container import nodes
+from nova_gpu.host.mig import gpu_instances, mig_layout
+from nova_gpu.host.vgpu import division, mdev, sriov
 from tests.fixtures import cards, hosts
 from tests.fixtures import vgpu as divided
 from tests.unit.fuzz import base, damage
@@ -136,7 +140,7 @@ class TextsTest(base.FuzzTestCase):
             (folder / name / "ci0").mkdir(parents=True, exist_ok=True)
             for path in (folder / name, folder / name / "ci0"):
                 (path / "access").write_text("DeviceFileMinor: 3\n")
-        for each in mig.instances(mig.capabilities(0, host.roots)):
+        for each in gpu_instances.instances(gpu_instances.capabilities(0, host.roots)):
             self.assertEqual((3, 3), each.minors)
 
     @base.fuzzed(

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import DeliveryMode
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from tests.fixtures import cards, processes
 

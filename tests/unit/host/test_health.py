@@ -8,8 +8,9 @@ from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.core.health import ErrorCounts
-from nova_gpu.host import discovery, health
-from nova_gpu.host.selection import Selection
+from nova_gpu.host import health
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci.selection import Selection
 from tests.fixtures import ailments, hosts, pci
 
 CARD, SOUND, PORT = "0000:81:00.0", "0000:81:00.1", "0000:80:01.0"

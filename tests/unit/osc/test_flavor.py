@@ -5,7 +5,7 @@ import unittest
 
 from osc_lib import exceptions
 
-from nova_gpu.core import request, vgpu_request
+from nova_gpu.core.flavor import request, vgpu_request
 from nova_gpu.osc import flavor
 
 

@@ -12,7 +12,7 @@ from keystoneauth1 import session
 from nova import test
 from openstack import connection
 
-from nova_gpu.core import capacity
+from nova_gpu.core.scheduling import capacity
 from nova_gpu.osc import fleet, rest
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
 from tests.functional.sdk import Auth

@@ -11,7 +11,7 @@ from nova import test
 from openstack import connection
 from osc_lib import exceptions
 
-from nova_gpu.core import capacity
+from nova_gpu.core.scheduling import capacity
 from nova_gpu.osc import hosts, query
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
 from tests.functional.sdk import Auth

@@ -11,8 +11,8 @@ from html import parser
 
 from lxml import html
 
-from nova_gpu.core.capacity import Answer, Group
 from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.scheduling.capacity import Answer, Group
 from nova_gpu.osc import page
 from nova_gpu.osc.fleet import Capacity, Fleet
 from nova_gpu.osc.providers import Provider

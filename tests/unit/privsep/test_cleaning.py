@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 
 import tests.unit.privsep.test_daemon
-from nova_gpu.host import guest_processes
+from nova_gpu.host.container import guest_processes
 from nova_gpu.host.roots import Roots
 from tests.fixtures import nvidia
 

@@ -14,9 +14,9 @@ from oslotest import base
 import nova_gpu.privsep.vgpu
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core import vgpu as values
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host import mdev
+from nova_gpu.core.vgpu import vgpu as values
+from nova_gpu.host.vgpu import mdev
 from tests.fixtures import dividing_kernel, hosts, vgpu
 
 CARD, OTHER = "0000:3b:00.0", "0000:82:00.0"
@@ -141,13 +141,13 @@ class TestProfiles(VGPUTestCase):
 
     def test_a_driver_that_says_nothing(self) -> None:
         slot = f"{self.function}/nvidia-1147/0"
-        with mock.patch("nova_gpu.host.attributes.write"):
+        with mock.patch("nova_gpu.host.pci.attributes.write"):
             error = self.assertRaises(
                 exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
             )
         self.assertIn("gave the function no type", error.reason)
         nova_gpu.privsep.vgpu.make(slot, INSTANCE)
-        with mock.patch("nova_gpu.host.attributes.write"):
+        with mock.patch("nova_gpu.host.pci.attributes.write"):
             failed = self.assertRaises(
                 exception.NotClean, nova_gpu.privsep.vgpu.remove, slot, INSTANCE
             )

@@ -7,8 +7,9 @@ from nova import test
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
-from nova_gpu.core import stats, topology
-from nova_gpu.core.stats import GroupStats, Reserved
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.scheduling.stats import GroupStats, Reserved
+from nova_gpu.core.topology import topology
 from nova_gpu.scheduler.filters import GPUFilter
 from tests.fixtures import cards
 from tests.fixtures.cloud_gpus import request_spec

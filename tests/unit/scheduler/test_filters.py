@@ -8,8 +8,9 @@ from nova.scheduler import filters as nova_filters
 from nova.scheduler import host_manager
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_gpu.core import query, request, stats
-from nova_gpu.core.stats import GroupStats
+from nova_gpu.core.flavor import query, request
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.scheduling.stats import GroupStats
 from nova_gpu.scheduler.filters import GPUFilter
 from tests.fixtures.cloud_gpus import request_spec
 

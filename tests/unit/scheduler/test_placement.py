@@ -10,7 +10,7 @@ from nova.scheduler import utils
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
-from nova_gpu.core.request_group import GroupRequest
+from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.scheduler import placement
 from nova_gpu.scheduler.reasons import Offer
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec

@@ -5,9 +5,9 @@ import unittest
 
 from nova import exception as nova_exception
 
-from nova_gpu.core import request, vgpu_request
-from nova_gpu.core.inventory import Offer
-from nova_gpu.core.request import GPURequest
+from nova_gpu.core.flavor import request, vgpu_request
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.scheduler import reasons
 
 

@@ -7,8 +7,11 @@ from nova import test
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
-from nova_gpu.core import exception, request, stats, topology
-from nova_gpu.core.stats import GroupStats
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import request
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.core.topology import topology
 from nova_gpu.scheduler import filters, reported
 from tests.fixtures.cloud_gpus import request_spec
 

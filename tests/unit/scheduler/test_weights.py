@@ -11,11 +11,13 @@ from nova.scheduler import host_manager
 from nova.scheduler import weights as nova_weights
 from oslo_utils import uuidutils
 
-from nova_gpu.core import choose, rank, request, stats, topology
-from nova_gpu.core.arrangement import Distribution
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.arrangement import Distribution
 from nova_gpu.core.model import GPU
-from nova_gpu.core.stats import GroupStats
-from nova_gpu.core.topology import Islands
+from nova_gpu.core.scheduling import rank, stats
+from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.core.topology import choose, topology
+from nova_gpu.core.topology.topology import Islands
 from nova_gpu.scheduler import reported
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures import brute_force, cards

@@ -16,7 +16,8 @@ from tools import coverage, reached
 _PROCESSES = """
 import os, subprocess, sys
 from nova_gpu.core import names
-subprocess.run([sys.executable, "-c", "import os; from nova_gpu.core import quantity; os._exit(0)"])
+code = "import os; from nova_gpu.core.flavor import quantity; os._exit(0)"
+subprocess.run([sys.executable, "-c", code])
 """
 
 
@@ -47,7 +48,7 @@ class RunTest(testtools.TestCase):
         subprocess.run([sys.executable, "-c", _PROCESSES], env=environment, check=True)
         modules = coverage.modules(config)
         self.assertTrue(modules["nova_gpu/core/names.py"].lines)
-        self.assertTrue(modules["nova_gpu/core/quantity.py"].lines)
+        self.assertTrue(modules["nova_gpu/core/flavor/quantity.py"].lines)
         self.assertFalse(modules["nova_gpu/virt/driver.py"].lines)
         self.assertTrue(modules["nova_gpu/virt/driver.py"].all_branches)
 

@@ -11,9 +11,10 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core.events import Event
 from nova_gpu.core.model import DeliveryMode, PciAddress, Product
-from nova_gpu.core.vgpu import Slot
-from nova_gpu.virt import bulletin, offer
-from nova_gpu.virt.occupancy import Owner
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt import bulletin
+from nova_gpu.virt.inventory import offer
+from nova_gpu.virt.usage.occupancy import Owner
 from tests.fixtures import cards
 
 A, B = "0000:04:00.0", "0000:05:00.0"

@@ -9,10 +9,12 @@ from typing import Any
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.model import GPU, Product
-from nova_gpu.core.vgpu import DividedCard, Kind, Parent, Slot
-from nova_gpu.core.vgpu_group import SharedCard
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import diagnostics, guest_vgpus, vgpu_cards
+from nova_gpu.virt import diagnostics
+from nova_gpu.virt.delivery import guest_vgpus
+from nova_gpu.virt.inventory import vgpu_cards
 from tests.fixtures import cards
 
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"

@@ -9,7 +9,7 @@ import libvirt
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import libvirt_errors
 from tests.fixtures import cards
 

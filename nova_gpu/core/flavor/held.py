@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an instance holds, compared with what its flavor asks for."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+from nova_gpu.core import names
+from nova_gpu.core.flavor.arrangement import Topology
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.request_group import GroupRequest
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """GPUs an instance holds of one group and in one place: how many, and what the group is.
+
+    ``circle`` is the same for cards that direct links join, and alone for each of the others.
+    """
+
+    count: int
+    architecture: str | None
+    traits: frozenset[str]
+    model: str | None = None
+    memory_mib: int | None = None
+    numa_node: int | None = None
+    circle: Hashable = None
+
+
+def mismatch(
+    request: GPURequest | None, held: Sequence[Held], hypervisor_type: str | None
+) -> str | None:
+    """Why what an instance holds is not what its flavor asks for, or ``None`` where it is.
+
+    Of the flavor's traits only those count that the driver itself sets: the others Placement has
+    judged, whatever scheduler there is. With more than one request group each of them must find
+    enough among what is held.
+
+    :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
+    """
+    count = sum(part.count for part in held)
+    asked = request.count if request else 0
+    if count != asked:
+        return f"it holds {count} GPUs and its flavor asks for {asked}"
+    if request is None:
+        return None
+    if request.hypervisor and not request.hypervisor.matches(hypervisor_type):
+        return f"the hypervisor is {hypervisor_type}, its flavor asks for {request.hypervisor}"
+    if request.architecture:
+        for part in held:
+            if not request.architecture.matches(part.architecture):
+                return (
+                    f"it holds a GPU of architecture {part.architecture or 'unknown'}, "
+                    f"its flavor asks for {request.architecture}"
+                )
+    for group in request.groups:
+        fitting = sum(part.count for part in _fitting(group, held))
+        if fitting < group.count:
+            required, forbidden = _own_traits(group)
+            wanted = ", ".join(sorted(required) + [f"!{trait}" for trait in sorted(forbidden)])
+            return f"its flavor asks for {group.count} GPUs with {wanted}, and it holds {fitting}"
+    return None
+
+
+def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
+    """As :func:`mismatch`, of what NVML may know in one run of the service and not in the next.
+
+    So it is judged only when the instance is given its GPUs: one that had them before is not to
+    stay away from them because of it.
+    """
+    for part in held:
+        if request.model and not request.model.matches(part.model):
+            model = part.model or "GPU of no known name"
+            return f"it holds a {model}, its flavor asks for {names.MODEL} {request.model}"
+        if request.memory_mib and not request.memory_mib.matches(part.memory_mib):
+            memory = "unknown" if part.memory_mib is None else f"{part.memory_mib} MiB"
+            return (
+                f"it holds a GPU whose memory is {memory}, its flavor asks for "
+                f"{names.MEMORY_MIB} {request.memory_mib}"
+            )
+    return None
+
+
+def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
+    """Why what is held is not as near each other as the flavor insists on, ``None`` where it is."""
+    for group in request.groups:
+        topology = request.arrangement.required(group.count)
+        if topology is Topology.ANY:
+            continue
+        islands: collections.Counter[Hashable] = collections.Counter()
+        for part in _fitting(group, held):
+            island = part.numa_node if topology is Topology.NUMA else part.circle
+            if island is not None:
+                islands[island] += part.count
+        largest = max(islands.values(), default=0)
+        if largest < group.count:
+            return (
+                f"its flavor insists on {group.count} GPUs with {names.TOPOLOGY} {topology}, and "
+                f"of those it was given {largest} are together"
+            )
+    return None
+
+
+def _fitting(group: GroupRequest, held: Sequence[Held]) -> list[Held]:
+    """What a request group could have got of *held*"""
+    required, forbidden = _own_traits(group)
+    return [part for part in held if required <= part.traits and not forbidden & part.traits]
+
+
+def _own_traits(group: GroupRequest) -> tuple[set[str], set[str]]:
+    required = set(filter(names.is_own_trait, group.required_traits))
+    return required, set(filter(names.is_own_trait, group.forbidden_traits))

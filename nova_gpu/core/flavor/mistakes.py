@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is wrong with a flavor, where :mod:`nova_gpu.core.flavor.request` stops at the first."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import guest_options, query, request, vgpu_request
+
+WORDS = (
+    *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
+    *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
+    *(names.DISTRIBUTION, names.OPTION_ROM),
+    *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
+)
+_NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
+# Of difflib: gpu, gpu_archs and hypervisors are meant; hypervisor_version and cpu_arch are others'.
+_ALIKE = 0.8
+_STEMS = ("gpu", names.HYPERVISOR)
+
+
+def is_own(key: str) -> bool:
+    """Whether nobody else has a say in the property."""
+    return key in WORDS or key.startswith(_NAMESPACE)
+
+
+def mistakes(extra_specs: Mapping[str, str]) -> list[str]:
+    """Each with the property, what is wrong with it and what is allowed. Other projects' properties
+    are not looked at."""
+    return [*_unreadable(extra_specs), *_misspelt(extra_specs)]
+
+
+def _unreadable(extra_specs: Mapping[str, str]) -> Iterator[str]:
+    """What the scheduler or the host would refuse, one after the other without those before it."""
+    rest = dict(extra_specs)
+    while True:
+        try:
+            spelled_out = dict(rest)
+            for asked in (request.parse(rest), vgpu_request.parse(rest)):
+                if asked:
+                    spelled_out = query.extra_specs(spelled_out, asked, ()) or spelled_out
+            guest_options.option_rom(rest)
+            return
+        except exception.InvalidExtraSpec as error:
+            yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
+            wrong = error.key
+        had_gpus, had_parts = request.asks_for_gpus(rest), request.asks_for_parts(rest)
+        if rest.pop(wrong, None) is None:
+            return  # of what was spelled out of several properties
+        if had_gpus and not request.asks_for_gpus(rest):
+            # Or all that says what the GPUs must be would be wrong, too.
+            rest[names.GPUS] = "1"
+        if had_parts and not request.asks_for_parts(rest):
+            rest[names.VGPUS] = "1"
+
+
+def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
+    for key, value in extra_specs.items():
+        if key in WORDS:
+            continue
+        lower = key.lower()
+        alike = difflib.get_close_matches(lower, WORDS, n=1, cutoff=_ALIKE)
+        alike *= any(stem in lower for stem in _STEMS)
+        if key.startswith(_NAMESPACE) or (alike and ":" not in key):
+            hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
+            yield _told(key, value, f"nobody reads it; {hint}")
+
+
+def _told(key: str, value: str, text: str) -> str:
+    return f"{key}={value!r}: {text}"
+
+
+def _ours() -> list[str]:
+    return sorted(word for word in WORDS if word.startswith(_NAMESPACE))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request for GPUs as the extra specs of which Nova makes its Placement query."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import request_group
+from nova_gpu.core.flavor.request import Stated
+from nova_gpu.core.flavor.request_group import GroupRequest
+
+# Where what the flavor asks for in the unsuffixed group goes. In a group with a suffix one provider
+# has all, which Placement finds sooner than several that have it together.
+SUFFIX = "_nova_gpu"
+_SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgpu"}
+
+
+class Request(Protocol):
+    """What is asked for of one resource class: GPUs, or vGPUs."""
+
+    @property
+    def resource_class(self) -> str: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def counted(self) -> bool: ...
+
+    @property
+    def groups(self) -> tuple[GroupRequest, ...]: ...
+
+    def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]: ...
+
+
+def needs_known(request: Request) -> bool:
+    """Whether some condition can only be put to Placement by naming what there is."""
+    return any(
+        condition.equal_to is None
+        for group in request.groups
+        for _, condition, _ in request.conditions(group)
+    )
+
+
+def extra_specs(
+    flavor: Mapping[str, str],
+    request: Request,
+    known: Collection[str],
+    *,
+    image_says: bool = False,
+) -> dict[str, str] | None:
+    """The extra specs *flavor* with the words of *request* spelled out for Placement.
+
+    The result asks for the same and can be put in again.
+
+    :param known: the traits that some provider has; only looked at where :func:`needs_known`
+    :param image_says: whether the image names traits that may be those of GPUs
+    :returns: ``None`` where nothing that is known satisfies a condition
+    :raises InvalidExtraSpec: where a ``trait:`` of the flavor contradicts its words
+    """
+    specs = dict(flavor)
+    for group in request.groups:
+        verdicts = _verdicts(request, group, known)
+        if verdicts is None:
+            return None
+        suffix = group.suffix
+        if not suffix and not _stays(flavor, request.resource_class, image_says):
+            suffix = _SUFFIXES[request.resource_class]
+            specs.pop(f"resources:{request.resource_class}", None)
+            for trait in group.required_traits | group.forbidden_traits:
+                specs[f"trait{suffix}:{trait}"] = specs.pop(f"trait:{trait}")
+        specs[f"resources{suffix}:{request.resource_class}"] = str(group.count)
+        for trait, verdict in verdicts.items():
+            key = f"trait{suffix}:{trait}"
+            if specs.setdefault(key, verdict) != verdict:
+                raise exception.InvalidExtraSpec(
+                    f"trait{group.suffix}:{trait}",
+                    specs[key],
+                    "the flavor's other properties say the opposite",
+                    verdict,
+                )
+    if len(request_group.suffixes(specs)) > 1:
+        # Placement insists on a word about whether one provider may serve both. Only then, because
+        # to AggregateInstanceExtraSpecsFilter it is one more thing that an aggregate has to say.
+        specs.setdefault("group_policy", "none")
+    return specs
+
+
+def _verdicts(
+    request: Request, group: GroupRequest, known: Collection[str]
+) -> dict[str, str] | None:
+    """The traits of one group with ``required`` or ``forbidden``, as :func:`extra_specs`."""
+    verdicts = {names.TRAIT_GPU: "required"}
+    for _, condition, prefix in request.conditions(group):
+        traits = _traits(condition, prefix, known)
+        if traits is None:
+            return None
+        verdicts.update(traits)
+    return verdicts
+
+
+def _stays(flavor: Mapping[str, str], resource_class: str, image_says: bool) -> bool:
+    """Whether the unsuffixed group of the flavor has to stay one.
+
+    Its traits are collective: any provider that gives something may have them. One that an operator
+    has made may be the host's or the GPUs', and Nova puts the image's there. But where there is a
+    second device, that could be the wrong one that has them.
+    """
+    devices = {key for suffix, key in request_group.devices(flavor) if not suffix}
+    if devices - {resource_class}:
+        return False
+    return image_says or any(
+        request_group.may_be_a_gpus(trait) and not names.is_own_trait(trait)
+        for trait in request_group.unsuffixed_traits(flavor)
+    )
+
+
+def _traits(condition: Stated, prefix: str, known: Collection[str]) -> Mapping[str, str] | None:
+    """*condition* as traits with the verdicts ``required`` or ``forbidden``.
+
+    Placement can require one trait and forbid many. Only known ones may be named: for any other
+    it refuses the whole query.
+    """
+    if condition.equal_to is not None:
+        return {prefix + condition.equal_to.upper(): "required"}
+    values = names.known_values(prefix, known)
+    fitting = {value for value in values if condition.matches(value)}
+    if len(fitting) == 1:
+        return {prefix + fitting.pop().upper(): "required"}
+    if not fitting:
+        return None
+    others = {prefix + value.upper() for value in values - fitting}
+    return dict.fromkeys(others | ({prefix + names.UNKNOWN} & set(known)), "forbidden")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request asks for, in words for who reads a table, a fault or an error."""
+
+from __future__ import annotations
+
+from nova_gpu.core import names
+from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.flavor.request_group import GroupRequest
+
+# What the user has asked for in the flavor's words, where that is not the word itself.
+_NOUNS = {
+    names.GPU_ARCH: "architecture",
+    names.HYPERVISOR: "hypervisor",
+    names.VGPU_TYPE: "type",
+}
+_KINDS = {names.RESOURCE_CLASS: "GPU", names.VGPU_RESOURCE_CLASS: "vGPU"}
+
+
+def kind(request: Request, count: int = 2) -> str:
+    """``GPU`` or ``vGPU``, or several of them"""
+    return kind_of(request.resource_class, count)
+
+
+def kind_of(resource_class: str, count: int = 2) -> str:
+    return _KINDS[resource_class] + ("" if count == 1 else "s")
+
+
+def gpus(request: Request, group: GroupRequest, count: int = 2) -> str:
+    """``GPUs (architecture fermi)``, without their number"""
+    noun = kind(request, count)
+    parts = []
+    # What the request filter has made traits of is told in the flavor's words.
+    implied = set()
+    for key, condition, prefix in request.conditions(group):
+        parts.append(f"{_NOUNS.get(key, key)} {condition}")
+        implied.add(prefix)
+    parts += sorted(
+        trait
+        for trait in group.required_traits
+        if trait != names.TRAIT_GPU and not trait.startswith(tuple(implied))
+    )
+    parts += sorted(
+        f"not {trait}" for trait in group.forbidden_traits if not trait.startswith(tuple(implied))
+    )
+    return f"{noun} ({', '.join(parts)})" if parts else noun
+
+
+def all_of(request: Request) -> str:
+    """``1 GPU (architecture fermi) and 2 GPUs``: each group of the request, with its number"""
+    return " and ".join(
+        f"{group.count} {gpus(request, group, group.count)}" for group in request.groups
+    )

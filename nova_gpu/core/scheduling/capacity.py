@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many instances of a flavor could boot now, on which host, and why no more than that.
+
+It counts what Placement has. What the scheduler knows beside it (aggregates, images, affinity) can
+only make it fewer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from nova_gpu.core import names
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.placement import inventory
+from nova_gpu.core.placement.inventory import Offer
+
+# Past so many ways to serve one instance of several groups, the first way that is found counts.
+_MOST_WAYS = 64
+# What a host's groups are told by where they are others than asked for
+_TOLD = (
+    *(names.TRAIT_ARCHITECTURE, names.TRAIT_HYPERVISOR, names.TRAIT_MODEL),
+    names.TRAIT_VGPU_TYPE,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group(Offer):
+    """A provider of GPUs."""
+
+    traits: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """A compute node with GPUs.
+
+    :param unusable: why nothing is started there, or ``None``
+    :param candidate: whether Placement has a candidate for one instance of the flavor there
+    :param free: of the node's own resources, by resource class
+    :param kind: what the groups have, ``GPUs`` or ``vGPUs``
+    """
+
+    name: str
+    unusable: str | None
+    candidate: bool
+    free: Mapping[str, int]
+    groups: tuple[Group, ...]
+    kind: str = "GPUs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """``reason`` says what keeps the host from one instance more. ``in_service`` are its GPUs but
+    for those that are reserved, which alone all ways to ask Placement tell."""
+
+    host: str
+    instances: int
+    free: int
+    in_service: int
+    reason: str
+
+
+def answers(
+    asked: Sequence[GroupRequest],
+    amounts: Mapping[str, int],
+    hosts: Iterable[Host],
+    *,
+    isolate: bool = False,
+) -> list[Answer]:
+    """One for each host, those with the most instances first.
+
+    :param asked: the groups of the request as Placement is asked for them
+    :param amounts: of the node's own resources for one instance, by resource class
+    :param isolate: whether no two groups of one instance may be of one provider
+    """
+    found = [_answer(asked, amounts, host, isolate) for host in hosts]
+    return sorted(found, key=lambda each: (-each.instances, each.host))
+
+
+def could_boot(answers: Iterable[Answer]) -> tuple[int, int]:
+    """How many instances, and on how many hosts"""
+    able = [each.instances for each in answers if each.instances]
+    return sum(able), len(able)
+
+
+def _answer(
+    asked: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
+) -> Answer:
+    instances, reason = _instances(asked, amounts, host, isolate)
+    return Answer(
+        host=host.name,
+        instances=instances,
+        free=sum(group.free for group in host.groups),
+        in_service=sum(group.total - group.reserved for group in host.groups),
+        reason=reason,
+    )
+
+
+def _instances(
+    asked: Sequence[GroupRequest], amounts: Mapping[str, int], host: Host, isolate: bool
+) -> tuple[int, str]:
+    if host.unusable:
+        return 0, host.unusable
+    for part in asked:
+        if reason := _lacking(part, host):
+            return 0, reason
+    # What the node itself has not (a disk that hosts share) Placement alone can count.
+    short = {
+        resource_class: host.free[resource_class] // amount
+        for resource_class, amount in amounts.items()
+        if amount and resource_class in host.free
+    }
+    scarcest = min(short, key=lambda each: short[each], default=None)
+    most = short[scarcest] if scarcest else max(group.free for group in host.groups)
+    if scarcest and not most:
+        return 0, _scarce(scarcest, amounts, host)
+    if not host.candidate:
+        return 0, "Placement has no candidate here: another trait or device of the flavor is not"
+    by_gpus = _packed(asked, host.groups, isolate, most + 1)
+    if scarcest and most < by_gpus:
+        return most, _scarce(scarcest, amounts, host, most)
+    if by_gpus:
+        return by_gpus, f"no more {host.kind}"
+    return 0, f"its free {host.kind} do not serve all of the flavor"
+
+
+def _scarce(resource_class: str, amounts: Mapping[str, int], host: Host, instances: int = 0) -> str:
+    left = host.free[resource_class] - instances * amounts[resource_class]
+    then = f" after {instances}" if instances else ""
+    return f"{amounts[resource_class]} {resource_class} asked for, {left} free{then}"
+
+
+def fits(part: GroupRequest, group: Group) -> bool:
+    """Whether GPUs of *group* are what *part* asks for, free or not."""
+    return part.required_traits <= group.traits and not part.forbidden_traits & group.traits
+
+
+def _lacking(part: GroupRequest, host: Host) -> str | None:
+    """Why no group can give *part* now, or ``None``."""
+    fitting = [group for group in host.groups if fits(part, group)]
+    if not fitting:
+        unlike = sorted({_unlike(part, group, host.kind) for group in host.groups})
+        return "; ".join(unlike) or f"it has no {host.kind}"
+    largest = max(fitting, key=lambda group: group.free)
+    if largest.free >= part.count:
+        return None
+    if max(group.total for group in fitting) < part.count:
+        most = max(group.total for group in fitting)
+        return f"{part.count} {host.kind} asked for, it has {most}"
+    text = f"{part.count} {host.kind} asked for, {largest.free} of {largest.total} free"
+    if out := inventory.out_of_service(largest.total, largest.free, largest.used):
+        text += f" ({out} out of service)"
+    return text
+
+
+def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
+    """What the GPUs of *group* are and should not be, or should be and are not."""
+    for prefix in _TOLD:
+        wanted = names.known_values(prefix, part.required_traits)
+        if wanted and not wanted <= (there := names.known_values(prefix, group.traits)):
+            noun = prefix.removeprefix(names.TRAIT_GPU).strip("_").lower().replace("_", " ")
+            return f"{noun} {', '.join(sorted(there)) or 'unknown'}, not {', '.join(wanted)}"
+    lacking = sorted(part.required_traits - group.traits)
+    unwanted = sorted(part.forbidden_traits & group.traits)
+    texts = [f"lack {', '.join(lacking)}"] * bool(lacking)
+    texts += [f"are {', '.join(unwanted)}"] * bool(unwanted)
+    return f"its {kind} {' and '.join(texts)}"
+
+
+def _packed(
+    asked: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
+) -> int:
+    """How many instances the free GPUs serve, up to *most*; each part is of one provider."""
+    if len(asked) == 1:
+        part = asked[0]
+        return min(sum(group.free // part.count for group in groups if fits(part, group)), most)
+    fitting = [[index for index, group in enumerate(groups) if fits(part, group)] for part in asked]
+    ways = list(itertools.islice(itertools.product(*fitting), _MOST_WAYS))
+    if isolate:
+        ways = [way for way in ways if len(set(way)) == len(way)]
+
+    @functools.cache
+    def best(free: tuple[int, ...]) -> int:
+        found = 0
+        for way in ways:
+            left = list(free)
+            for part, index in zip(asked, way, strict=True):
+                left[index] -= part.count
+            if min(left) >= 0:
+                found = max(found, 1 + best(tuple(left)))
+        return found
+
+    return min(best(tuple(group.free for group in groups)), most)

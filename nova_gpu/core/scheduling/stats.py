@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host says of its GPUs in ComputeNode.stats, as one string of JSON.
+
+::
+
+    {"v": 2, "hypervisor": "LXC", "groups": [{"product": "10de:1091", "architecture": "fermi",
+     "mode": "lxc", "total": 8, "model": "Tesla M2090", "memory_mib": 5301,
+     "islands": {"numa": 4, "nvlink": 1}}], "free": [[[-1, 0, -1, -1, 4], [-1, 1, -1, -1, 3]]],
+     "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
+     "divided": {"total": 2, "free": 1, "vgpus": [["nvidia-63", "GRID P4-1Q", 8]],
+      "facts": [[1024, 4]]}}
+
+``groups`` is static: what there is. ``free`` is what nobody had at the end of the last period, for
+each group as :func:`nova_gpu.core.topology.topology.cells` has it; there is nothing to refuse a
+host for in it. ``divided`` is the same of the cards that are given in parts: how many there are,
+how many of them have room for a vGPU of any type, and how many of each type there can be more. It
+is left out where there is none. What is not known is null. Hosts that have the same report the
+same.
+
+Who reads takes what it knows and passes over what it does not, so that a later release may say more
+without a new version. Version 1 had of a group no more than ``total`` and what stands before it;
+its hosts are read as ones whose models, memory and topology are not known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nova_gpu.core import exception
+from nova_gpu.core.topology import topology
+from nova_gpu.core.topology.topology import Cells, Islands
+
+VERSION = 2
+_READABLE = (1, VERSION)
+
+
+def _check_numbers(numbers: Iterable[Any]) -> None:
+    """:raises ValueError: where one is no whole number, or below 0"""
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError("it must be a whole number")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupStats:
+    """Two groups are equal that offer the same, on whatever host."""
+
+    product: str
+    architecture: str | None
+    mode: str
+    total: int
+    model: str | None = None
+    memory_mib: int | None = None
+    islands: Islands = topology.UNKNOWN
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(text, str) for text in (self.product, self.mode)):
+            raise TypeError("product and mode must be strings")
+        if not all(isinstance(text, str | None) for text in (self.architecture, self.model)):
+            raise TypeError("architecture and model must be strings or null")
+        _check_numbers((self.total, self.islands.numa, self.islands.nvlink, self.memory_mib or 0))
+
+    def __str__(self) -> str:
+        architecture = self.architecture or "unknown"
+        return f"{self.total} {architecture} ({self.model or self.product}, {self.mode})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostStats:
+    """What a host has, whoever has it now"""
+
+    hypervisor: str
+    groups: tuple[GroupStats, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reserved:
+    """What instances without GPUs leave of a host for each GPU that is free"""
+
+    vcpus: int = 0
+    memory_mib: int = 0
+
+    def __post_init__(self) -> None:
+        _check_numbers((self.vcpus, self.memory_mib))
+
+    def __bool__(self) -> bool:
+        return bool(self.vcpus or self.memory_mib)
+
+
+NOTHING = Reserved()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Divided:
+    """The cards that are given in parts: how many, and how many have room for a vGPU of any type.
+
+    ``vgpus``: id and name of each type, and how many more of it there can be. ``facts``: what each
+    of these has of memory in MiB and of heads; empty of a host that does not say it.
+    """
+
+    total: int = 0
+    free: int = 0
+    vgpus: tuple[tuple[str, str | None, int], ...] = ()
+    facts: tuple[tuple[int | None, int | None], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_numbers((self.total, self.free, *(count for *_, count in self.vgpus)))
+        _check_numbers(fact for facts in self.facts for fact in facts if fact is not None)
+        if self.facts and len(self.facts) != len(self.vgpus):
+            raise ValueError("facts must have an entry for each of vgpus")
+        for type_id, name, _ in self.vgpus:
+            if not (isinstance(type_id, str) and isinstance(name, str | None)):
+                raise TypeError("a type's id must be a string, and its name one or null")
+
+
+UNDIVIDED = Divided()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """All that a host says. ``free`` has the free GPUs of each of its groups, in their order; it is
+    ``None`` of a host that does not say it."""
+
+    host: HostStats
+    free: tuple[Cells, ...] | None = None
+    reserved_per_free_gpu: Reserved = NOTHING
+    divided: Divided = UNDIVIDED
+
+    @property
+    def cards(self) -> int:
+        """How many, whole and in parts"""
+        return sum(group.total for group in self.host.groups) + self.divided.total
+
+    @property
+    def free_cards(self) -> int:
+        """Those of them of which an instance could have one, or a part"""
+        return self.free_gpus + self.divided.free
+
+    @property
+    def free_gpus(self) -> int:
+        """How many whole ones; as good as none where it is not said"""
+        return sum(count for cells in self.free or () for *_, count in cells)
+
+
+def dumps(report: Report) -> str:
+    fields: dict[str, Any] = {"v": VERSION} | dataclasses.asdict(report.host)
+    if report.free is not None:
+        fields["free"] = report.free
+    if report.reserved_per_free_gpu:
+        fields["reserved_per_free_gpu"] = dataclasses.asdict(report.reserved_per_free_gpu)
+    if report.divided != UNDIVIDED:
+        fields["divided"] = dataclasses.asdict(report.divided)
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def version(text: str) -> int:
+    """Of whose reports *text* is one, :data:`VERSION` or an older one.
+
+    :raises InvalidStats: as :func:`loads`
+    """
+    loads(text)
+    return int(json.loads(text)["v"])
+
+
+def loads(text: str) -> Report:
+    """:raises InvalidStats: where *text* is not what :func:`dumps` writes, or wrote once"""
+    try:
+        fields = json.loads(text)
+        if fields["v"] not in _READABLE:
+            raise ValueError(f"version {fields['v']!r} is none of {_READABLE}")
+        if not isinstance(fields["hypervisor"], str):
+            raise TypeError("hypervisor must be a string")
+        groups = tuple(_group(group) for group in fields["groups"])
+        reserved = fields.get("reserved_per_free_gpu", {"vcpus": 0, "memory_mib": 0})
+        return Report(
+            HostStats(fields["hypervisor"], groups),
+            _free(fields["free"], len(groups)) if "free" in fields else None,
+            Reserved(reserved["vcpus"], reserved["memory_mib"]),
+            _divided(fields["divided"]) if "divided" in fields else UNDIVIDED,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+        raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e
+
+
+_GROUP = frozenset(field.name for field in dataclasses.fields(GroupStats)) - {"islands"}
+
+
+def _group(fields: Mapping[str, Any]) -> GroupStats:
+    """:raises ValueError, TypeError, AttributeError, KeyError: where it is not one"""
+    islands = fields.get("islands", {"numa": 1, "nvlink": 1})
+    return GroupStats(
+        **{key: value for key, value in fields.items() if key in _GROUP},
+        islands=Islands(islands["numa"], islands["nvlink"]),
+    )
+
+
+def _divided(fields: Mapping[str, Any]) -> Divided:
+    """:raises ValueError, TypeError, KeyError: where it is none"""
+    vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
+    facts = tuple((memory_mib, heads) for memory_mib, heads, *_ in fields.get("facts", ()))
+    return Divided(fields["total"], fields["free"], vgpus, facts)
+
+
+def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
+    """:raises ValueError, TypeError: where it does not say that of so many groups"""
+    free = tuple(tuple(map(tuple, cells)) for cells in lists)
+    if len(free) != groups:
+        raise ValueError("free must have an entry for each of groups")
+    for cell in (cell for cells in free for cell in cells):
+        if len(cell) != len(topology.LEVELS) + 1:
+            raise ValueError("a place has a number for each level, and how many are there")
+        _check_numbers(number - topology.ALONE for number in cell[:-1])
+        _check_numbers(cell[-1:])
+    return free

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of cards that are divided: types of vGPUs, the functions they are made at, slots."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import uuid
+from collections.abc import Collection, Mapping
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+
+# The type's folder in sysfs, the driver's name in front: nvidia-35, i915-GVTg_V5_4. It is part of
+# a resource provider's name, which has no room for more.
+_TYPE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+# What a virtual function that needs no type is called: no driver's name is in front of it.
+FUNCTION_TYPE = "vf"
+
+# No card carries nearly as many of a type. Each is listed, so that a driver's nonsense could fill
+# the memory.
+MAX_PER_CARD = 4096
+
+
+def is_type_id(text: str) -> bool:
+    """Whether *text* can be the id of a vGPU type, ``nvidia-35``."""
+    return _TYPE_ID.fullmatch(text) is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VGPUType:
+    """What each vGPU of one type has; ``None`` is "the driver does not tell".
+
+    ``per_card`` is how many of it an otherwise empty card carries, ``resolution`` the largest of
+    one head in pixels, ``slices`` the part of a MIG card's compute that is behind it.
+    """
+
+    id: str
+    name: str | None = None
+    memory_mib: int | None = None
+    heads: int | None = None
+    resolution: tuple[int, int] | None = None
+    per_card: int | None = None
+    slices: int | None = None
+
+
+class Kind(enum.Enum):
+    """How a function's vGPUs come to be: as mediated devices of it, as the function itself once it
+    has a type, as the function itself as it is, of FUNCTION_TYPE, or as MIG instances that the
+    operator has made of it."""
+
+    MEDIATED = enum.auto()
+    TYPED = enum.auto()
+    PLAIN = enum.auto()
+    INSTANCE = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parent:
+    """A PCI function that vGPUs are made at: a card, or one of its virtual functions.
+
+    ``available`` is how many more of each type its driver says it can make, ``made`` how many
+    there are, both by the type's id. At a plain one nothing is made. ``numbers`` are those of the
+    slots of MIG instances, by type: which there are, nobody but the operator changes.
+    """
+
+    kind: Kind
+    available: Mapping[str, int]
+    made: Mapping[str, int]
+    numbers: Mapping[str, Collection[int]] = dataclasses.field(default_factory=dict)
+
+    def is_made(self, slot: Slot) -> bool:
+        """Whether something is at *slot*, of a function that is no parent of mediated devices"""
+        if self.kind is Kind.INSTANCE:
+            return slot.number in self.numbers.get(slot.type_id, ())
+        return slot.type_id in self.made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DividedCard:
+    """A card that can be divided, or is. ``unread``: why nothing is known of it, and then it is not
+    known either whether it is divided."""
+
+    types: Mapping[str, VGPUType]
+    parents: Mapping[PciAddress, Parent]
+    unread: str | None = None
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether the operator has divided it, into MIG instances"""
+        return any(parent.kind is Kind.INSTANCE for parent in self.parents.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """Where one vGPU of a type is or can be: ``0000:3b:00.0/nvidia-35/0``, counted from 0. Of a MIG
+    instance the number is :func:`nova_gpu.core.vgpu.mig.slot_number`."""
+
+    parent: PciAddress
+    type_id: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> Slot:
+        """:raises InvalidValue: where *text* is not ``address/type/number``"""
+        address, _, rest = text.partition("/")
+        type_id, _, number = rest.partition("/")
+        if is_type_id(type_id) and re.fullmatch("0|[1-9][0-9]{0,8}", number):
+            slot = cls(PciAddress.parse(address), type_id, int(number))
+            # Two texts must not be one slot.
+            if str(slot) == text:
+                return slot
+        raise exception.InvalidValue(
+            f"{text!r} is not the slot of a vGPU: it must look like 0000:3b:00.0/nvidia-35/0 "
+            "(PCI address, type, number)"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.parent}/{self.type_id}/{self.number}"
+
+
+def device_uuid(instance_uuid: str, slot: Slot) -> str:
+    """The uuid of the mediated device that an instance has at *slot*: the same whenever it is made,
+    and no other instance's.
+
+    :raises InvalidValue: where *instance_uuid* is none
+    """
+    try:
+        namespace = uuid.UUID(instance_uuid)
+    except ValueError:
+        raise exception.InvalidValue(f"{instance_uuid!r} is not the uuid of an instance") from None
+    return str(uuid.uuid5(namespace, str(slot)))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cards of a host that are given in parts, and the groups of vGPUs they make."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Set
+
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu_room import Room
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SharedCard:
+    """A card of which instances get parts.
+
+    ``withheld`` is why nobody new is given one of it, ``ill`` why nobody at all is.
+    """
+
+    gpu: GPU
+    card: DividedCard
+    withheld: str | None = None
+    ill: str | None = None
+
+    def has(self, device: Device) -> bool:
+        """Whether it is one of the card's functions, or a slot of one"""
+        function = device.parent if isinstance(device, Slot) else device
+        return function in self.card.parents
+
+    def lacks(self, slot: Slot) -> bool:
+        """Whether *slot* is that of a MIG instance which the card has no more"""
+        return self.card.has_instances and slot not in vgpu_room.instances(self.card, slot.type_id)
+
+    def without(self, whole: Set[Device]) -> SharedCard:
+        """The same where nothing more is made at those of its functions that are given *whole*, and
+        nothing at all where the card itself is."""
+        parents = self.card.parents
+        given = parents.keys() if self.gpu.address in whole else parents.keys() & whole
+        if not given:
+            return self
+        none = {a: dataclasses.replace(parents[a], available={}, numbers={}) for a in given}
+        card = dataclasses.replace(self.card, parents={**parents, **none})
+        return dataclasses.replace(self, card=card)
+
+    def room(self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]) -> Room:
+        """The room as :func:`nova_gpu.core.vgpu.vgpu_room.room` counts it, of slots of any card,
+        now
+        """
+        room = vgpu_room.room(self.card, type_id, *self._own(taken, pending))
+        return dataclasses.replace(room, free=0) if self.withheld or self.ill else room
+
+    def free_slots(
+        self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]
+    ) -> tuple[Slot, ...]:
+        if self.withheld or self.ill:
+            return ()
+        return vgpu_room.free_slots(self.card, type_id, *self._own(taken, pending))
+
+    def slots(self, type_id: str, total: int) -> Iterator[Slot]:
+        """All that there can be of the type while the card carries no more than *total*"""
+        if self.card.has_instances:
+            yield from vgpu_room.instances(self.card, type_id)
+            return
+        for address, parent in self.card.parents.items():
+            count = parent.available.get(type_id, 0) + parent.made.get(type_id, 0)
+            for number in range(total if len(self.card.parents) == 1 else max(count, 1)):
+                yield Slot(address, type_id, number)
+
+    def _own(
+        self, taken: Collection[Slot], pending: Collection[Slot]
+    ) -> tuple[list[Slot], list[Slot]]:
+        return [slot for slot in taken if self.has(slot)], list(filter(self.has, pending))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VGPUGroup:
+    """All cards of one product that can be divided into one type: one resource provider.
+
+    ``product`` is the cards', but for the memory, which is what each vGPU has.
+    """
+
+    key: GroupKey
+    product: Product
+    facts: VGPUType
+    cards: Mapping[PciAddress, SharedCard]
+
+    def card_of(self, slot: Slot) -> SharedCard | None:
+        return next((card for card in self.cards.values() if card.has(slot)), None)
+
+
+def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
+    """One for each type of each product among *cards*."""
+    found: dict[GroupKey, VGPUGroup] = {}
+    for address, shared in cards.items():
+        for type_id, facts in shared.card.types.items():
+            key = group_key(shared.gpu.product, type_id)
+            product = dataclasses.replace(shared.gpu.product, memory_mib=facts.memory_mib)
+            group = found.get(key) or VGPUGroup(key, product, facts, {})
+            found[key] = dataclasses.replace(group, cards={**group.cards, address: shared})
+    return found
+
+
+def group_key(product: Product, type_id: str) -> GroupKey:
+    return GroupKey(product.vendor_id, product.product_id, DeliveryMode.VGPU, type_id)

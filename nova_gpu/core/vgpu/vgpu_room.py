@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many vGPUs of a type a card has room for, beside those that are there or promised.
+
+Types that share a card take from one another: what one has, the other has reserved. How much, the
+driver says for what is there. Of what is promised and not made yet nobody but us knows, so that
+until it is made its card is for that type alone. MIG instances take nothing from one another: they
+are there, each of its type, and nobody's or somebody's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+
+from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Kind, Slot, VGPUType
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """For vGPUs of one type on one card, as Placement counts.
+
+    ``total`` is what there is of it at most, ``taken`` what instances have or are promised, and
+    ``free`` what one could have now. The rest is reserved: another type has the card, or somebody
+    beside Nova.
+    """
+
+    total: int
+    taken: int
+    free: int
+
+    @property
+    def reserved(self) -> int:
+        return self.total - self.taken - self.free
+
+
+def room(
+    card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
+) -> Room:
+    """The room of *card* for the type.
+
+    :param taken: the slots of the card, of all types, that instances have or are promised
+    :param pending: those of them at which no vGPU is yet
+    """
+    own = sum(slot.type_id == type_id for slot in taken)
+    if card.has_instances:
+        free = sum(slot not in taken for slot in instances(card, type_id))
+        return Room(max(carried(card, type_id) or 0, own + free), own, free)
+    promised = [slot.type_id for slot in pending]
+    free = 0
+    if all(each == type_id for each in promised):
+        free = max(_available(card, type_id) - len(promised), 0)
+    return Room(max(_most(card, type_id) or 0, own + free), own, free)
+
+
+def free_slots(
+    card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
+) -> tuple[Slot, ...]:
+    """As many slots as :func:`room` has free, in their order, none of them *taken*."""
+    if card.has_instances:
+        return tuple(slot for slot in instances(card, type_id) if slot not in taken)
+    count = room(card, type_id, taken, pending).free
+    return tuple(itertools.islice(_open(card, type_id, taken, pending), count))
+
+
+def instances(card: DividedCard, type_id: str) -> list[Slot]:
+    """The slots of the card's MIG instances of the type, in their order"""
+    return sorted(
+        Slot(address, type_id, number)
+        for address, parent in card.parents.items()
+        for number in parent.numbers.get(type_id, ())
+    )
+
+
+def all_instances(card: DividedCard) -> list[Slot]:
+    """Those of all types"""
+    return [slot for type_id in sorted(card.types) for slot in instances(card, type_id)]
+
+
+def _open(
+    card: DividedCard, type_id: str, taken: Collection[Slot], pending: Collection[Slot]
+) -> Iterator[Slot]:
+    for address in sorted(card.parents):
+        promised = sum(slot.parent == address for slot in pending)
+        numbers = (n for n in itertools.count() if Slot(address, type_id, n) not in taken)
+        for _ in range(card.parents[address].available.get(type_id, 0) - promised):
+            yield Slot(address, type_id, next(numbers))
+
+
+def _available(card: DividedCard, type_id: str) -> int:
+    """How many more of the type can be made, of what is there.
+
+    Each function of a card says what it could make if the others made nothing meanwhile. One vGPU
+    more there can be wherever one says so; for others than that the card itself must have room.
+    """
+    offered = [
+        count for parent in card.parents.values() if (count := parent.available.get(type_id, 0))
+    ]
+    if len(offered) < 2:
+        return sum(offered)
+    facts = card.types.get(type_id)
+    left = None if facts is None else _left(card, facts)
+    return min(sum(offered), max(left or 0, 1))
+
+
+def _left(card: DividedCard, facts: VGPUType) -> int | None:
+    """How many more the card has room for by what is known of the types, ``None`` if too little"""
+    made = [
+        card.types.get(type_id, VGPUType(type_id))
+        for parent in card.parents.values()
+        for type_id, count in parent.made.items()
+        for _ in range(count)
+    ]
+    most = carried(card, facts.id)
+    if most is None:
+        return None
+    # What each vGPU there is takes of the card: a whole one of these at least.
+    return most - sum(_weight(card, each, facts) for each in made)
+
+
+def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
+    """How many of *facts* have no room because of one *other*: rounded up, all if unknown"""
+    if other.id == facts.id:
+        return 1
+    most = carried(card, facts.id) or 0
+    others = carried(card, other.id)
+    return -(-most // others) if others else most
+
+
+def _most(card: DividedCard, type_id: str) -> int | None:
+    """How many of the type there can be at the functions of a card, ``None`` where nobody tells"""
+    most = carried(card, type_id)
+    parents = card.parents.values()
+    if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
+        return most
+    return min(most, len(card.parents))  # one at each
+
+
+def carried(card: DividedCard, type_id: str) -> int | None:
+    """How many of the type an otherwise empty card has room for, ``None`` where nobody tells.
+
+    NVIDIA's driver tells it of mediated devices. Of profiles it lists those that are possible; the
+    largest has all of the card. Who tells of more than there can be tells nothing.
+    """
+    facts = card.types.get(type_id)
+    if facts is None:
+        return None
+    most = facts.per_card or min(_shares(card.types.values(), facts), default=None)
+    return None if most is not None and most > MAX_PER_CARD else most
+
+
+def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
+    listed = list(types)
+    if facts.memory_mib:
+        yield max(each.memory_mib or 0 for each in listed) // facts.memory_mib
+    if facts.slices:
+        yield max(each.slices or 0 for each in listed) // facts.slices

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Container Device Interface specifications: what a vendor says a container needs for its card.
+
+Read anew at every start of a guest: the vendor's tools rewrite the files when the driver changes.
+Hooks are never executed. What create-symlinks is told becomes ``Edits.links``, which with
+update-ldcache is done on the host (:mod:`nova_gpu.host.container.libraries`); what the others do, a
+guest with user namespaces does not need, or is for the guest's own root to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from oslo_log import log as logging
+
+from nova_gpu.core import contents, exception
+from nova_gpu.host.container import cdi_file
+from nova_gpu.host.state import trust
+
+LOG = logging.getLogger(__name__)
+
+_SUFFIXES = (".json", ".yaml")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A device node the guest sees at ``path``; ``type`` is one of b, c, u, p or empty."""
+
+    path: str
+    host_path: str
+    type: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Edits:
+    """``links`` are (what a symbolic link holds, path of the link in the guest)."""
+
+    nodes: tuple[Node, ...] = ()
+    mounts: tuple[contents.Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+
+    def __add__(self, other: Edits) -> Edits:
+        return Edits(
+            nodes=self.nodes + other.nodes,
+            mounts=self.mounts + other.mounts,
+            env=self.env + other.env,
+            links=self.links + other.links,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """A device of the specification ``file``; ``name`` is qualified, ``nvidia.com/gpu=0``.
+
+    ``edits`` are the device's own after those its file makes for every device of it.
+    """
+
+    name: str
+    file: pathlib.Path
+    edits: Edits
+
+
+def devices(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> dict[str, Device]:
+    """The devices described in *folders*, by qualified name, later folders over earlier ones.
+
+    A file that is not valid, or that anybody but *owner_uid* could have written, is logged and
+    ignored alone. Two files of one folder that describe one device are a conflict: neither counts.
+    """
+    found: dict[str, Device] = {}
+    for folder in folders:
+        here: dict[str, Device] = {}
+        conflicts: set[str] = set()
+        for device in _folder(folder, owner_uid):
+            other = here.setdefault(device.name, device)
+            if other is not device:
+                conflicts.add(device.name)
+                LOG.warning(
+                    "CDI device %(name)s is ignored: %(one)s and %(other)s both describe it; "
+                    "remove one of them",
+                    {"name": device.name, "one": other.file, "other": device.file},
+                )
+        found |= here
+        for name in conflicts:
+            del found[name]
+    return found
+
+
+def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device | None:
+    """The device with the fewest nodes that has one of *nodes*: the card, not all cards at once."""
+    wanted = frozenset(nodes)
+    matches = (
+        device
+        for device in described.values()
+        if any(wanted & {node.path, node.host_path} for node in device.edits.nodes)
+    )
+    return min(matches, key=lambda device: (len(device.edits.nodes), device.name), default=None)
+
+
+def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
+    """The devices of one specification.
+
+    :raises InvalidCDISpec: where it cannot be read, believed or understood
+    """
+    document = cdi_file.load(path, owner_uid)
+    common = _edits(document.get("containerEdits", {}))
+    return tuple(
+        Device(
+            name=f"{document['kind']}={device['name']}",
+            file=path,
+            edits=common + _edits(device["containerEdits"]),
+        )
+        for device in document["devices"]
+    )
+
+
+def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device]:
+    try:
+        names = sorted(os.listdir(folder))
+        reason = trust.distrust(os.stat(folder), owner_uid)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        reason = str(error)
+    if reason is not None:
+        LOG.warning("CDI folder %(path)s is ignored: %(why)s", {"path": folder, "why": reason})
+        return
+    for name in names:
+        if name.endswith(_SUFFIXES):
+            try:
+                yield from load(folder / name, owner_uid)
+            except exception.InvalidCDISpec as error:
+                LOG.warning("%s", error)
+
+
+def _edits(document: Mapping[str, Any]) -> Edits:
+    """``containerEdits`` as far as libvirt can express them.
+
+    It has no words for additionalGids (:func:`nova_gpu.host.container.nodes.open_mode` is for
+    those), intelRdt and netDevices, nor for options of a mount: every mount is a read-only bind.
+    """
+    env = (text.partition("=") for text in document.get("env", ()))
+    links = (_links(hook.get("args", ())) for hook in document.get("hooks", ()))
+    return Edits(
+        nodes=tuple(
+            Node(
+                path=_plain(node["path"]),
+                host_path=_plain(node.get("hostPath") or node["path"]),
+                type=node.get("type", ""),
+            )
+            for node in document.get("deviceNodes", ())
+        ),
+        mounts=tuple(
+            contents.Mount(mount["hostPath"], _plain(mount["containerPath"]))
+            for mount in document.get("mounts", ())
+        ),
+        env=tuple((key, value) for key, _, value in env),
+        links=functools.reduce(lambda some, more: some + more, links, ()),
+    )
+
+
+def _plain(path: str) -> str:
+    """*path* spelled in the one way that others compare with; POSIX has two leading slashes be."""
+    return os.path.normpath("/" + path.lstrip("/"))
+
+
+def _links(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """From ``nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib/libcuda.so``"""
+    if "create-symlinks" not in arguments:
+        return ()
+    values = [
+        argument.removeprefix("--link=") if argument.startswith("--link=") else following
+        for argument, following in zip(arguments, (*arguments[1:], ""), strict=True)
+        if argument == "--link" or argument.startswith("--link=")
+    ]
+    parts = (value.partition("::") for value in values)
+    return tuple((content, link) for content, separator, link in parts if separator)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets for its GPUs.
+
+The device nodes a whole card takes are always given: a CDI specification may have been written
+before nvidia-uvm was there. A specification that describes the card adds further nodes, the
+driver's files and environment. It is the operator's, and yet by it no guest is given what leads to
+another's card or what others than root could have put there.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from oslo_log import log as logging
+
+from nova_gpu.core import contents as values
+from nova_gpu.core import exception, model
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import roots as host_roots
+from nova_gpu.host.container import cdi, libraries, mounts, nodes
+from nova_gpu.host.state import trust
+
+LOG = logging.getLogger(__name__)
+
+_LIBRARY_PATH = "LD_LIBRARY_PATH"
+
+# One card's each: given if the card is the guest's.
+_OF_ONE_CARD = re.compile(r"/dev/(nvidia\d+|nvidia-caps/.+|dri/.+)")
+# These reach all cards of the host, or other hosts: never given.
+_OF_THE_HOST = re.compile(r"/dev/nvidia-(caps-imex-channels/.+|nvswitch.*|nvlink|vgpu.*)")
+
+
+def contents(
+    gpus: Sequence[model.GPU],
+    roots: host_roots.Roots,
+    library_root: pathlib.Path,
+    owner_uid: int = 0,
+    slots: Sequence[Slot] = (),
+) -> values.GuestContents:
+    """Nodes, mounts and environment for one container that is to have *gpus*, and the MIG instances
+    of other cards at *slots*.
+
+    The folders it has to make are made below *library_root*. *owner_uid* is who must own the CDI
+    specifications and the files they name: root.
+
+    :raises DeviceNodeMissing: a card or a MIG instance without nodes, or with one that is not there
+    :raises DeviceUnavailable: a file that the card's CDI specification names is not there
+    :raises GuestFilesUnavailable: the driver's files cannot be gathered below *library_root*
+    """
+    given = {*_built_in_nodes(gpus, roots), *_nodes_of_instances(slots, roots)}
+    cards = frozenset(node for gpu in gpus for node in nodes.card_nodes(gpu, roots))
+    cards |= {node for slot in slots for node in nodes.instance_nodes(slot, roots)}
+    wanted: dict[str, values.Mount] = {}
+    env: dict[str, str] = {}
+    links: dict[tuple[str, str], None] = {}
+    for address, device in _described(gpus, slots, cards, roots, owner_uid):
+        given |= {node.path for node in _kept(device, cards) if nodes.is_there(node.path, roots)}
+        wanted |= {mount.target: mount for mount in _mounts(address, device, owner_uid)}
+        env |= dict(device.edits.env)
+        links |= dict.fromkeys(device.edits.links)
+    placed = mounts.place(wanted.values(), links, library_root)
+    if any(mount.target == libraries.TARGET for mount in placed):
+        env[_LIBRARY_PATH] = ":".join(filter(None, (env.get(_LIBRARY_PATH), libraries.TARGET)))
+    return values.GuestContents(
+        nodes=tuple(sorted(given)),
+        mounts=tuple(sorted(placed, key=lambda mount: mount.target)),
+        env=tuple(sorted(env.items())),
+    )
+
+
+def _built_in_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots) -> Iterator[str]:
+    for gpu in gpus:
+        own = nodes.own_nodes(gpu, roots)
+        if not own:
+            raise exception.DeviceNodeMissing(
+                str(gpu.address),
+                "of its own",
+                f"it must be bound to its vendor's driver (now: {gpu.driver or 'none'})",
+            )
+        wanted = (*own, *nodes.shared_nodes(gpu, roots))
+        yield from _there(str(gpu.address), wanted, filter(nodes.is_required, wanted), roots)
+
+
+def _nodes_of_instances(slots: Iterable[Slot], roots: host_roots.Roots) -> Iterator[str]:
+    for slot in slots:
+        own = nodes.instance_nodes(slot, roots)
+        if not own:
+            raise exception.DeviceNodeMissing(
+                str(slot),
+                "of its own",
+                "the operator must have made the MIG instance as it was (nvidia-smi mig)",
+            )
+        wanted = nodes.guest_nodes(slot, roots)
+        yield from _there(str(slot), wanted, {*own, *filter(nodes.is_required, wanted)}, roots)
+
+
+def _there(
+    device: str, wanted: Iterable[str], required: Iterable[str], roots: host_roots.Roots
+) -> Iterator[str]:
+    needed = frozenset(required)
+    for node in wanted:
+        if nodes.is_there(node, roots):
+            yield node
+        elif node in needed:
+            raise exception.DeviceNodeMissing(
+                device,
+                node,
+                "restart nova-compute, which has it made, or make it with the vendor's tool "
+                "(nvidia-modprobe, nvidia-smi)",
+            )
+
+
+def _described(
+    gpus: Sequence[model.GPU],
+    slots: Sequence[Slot],
+    cards: frozenset[str],
+    roots: host_roots.Roots,
+    owner_uid: int,
+) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
+    """The cards that a usable CDI device describes, with it"""
+    if not gpus and not slots:
+        return
+    devices: Mapping[str, cdi.Device] = cdi.devices(roots.cdi_spec_dirs, owner_uid)
+    found = [(gpu.address, cdi.describing(_marks(gpu, roots), devices)) for gpu in gpus]
+    for slot in slots:
+        # What describes the instance; else its card, for the driver's files, which are the same.
+        node, *caps = nodes.instance_nodes(slot, roots)
+        device = cdi.describing(caps[-1:], devices) or cdi.describing([node], devices)
+        found.append((slot.parent, device))
+    for address, device in found:
+        if device is None:
+            continue
+        unfit = [node for node in _kept(device, cards) if not _is_expressible(node)]
+        if not unfit:
+            yield address, device
+            continue
+        LOG.warning(
+            "CDI device %(name)s of %(file)s is not used for GPU %(address)s, whose guests get its "
+            "nodes only: libvirt gives character devices, at their own path below /dev, and not "
+            "%(host_path)s at %(path)s",
+            {
+                "name": device.name,
+                "file": device.file,
+                "address": address,
+                "host_path": unfit[0].host_path,
+                "path": unfit[0].path,
+            },
+        )
+
+
+def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
+    """The nodes of a card by which a CDI device is known to describe it"""
+    return filter(nodes.is_required, nodes.own_nodes(gpu, roots))
+
+
+def _kept(device: cdi.Device, cards: frozenset[str]) -> list[cdi.Node]:
+    """The device's nodes without those that lead elsewhere than to *cards*"""
+    return [
+        node
+        for node in device.edits.nodes
+        if all(
+            path in cards or not (_OF_ONE_CARD.fullmatch(path) or _OF_THE_HOST.fullmatch(path))
+            for path in (node.path, node.host_path)
+        )
+    ]
+
+
+def _is_expressible(node: cdi.Node) -> bool:
+    return (
+        node.path == node.host_path
+        and node.path.startswith("/dev/")
+        and node.type not in ("b", "p")
+    )
+
+
+def _mounts(
+    address: model.PciAddress, device: cdi.Device, owner_uid: int
+) -> Iterator[values.Mount]:
+    """The device's mounts that are not refused, each from where its source really is"""
+    for mount in device.edits.mounts:
+        try:
+            status = os.stat(mount.source)
+        except OSError as error:
+            raise exception.DeviceUnavailable(
+                str(address),
+                f"{device.file} gives it {mount.source}: {error.strerror}",
+                "have the vendor's tool write that file anew, as after every driver upgrade",
+            ) from error
+        reason = trust.distrust(status, owner_uid) or mounts.refusal(mount, status)
+        if reason is None:
+            yield values.Mount(os.path.realpath(mount.source), mount.target)
+        else:
+            LOG.warning(
+                "Guests do not get %(source)s at %(target)s, as %(file)s has it: %(reason)s",
+                {
+                    "source": mount.source,
+                    "target": mount.target,
+                    "file": device.file,
+                    "reason": reason,
+                },
+            )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of a container that live on when it is gone, with the nodes of its card open, or of its
+MIG instance.
+
+The kernel ends all that are in a container's process namespace. What came into its other namespaces
+from outside, or was given an open node, is not in it; and one that a driver keeps ends late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nova_gpu.core import model
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import child
+from nova_gpu.host.container import end_processes
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import open_devices, rebinder
+from nova_gpu.host.vfio.rebinder import Means
+
+SCRIPT = pathlib.Path(__file__).with_name("end_processes.py")
+
+# The process with which libvirt starts a container, an ancestor of all that runs in it.
+_CONTROLLER = "libvirt_lxc"
+# In the name of a container's control group: with systemd (machine-lxc\x2d...) and without.
+_GROUPS = ("machine-lxc", ".libvirt-lxc")
+
+# First id on the host and how many, as [libvirt]uid_maps has them after the guest's first.
+Range = tuple[int, int]
+
+
+class Process(NamedTuple):
+    """``started`` in ticks since the host's boot: no later process of the same number has that."""
+
+    pid: int
+    started: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.command} (pid {self.pid})"
+
+
+def ranges(uid_maps: Sequence[str]) -> list[Range]:
+    """The host's user ids of guests, of ``guest:host:count`` each; what Nova refuses is left out"""
+    found = []
+    for each in uid_maps:
+        with contextlib.suppress(ValueError):
+            _guest, first, count = (int(part) for part in each.split(":"))
+            found.append((first, count))
+    return found
+
+
+def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
+    """Whether a guest's process may be outside of every running container.
+
+    It needs no rights. Where it cannot tell the answer is yes.
+    """
+    if not uids:
+        return True
+    names = [name for name in os.listdir(roots.proc) if name.isdecimal()]
+    if names and "1" not in names:
+        return True  # other users' processes are not shown (hidepid)
+    statuses = {}
+    for name in names:
+        try:
+            statuses[name] = _status(roots.proc / name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError:
+            return True
+    return any(
+        _is_guests(status, uids) and not _is_contained(status, statuses)
+        for status in statuses.values()
+    )
+
+
+def end(
+    device: model.GPU | Slot, means: Means, uids: Sequence[Range]
+) -> tuple[list[Process], list[Process]]:
+    """Ends those of a guest that have the own nodes of a card open, or those of a MIG instance:
+    which were there, and which do not end. The host's own processes, such as nvidia-persistenced,
+    are left alone. For root.
+
+    :raises Failed: where they cannot be looked for or ended
+    """
+    if isinstance(device, Slot):
+        devices = open_devices.of_instance(device, means.roots)
+    else:
+        devices = open_devices.numbers(device, means.roots)
+    found = list(_left(devices, means, uids))
+    if not found:
+        return [], []
+    request = {
+        "proc": str(means.roots.proc),
+        "processes": [(each.pid, each.started) for each in found],
+        "timeout_s": means.timeout_s / 2,
+    }
+    child.run(child.script(SCRIPT, json.dumps(request)), means.timeout_s)
+    return found, list(_left(devices, means, uids))
+
+
+def _left(
+    devices: Collection[open_devices.Number], means: Means, uids: Sequence[Range]
+) -> Iterator[Process]:
+    """:raises Failed: where the child that looks for them fails"""
+    if not devices:
+        return
+    # The privileged process may not look into other users' processes, nor end them; a program that
+    # it starts may.
+    answer = rebinder.look({"devices": sorted(devices)}, means)
+    for pid, command, _ in answer["holders"]:
+        folder = means.roots.proc / str(pid)
+        with contextlib.suppress(OSError):  # it has ended
+            started = end_processes.started(str(folder))
+            if _came_from_guest(folder, uids):
+                yield Process(pid, started, command)
+
+
+def _came_from_guest(process: pathlib.Path, uids: Sequence[Range]) -> bool:
+    """:raises OSError: where it has ended"""
+    groups = (process / "cgroup").read_text()
+    return _is_guests(_status(process), uids) or any(each in groups for each in _GROUPS)
+
+
+def _status(process: pathlib.Path) -> Mapping[str, str]:
+    """``/proc/PID/status``, which everybody may read"""
+    lines = (process / "status").read_text(errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _is_guests(status: Mapping[str, str], uids: Sequence[Range]) -> bool:
+    own = [int(uid) for uid in status.get("Uid", "").split()]
+    return any(first <= uid < first + count for uid in own for first, count in uids)
+
+
+def _is_contained(status: Mapping[str, str], statuses: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether a container's controller is among the process's ancestors"""
+    seen: set[str] = set()
+    while (parent := status.get("PPid", "0")) in statuses and parent not in seen:
+        seen.add(parent)
+        status = statuses[parent]
+        if status.get("Name") == _CONTROLLER:
+            return True
+    return False

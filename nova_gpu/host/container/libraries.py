@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files a vendor's driver wants in a container, gathered in folders made on the host.
+
+Nothing is written into a guest: its linker must find SONAME links, which vendors' hooks would make
+in there. They are made here, beside copies of the libraries, in one folder that is bound read-only.
+
+A folder is ``<library_root>/<digest>``. The digest names the files with their sizes and times, so
+that guests of one driver version share a folder and a new version gets another. The old one stays
+as long as a guest may have it bound; :func:`prune` removes what nobody names any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+from oslo_log import log as logging
+
+from nova_gpu.core import contents, exception
+
+LOG = logging.getLogger(__name__)
+
+# Where a guest has the libraries: LD_LIBRARY_PATH names it.
+TARGET = "/usr/lib/nova-gpu"
+
+_LIBRARY = re.compile(r"lib.+\.so(\.[0-9A-Za-z_.+-]+)?")
+_UNFINISHED = ".unfinished-"
+_LDCONFIG_TIMEOUT_S = 120
+# ldconfig is where an ordinary user's PATH often does not lead.
+_SBIN = "/usr/sbin:/sbin"
+
+
+def is_library(mount: contents.Mount) -> bool:
+    return _library_name(mount) is not None
+
+
+def gather(
+    mounts: Sequence[contents.Mount],
+    links: Iterable[tuple[str, str]],
+    library_root: pathlib.Path,
+) -> contents.Mount:
+    """One folder with the libraries in *mounts*, seen by the guest at ``TARGET``.
+
+    *links* are (what a link holds, path of the link), as of
+    :class:`nova_gpu.host.container.cdi.Edits`; of those the ones that lead from one library to
+    another are made, by their names alone.
+
+    :raises GuestFilesUnavailable: where the folder cannot be made
+    """
+    files: dict[str, str] = {}
+    for mount in sorted(mounts, key=lambda mount: not _is_64_bit(mount.source)):
+        name = _library_name(mount) or os.path.basename(mount.target)
+        other = files.setdefault(name, mount.source)
+        if other != mount.source:
+            LOG.info(
+                "Guests get %(one)s, not %(other)s of the same name",
+                {"one": other, "other": mount.source},
+            )
+    names = (tuple(os.path.basename(path) for path in link) for link in links)
+    wanted = sorted(
+        (content, link)
+        for content, link in names
+        if _LIBRARY.fullmatch(content) and _LIBRARY.fullmatch(link) and link != content
+    )
+    return contents.Mount(str(_folder(files, library_root, wanted)), TARGET)
+
+
+def gather_folder(
+    mounts: Sequence[contents.Mount], target: str, library_root: pathlib.Path
+) -> contents.Mount:
+    """One folder with the files in *mounts*, all of which the guest is to see below *target*.
+
+    libvirt makes a folder that the guest lacks, but not the folder of a file.
+
+    :raises GuestFilesUnavailable: where the folder cannot be made
+    """
+    files = {os.path.relpath(mount.target, target): mount.source for mount in mounts}
+    return contents.Mount(str(_folder(files, library_root, None)), target)
+
+
+def prune(
+    library_root: pathlib.Path, in_use: Collection[str], older_than_s: float = 3600
+) -> list[str]:
+    """Removes the folders below *library_root* that *in_use* does not name; says which.
+
+    *in_use* are sources of mounts of every guest of this host, running or not. What was gathered
+    within *older_than_s* stays too: its guest may be about to be defined.
+    """
+    limit = time.time() - older_than_s
+    used = {os.path.realpath(path) for path in in_use}
+    removed = []
+    for folder in sorted(library_root.iterdir()) if library_root.is_dir() else ():
+        if os.path.realpath(folder) not in used and folder.stat().st_mtime < limit:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(str(folder))
+    return removed
+
+
+def _folder(
+    files: dict[str, str], library_root: pathlib.Path, links: list[tuple[str, str]] | None
+) -> pathlib.Path:
+    """The folder with *files*, source by name, made unless it is there.
+
+    It is made under another name and renamed when whole: of two starts at once one finds the
+    other's folder in its place and throws its own away. With *links*, a list that may be empty,
+    SONAME links are made as well.
+    """
+    try:
+        library_root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder = library_root / _digest(files, links)
+        if not folder.is_dir():
+            unfinished = pathlib.Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=library_root))
+            try:
+                _fill(unfinished, files, links)
+                _rename(unfinished, folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+        os.utime(folder)  # prune() goes by the time of the last use
+    except (OSError, subprocess.SubprocessError) as error:
+        raise exception.GuestFilesUnavailable(str(library_root), str(error)) from error
+    return folder
+
+
+def _fill(folder: pathlib.Path, files: dict[str, str], links: list[tuple[str, str]] | None) -> None:
+    for name, source in files.items():
+        for parent in reversed(pathlib.PurePath(name).parents):
+            # Modes are set apart from making, because a umask may not take them from guests.
+            (folder / parent).mkdir(exist_ok=True)
+            (folder / parent).chmod(0o755)
+        _copy(source, folder / name)
+    if links is None:
+        return
+    ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:{_SBIN}")
+    if ldconfig is None:
+        raise FileNotFoundError("ldconfig is not there; install the C library's tools")
+    subprocess.run(
+        (ldconfig, "-n", str(folder)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        timeout=_LDCONFIG_TIMEOUT_S,
+    )
+    for content, link in links:
+        # A link may hold the name of another; one that leads nowhere is for a library not given.
+        if not os.path.lexists(folder / link):
+            os.symlink(content, folder / link)
+    for path in folder.iterdir():
+        if path.is_symlink() and not path.exists():
+            path.unlink()
+
+
+def _copy(source: str, path: pathlib.Path) -> None:
+    """A hard link where file system and kernel (fs.protected_hardlinks) allow one, else a copy."""
+    real = os.path.realpath(source)
+    try:
+        os.link(real, path)
+    except OSError:
+        shutil.copyfile(real, path)
+        path.chmod(0o755 if os.access(real, os.X_OK) else 0o644)
+
+
+def _rename(unfinished: pathlib.Path, folder: pathlib.Path) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
+def _digest(files: dict[str, str], links: list[tuple[str, str]] | None) -> str:
+    parts: list[object] = [links]
+    for name, source in sorted(files.items()):
+        status = os.stat(source)
+        parts.append((name, os.path.realpath(source), status.st_size, status.st_mtime_ns))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _library_name(mount: contents.Mount) -> str | None:
+    names = (os.path.basename(path) for path in (mount.target, mount.source))
+    return next(filter(_LIBRARY.fullmatch, names), None)
+
+
+def _is_64_bit(source: str) -> bool:
+    """A host with 32-bit libraries has two of each name; EI_CLASS of the ELF header (elf(5))."""
+    try:
+        with open(source, "rb") as file:
+            return file.read(5) == b"\x7fELF\x02"
+    except OSError:
+        return False

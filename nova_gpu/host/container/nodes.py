@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes: which are a card's alone, which all cards share, and how they come to be there.
+
+A node is named as the guest and libvirt name it, ``/dev/...``; it is looked at below ``roots.dev``.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+
+from oslo_log import log as logging
+
+from nova_gpu.core import model
+from nova_gpu.core.device import Device
+from nova_gpu.core.vgpu.mig import of_slot
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import roots as host_roots
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.pci import sysfs
+
+LOG = logging.getLogger(__name__)
+
+_NVIDIA = "nvidia"
+_DRM_DRIVERS = frozenset({"amdgpu", "i915", "xe"})
+_DRM_NAME = re.compile(r"card\d+|renderD\d+")
+
+_CAPS = "/dev/nvidia-caps/"
+_UVM_TOOLS = "/dev/nvidia-uvm-tools"
+_KFD = "/dev/kfd"
+_SHARED_BY_DRIVER = {
+    _NVIDIA: ("/dev/nvidiactl", "/dev/nvidia-uvm", _UVM_TOOLS),
+    # One node for all cards, and yet no way to another's: the driver asks the device cgroup of who
+    # opens it for the card's render node (drivers/gpu/drm/amd/amdkfd/kfd_priv.h).
+    "amdgpu": (_KFD,),
+}
+# nvidia-uvm-tools is for profilers. The kernel makes kfd itself wherever the driver offers it, so
+# that a card without it is one that ROCm does not know, good for graphics all the same.
+_OPTIONAL = frozenset({_UVM_TOOLS, _KFD})
+
+_MODPROBE = "nvidia-modprobe"
+# The minor of /dev/nvidiactl (NV_CTL_DEVICE_NUM in nvidia-modprobe's nvidia-modprobe-utils.h).
+_CONTROL_MINOR = 255
+
+
+def own_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
+    """The nodes that are this card's alone, whether or not they are there now.
+
+    Of NVIDIA's capability nodes those of the card's own MIG instances, never the ones that
+    configure or monitor MIG. ``()`` where they are not known: no driver of the vendor's, no minor.
+    """
+    return _own_nodes(gpu.address, gpu.driver, roots)
+
+
+def card_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
+    """Every node that leads to this card only: its own, and DRM's of an NVIDIA card.
+
+    nvidia-drm makes the latter where it is loaded. A guest computes without them, so that they are
+    given only where a CDI specification names them.
+    """
+    return _card_nodes(gpu.address, gpu.driver, roots)
+
+
+def shared_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
+    """The nodes that guests of this card need and guests of its neighbours have too."""
+    return _shared_nodes(gpu.driver)
+
+
+def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
+    """What leads to the MIG instance at *slot*: the node of its card, which leads to nothing by
+    itself, and those of the capabilities of its GPU instance and of its compute instance.
+
+    ``()`` where the driver has no such instance of the card.
+    """
+    minor = gpu_instances.gpu_minor(slot.parent, roots)
+    capabilities = _instance_capabilities(slot, roots)
+    return (f"/dev/nvidia{minor}", *capabilities) if capabilities else ()
+
+
+def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
+    """Those of them that lead to no other MIG instance"""
+    minor = gpu_instances.gpu_minor(slot.parent, roots)
+    there = (
+        () if minor is None else gpu_instances.instances(gpu_instances.capabilities(minor, roots))
+    )
+    gpu_instance, _ = of_slot(slot.number)
+    is_shared = sum(each.gpu_instance == gpu_instance for each in there) > 1
+    return _instance_capabilities(slot, roots)[1 if is_shared else 0 :]
+
+
+def _instance_capabilities(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
+    """The nodes of its GPU instance's and of its compute instance's"""
+    minor = gpu_instances.gpu_minor(slot.parent, roots)
+    for each in (
+        () if minor is None else gpu_instances.instances(gpu_instances.capabilities(minor, roots))
+    ):
+        if (each.gpu_instance, each.compute_instance) == of_slot(slot.number):
+            return tuple(f"{_CAPS}nvidia-cap{cap}" for cap in each.minors)
+    return ()
+
+
+def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
+    """Every node a guest of the card at an address may have, or of a MIG instance, by what drives
+    the card now.
+
+    For who knows no more than that: ``()`` where it is not that of a card with its vendor's driver.
+    """
+    if isinstance(device, Slot):
+        own = instance_nodes(device, roots)
+        return (*own, *_shared_nodes(_NVIDIA)) if own else ()
+    address = device
+    driver = sysfs.link(f"{roots.sysfs}/bus/pci/devices/{address}", "driver")
+    if not _own_nodes(address, driver, roots):
+        return ()
+    return (*_card_nodes(address, driver, roots), *_shared_nodes(driver))
+
+
+def is_required(node: str) -> bool:
+    """Whether a card is of no use to a guest without *node*.
+
+    nvidia-uvm is: every CUDA program ends without it, and every driver since 331 brings it. The
+    nodes of MIG instances are not: without them the card's guest lacks that instance.
+    """
+    return node not in _OPTIONAL and not node.startswith(_CAPS)
+
+
+def on_host(node: str, roots: host_roots.Roots) -> pathlib.Path:
+    """Where *node* is looked at."""
+    return roots.dev / node.removeprefix("/dev/")
+
+
+def is_there(node: str, roots: host_roots.Roots) -> bool:
+    return os.path.lexists(on_host(node, roots))
+
+
+def open_mode(node: str, mode: int) -> int:
+    """*mode* with what others must have so that any user of a guest can open *node*.
+
+    In a guest with user namespaces the host's node is owned by nobody, so that only the rights of
+    others count. A capability node is opened for reading only.
+    """
+    return mode | (stat.S_IROTH if node.startswith(_CAPS) else stat.S_IROTH | stat.S_IWOTH)
+
+
+def make_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots, timeout_s: float = 60.0) -> None:
+    """Has the vendor's tool make what nodes the host's NVIDIA cards lack.
+
+    They are made on demand by user space: after a host boot there are none until something asks.
+    nvidia-modprobe is setuid root, so that no privilege of ours is needed. A failure is logged with
+    the card's address, never raised: the guests of other cards have to start.
+    """
+    cards = [gpu for gpu in gpus if gpu.driver == _NVIDIA]
+    if not any(_absent(gpu, roots) for gpu in cards):
+        return
+    tool = shutil.which(_MODPROBE)
+    if tool is None:
+        failures = [f"{_MODPROBE} is not on the PATH"]
+    else:
+        failures = [
+            failure
+            for arguments in _modprobe_arguments(cards, roots)
+            if (failure := _run((tool, *arguments), timeout_s)) is not None
+        ]
+    for gpu in cards:
+        if absent := [node for node in _absent(gpu, roots) if node not in _OPTIONAL]:
+            LOG.error(
+                "GPU %(address)s has no %(nodes)s, which guests need: %(reason)s; install "
+                "%(tool)s and run it, or nvidia-smi, as root",
+                {
+                    "address": gpu.address,
+                    "nodes": ", ".join(absent),
+                    "reason": "; ".join(failures) or f"{_MODPROBE} succeeded, but made none",
+                    "tool": _MODPROBE,
+                },
+            )
+
+
+def _own_nodes(
+    address: model.PciAddress, driver: str | None, roots: host_roots.Roots
+) -> tuple[str, ...]:
+    if driver == _NVIDIA:
+        minor = gpu_instances.gpu_minor(address, roots)
+        if minor is None:
+            return ()
+        caps = gpu_instances.capabilities(minor, roots)
+        return (f"/dev/nvidia{minor}", *(f"{_CAPS}nvidia-cap{cap.minor}" for cap in caps))
+    return _drm_nodes(address, roots) if driver in _DRM_DRIVERS else ()
+
+
+def _card_nodes(
+    address: model.PciAddress, driver: str | None, roots: host_roots.Roots
+) -> tuple[str, ...]:
+    own = _own_nodes(address, driver, roots)
+    return tuple(dict.fromkeys((*own, *_drm_nodes(address, roots))))
+
+
+def _shared_nodes(driver: str | None) -> tuple[str, ...]:
+    return _SHARED_BY_DRIVER.get(driver or "", ())
+
+
+def _absent(gpu: model.GPU, roots: host_roots.Roots) -> list[str]:
+    expected = (*own_nodes(gpu, roots), *shared_nodes(gpu, roots))
+    return [node for node in expected if not is_there(node, roots)]
+
+
+def _modprobe_arguments(
+    gpus: Sequence[model.GPU], roots: host_roots.Roots
+) -> Iterator[tuple[str, ...]]:
+    """The two calls it takes: with ``-u`` the tool reads ``-c`` as a minor of nvidia-uvm."""
+    arguments = ["-c", str(_CONTROL_MINOR)]
+    for gpu in gpus:
+        minor = gpu_instances.gpu_minor(gpu.address, roots)
+        if minor is not None:
+            arguments += ["-c", str(minor)]
+            for capability in gpu_instances.capabilities(minor, roots):
+                arguments += ["-f", str(capability.access)]
+    yield tuple(arguments)
+    yield ("-u", "-c", "0")
+
+
+def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
+    """What went wrong, or ``None``"""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"{' '.join(command)} did not end within {timeout_s:g} s"
+    except OSError as error:
+        return f"{' '.join(command)}: {error}"
+    if done.returncode == 0:
+        return None
+    return f"{' '.join(command)} exited {done.returncode}: {done.stderr.strip() or 'no message'}"
+
+
+def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str, ...]:
+    try:
+        names = os.listdir(roots.sysfs / f"bus/pci/devices/{address}/drm")
+    except OSError:
+        return ()
+    return tuple(f"/dev/dri/{name}" for name in sorted(names) if _DRM_NAME.fullmatch(name))

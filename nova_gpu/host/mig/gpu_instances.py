@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MIG instances of NVIDIA cards, by the capabilities that lead to them.
+
+Source: NVIDIA's MIG user guide, "Device nodes and capabilities". What is read here is there
+whatever made the layout; what an instance's profile is only NVML tells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterable
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.mig import of_slot
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import small_files
+
+_ACCESS = re.compile(r"gi([0-9]{1,4})(?:/ci([0-9]{1,4}))?/access")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Capability:
+    """What one must be able to open to use a GPU instance, or one of its compute instances.
+
+    ``access`` is the file that nvidia-modprobe takes, ``minor`` that of the node
+    ``/dev/nvidia-caps/nvidia-cap<minor>``; ``compute_instance`` is ``None`` for a whole GPU
+    instance.
+    """
+
+    gpu_instance: int
+    compute_instance: int | None
+    access: pathlib.Path
+    minor: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Instance:
+    """One compute instance of a GPU instance: what CUDA shows as a device, named by ``index``.
+
+    ``minors`` are those of the two capability nodes that lead to it.
+    """
+
+    gpu_instance: int
+    compute_instance: int
+    minors: tuple[int, int]
+
+    @property
+    def index(self) -> str:
+        """``1/0``, the GPU instance and the compute instance as NVIDIA's tools write them"""
+        return f"{self.gpu_instance}/{self.compute_instance}"
+
+
+def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
+    """N of /dev/nvidiaN. It is not the index that NVIDIA's tools count by."""
+    return field(roots.proc / f"driver/nvidia/gpus/{address}/information", "Device Minor")
+
+
+def is_divided(gpu_minor: int, roots: Roots) -> bool:
+    """Whether the driver has a GPU instance of the card, whatever can be read of it"""
+    return any(_folder(gpu_minor, roots).glob("gi*"))
+
+
+def is_slot_there(slot: Slot, roots: Roots) -> bool:
+    """The same of the instance at *slot*; :raises OSError: where the driver does not tell"""
+    minor = gpu_minor(slot.parent, roots)
+    if minor is None:
+        return False
+    gpu_instance, compute_instance = of_slot(slot.number)
+    try:
+        (_folder(minor, roots) / f"gi{gpu_instance}/ci{compute_instance}").lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _folder(gpu_minor: int, roots: Roots) -> pathlib.Path:
+    return roots.proc / f"driver/nvidia/capabilities/gpu{gpu_minor}/mig"
+
+
+def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
+    """Those of the MIG instances of the card that is /dev/nvidia*gpu_minor*, sorted by path.
+
+    A file that cannot be read leads to nothing, and is left out.
+    """
+    folder = _folder(gpu_minor, roots)
+    found = []
+    for path in sorted((*folder.glob("gi*/access"), *folder.glob("gi*/ci*/access"))):
+        match = _ACCESS.fullmatch(str(path.relative_to(folder)))
+        minor = field(path, "DeviceFileMinor")
+        if match and minor is not None:
+            compute_instance = int(match[2]) if match[2] else None
+            found.append(Capability(int(match[1]), compute_instance, path, minor))
+    return tuple(found)
+
+
+def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
+    """The instances that all of *capabilities* of a card lead to, sorted."""
+    listed = tuple(capabilities)
+    minors = {each.gpu_instance: each.minor for each in listed if each.compute_instance is None}
+    return tuple(
+        sorted(
+            Instance(
+                each.gpu_instance, each.compute_instance, (minors[each.gpu_instance], each.minor)
+            )
+            for each in listed
+            if each.compute_instance is not None and each.gpu_instance in minors
+        )
+    )
+
+
+def field(path: pathlib.Path, name: str) -> int | None:
+    """A number from a file of lines ``name: value`` as the NVIDIA driver writes them in /proc.
+
+    ``None`` where it cannot be read or has no such line.
+    """
+    try:
+        text = small_files.read(path)
+    except (OSError, ValueError):
+        return None
+    match = re.search(rf"^{name}:\s*([0-9]{{1,9}})\s*$", text, re.MULTILINE)
+    return int(match[1]) if match else None

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's driver says: NVML, Xids in the kernel's log, boards with NVSwitches."""

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's driver reported in the kernel's log: Xids.
+
+NVML tells of Xids too, but only of those that come while a process waits for them ("All events that
+occurred before this call are not recorded", nvmlDeviceRegisterEvents), which would have to hold
+the cards for good. The log has them all, those from before nova-compute was started as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Iterable
+
+from nova_gpu.core import exception, model
+from nova_gpu.host import child
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import small_files
+
+_SCRIPT = pathlib.Path(__file__).with_name("kmsg.py")
+
+# "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."; drivers
+# before 2020 wrote "Xid (0000:3b:00)", and pid and name are not always there.
+_LINE = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<slot>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.0)?\): "
+    r"(?P<code>\d+)(?:, (?P<text>.*))?",
+    re.IGNORECASE,
+)
+# Whose process it was is a tenant's affair, and the verdict may be read by others.
+_PROCESS = re.compile(r"(?:pid='?[^,]*'?|name=[^,]*), ?")
+_TEXT_LENGTH = 120
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Xid:
+    """``text`` is the driver's, without the process that the card worked for."""
+
+    address: model.PciAddress
+    code: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Position:
+    """How far the log was read: a record's number, which counts from the host's boot on."""
+
+    boot_id: str
+    sequence: int
+
+
+def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
+    """The number of the newest record and the lines about Xids that are newer than *known*.
+
+    It needs root where ``kernel.dmesg_restrict`` is set.
+
+    :raises KernelLogUnreadable: where the log cannot be read in time
+    """
+    path = str(roots.dev / "kmsg")
+    try:
+        output = child.run(child.script(_SCRIPT, path, str(known)), timeout_s)
+    except child.Failed as error:
+        raise exception.KernelLogUnreadable(path, f"the process that reads it {error}") from error
+    answer = json.loads(output)
+    last = answer["last"]
+    return known if last is None else last, [text for _, text in answer["lines"]]
+
+
+def parse(lines: Iterable[str]) -> list[Xid]:
+    """The Xids in lines of :func:`read`. What is not understood is left out."""
+    matches = filter(None, map(_LINE.match, lines))
+    return [
+        Xid(
+            model.PciAddress.parse(f"{match['slot']}.0"),
+            int(match["code"]),
+            _PROCESS.sub("", match["text"] or "").strip()[:_TEXT_LENGTH].rstrip(". "),
+        )
+        for match in matches
+    ]
+
+
+def load(path: pathlib.Path) -> Position | None:
+    """The position that :func:`save` wrote, or ``None``: then the whole log is news."""
+    try:
+        fields = json.loads(small_files.read(path))
+        return Position(str(fields["boot_id"]), int(fields["sequence"]))
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        return None
+
+
+def save(path: pathlib.Path, position: Position) -> None:
+    """:raises OSError: where it cannot be written"""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(dataclasses.asdict(position)))
+    new.replace(path)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's boards whose cards compute only where a fabric manager has set up their switches."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nova_gpu.core import model
+from nova_gpu.host.pci import products, sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
+
+# "Other bridge" in the kernel's include/linux/pci_ids.h; of NVIDIA's devices the NVSwitches
+_SWITCH_CLASS = 0x0680
+# B100, B200, B300 and the superchips made of them are not sold in another form.
+_MODULE = re.compile(r"\b(HGX|SXM\d?|G?B[123]00)\b")
+# The older generations with switches, and what marks a card for a slot among their names. Modules
+# are not always marked: H20 and H800 are called no more than that.
+_SWITCHED = frozenset({"volta", "ampere", "hopper"})
+_PLUG_IN = re.compile(
+    r"\b(PCIE|NVL|CNX|FHHL|H\d00L|A(2|10|16|30|40)[A-Z]?|A100X)\b"
+    r"|RTX|GEFORCE|QUADRO|TITAN|CMP|CONVERGED"
+)
+# From Blackwell on the switches are no PCI functions of NVIDIA's any more, and every such board
+# has them.
+_SWITCHES_UNSEEN = frozenset({"blackwell", "rubin"})
+
+
+def board(gpu: model.GPU, roots: Roots) -> str | None:
+    """The card's name where it is a module on a board with NVSwitches, ``None`` for any other.
+
+    The four-card boards before Blackwell join their cards without a switch.
+    """
+    if gpu.product.vendor_id != products.NVIDIA:
+        return None
+    # The table's name: what NVML and [gpu]product call a card need not tell its form.
+    listed = products.table().get(gpu.product.key, gpu.product)
+    name = listed.name or gpu.product.name
+    shown = (name or "").upper()
+    if listed.architecture in _SWITCHES_UNSEEN:
+        return name if _MODULE.search(shown) else None
+    module = name is None or (listed.architecture in _SWITCHED and not _PLUG_IN.search(shown))
+    if module and _has_switches(roots):
+        return name or f"the product {gpu.product.key}"
+    return None
+
+
+def _has_switches(roots: Roots) -> bool:
+    """Whether an NVSwitch is on the PCI bus, or nobody can tell"""
+    try:
+        names = os.listdir(f"{roots.sysfs}/bus/pci/devices")
+    except OSError:
+        return True
+    return any(_is_switch(iommu.device(name, roots)) for name in names)
+
+
+def _is_switch(device: str) -> bool:
+    try:
+        return (
+            sysfs.hexadecimal(device, "vendor") == int(products.NVIDIA, 16)
+            and sysfs.hexadecimal(device, "class") >> 8 == _SWITCH_CLASS
+        )
+    except (OSError, ValueError):
+        return False  # gone meanwhile

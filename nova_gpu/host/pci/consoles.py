@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the host shows its own console on a card."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from nova_gpu.core import model
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
+
+_FRAMEBUFFER = re.compile(r"fb(\d+)")
+# drivers/tty/vt/vt.c: vtcon/name is "(M) " or "(S) " and what the driver calls itself
+_FRAMEBUFFER_CONSOLE = "frame buffer device"
+
+
+def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
+    """What of the host's console is on a card of these functions, ``None`` for nothing.
+
+    A function that VFIO has shows nothing any more.
+    """
+    for address in addresses:
+        device = iommu.device(address, roots)
+        if iommu.is_vfio(iommu.driver(address, roots)):
+            continue
+        if is_boot_display([address], roots):
+            return "it is the display the host booted on"
+        name = _console_framebuffer(roots)
+        if name is not None and name in _names(f"{device}/graphics"):
+            return f"the host's text console is on it ({name})"
+    return None
+
+
+def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
+    """Whether the host's firmware showed itself on one of these functions."""
+    return any(sysfs.decimal(iommu.device(each, roots), "boot_vga") == 1 for each in addresses)
+
+
+def _console_framebuffer(roots: Roots) -> str | None:
+    """The framebuffer that the kernel's console is shown on, ``None`` where it is on none.
+
+    fbcon maps every virtual terminal to the one that registered first, which has the lowest number.
+    On a host whose console is a serial line alone nobody looks at those, and fbcon moves to the
+    first framebuffer there is: also to one whose card was just given back to the host.
+    """
+    if not _has_terminal_for_console(roots):
+        return None
+    folder = f"{roots.sysfs}/class/vtconsole"
+    if not any(_is_framebuffer_console(f"{folder}/{name}") for name in _names(folder)):
+        return None
+    names = [name for name in _names(f"{roots.sysfs}/class/graphics") if _FRAMEBUFFER.match(name)]
+    return min(names, key=lambda name: int(name.removeprefix("fb")), default=None)
+
+
+def _has_terminal_for_console(roots: Roots) -> bool:
+    """Whether the kernel's messages go to virtual terminals, or nobody can tell"""
+    try:
+        active = sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active")
+    except OSError:
+        return True
+    return "tty0" in active.split()
+
+
+def _is_framebuffer_console(vtconsole: str) -> bool:
+    """Whether it is fbcon, and shown"""
+    try:
+        name = sysfs.attribute(vtconsole, "name")
+    except OSError:
+        return False
+    return name.endswith(_FRAMEBUFFER_CONSOLE) and sysfs.decimal(vtconsole, "bind") == 1
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole cards of a host, in one pass over its PCI functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import functools
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from nova_gpu.core import exception, model
+from nova_gpu.host.nvidia import nvml as nvml_facts
+from nova_gpu.host.pci import pci_path, products, sysfs, xgmi
+from nova_gpu.host.pci.selection import Selection
+from nova_gpu.host.roots import Roots
+
+LOG = logging.getLogger(__name__)
+
+# Base class and subclass of displays (VGA, 3D, other) and of processing accelerators, as in the
+# kernel's include/linux/pci_ids.h
+_CLASSES = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
+_AMD = "1002"
+_FUNCTIONS = range(8)
+
+NvmlQuery = Callable[[], Mapping[model.PciAddress, nvml_facts.NvmlFacts]]
+
+
+def discover(
+    roots: Roots,
+    selection: Selection,
+    overrides: Mapping[str, model.Product],
+    nvml: NvmlQuery,
+) -> tuple[model.GPU, ...]:
+    """The host's selected cards, sorted by address.
+
+    A card that cannot be read, or goes away meanwhile, is left out alone. *nvml* is called only
+    where the nvidia driver holds a selected card: one that is prepared for a guest must not be
+    opened. Of each fact about a product the operator's *overrides* come before NVML's, and those
+    before the built-in table's.
+
+    :raises DiscoveryFailed: where the PCI functions cannot be listed
+    """
+    cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
+    for address in selection.addresses - {card.address for card in cards}:
+        _report_missing(address)
+    return _completed(cards, roots, overrides, nvml)
+
+
+def _completed(
+    cards: Collection[model.GPU],
+    roots: Roots,
+    overrides: Mapping[str, model.Product],
+    nvml: NvmlQuery,
+) -> tuple[model.GPU, ...]:
+    driven = {(card.product.vendor_id, card.driver) for card in cards}
+    facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
+    xgmi_links = xgmi.links(roots.sysfs) if (_AMD, "amdgpu") in driven else {}
+    nothing = nvml_facts.NvmlFacts()
+    return tuple(
+        _complete(card, overrides, facts.get(card.address, nothing), xgmi_links)
+        for card in sorted(cards, key=lambda card: card.address)
+    )
+
+
+def cards_at(addresses: Iterable[model.PciAddress], roots: Roots) -> tuple[model.GPU, ...]:
+    """The cards at *addresses*, of whatever vendor, by what sysfs alone tells.
+
+    :raises DiscoveryFailed: as :func:`discover`
+    """
+    selection = Selection(vendors=frozenset(), addresses=frozenset(addresses))
+    if not selection.addresses:
+        return ()
+    cards = list(_scan(f"{roots.sysfs}/bus/pci/devices", _names(roots.sysfs), selection))
+    return _completed(cards, roots, {}, dict)
+
+
+def card_at(address: model.PciAddress, roots: Roots) -> model.GPU | None:
+    """The only one of :func:`cards_at`, ``None`` where there is none.
+
+    :raises DiscoveryFailed: as :func:`discover`
+    """
+    return next(iter(cards_at([address], roots)), None)
+
+
+def _names(root: pathlib.Path) -> list[str]:
+    """What the PCI bus has, as the names of folders; nothing on a host without that bus.
+
+    :raises DiscoveryFailed: where that cannot be told, or *root* is no sysfs: a host whose cards
+        cannot be seen is not one without cards
+    """
+    folder = root / "bus/pci/devices"
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError as error:
+        if (root / "bus").is_dir() and not (root / "bus/pci").exists():
+            return []
+        raise exception.DiscoveryFailed(str(folder), "it does not exist") from error
+    except OSError as error:
+        raise exception.DiscoveryFailed(str(folder), error.strerror or str(error)) from error
+
+
+def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[model.GPU]:
+    """The selected cards, as far as sysfs tells about them."""
+    present = frozenset(names)
+    slots = set()
+    for name in sorted(names):  # function 0 of a slot first
+        device = f"{devices}/{name}"
+        try:
+            # One call tells that a function is virtual, three tell its class: in this order
+            # hundreds of virtual functions cost little.
+            if _is_virtual_function(device):
+                continue
+            class_code = sysfs.hexadecimal(device, "class")
+            if class_code >> 8 not in _CLASSES:
+                continue
+            slot = name.rpartition(".")[0]
+            # Several displays in one slot are one card: nobody else can be given the second.
+            if slot not in slots:
+                slots.add(slot)
+                card = _read(device, name, class_code)
+                if selection.takes(card.address, card.product):
+                    companions = _companions(devices, card.address, present)
+                    yield dataclasses.replace(card, companions=companions)
+        except (OSError, ValueError, exception.InvalidPciAddress) as error:
+            if not _vanished(device, error):
+                LOG.warning(
+                    "PCI function %s is left out of this host's GPUs: %s. If it is one, see the "
+                    "kernel's log about it.",
+                    name,
+                    error,
+                )
+
+
+def _read(device: str, name: str, class_code: int) -> model.GPU:
+    """:raises OSError, ValueError: where what makes it a card cannot be read"""
+    address = model.PciAddress.parse(name)
+    if str(address) != name:
+        raise ValueError("the kernel would call it " + str(address))
+    vendor_id, product_id = _id(device, "vendor"), _id(device, "device")
+    numa_node = sysfs.decimal(device, "numa_node")
+    pci_root, pcie_switch = pci_path.above(device)
+    return model.GPU(
+        address=address,
+        product=model.Product(vendor_id, product_id),
+        class_code=class_code,
+        # The kernel says -1 where firmware did not say.
+        numa_node=None if numa_node is None or numa_node < 0 else numa_node,
+        iommu_group=_iommu_group(device),
+        pci_root=pci_root,
+        pcie_switch=pcie_switch,
+        driver=sysfs.link(device, "driver"),
+    )
+
+
+def _id(device: str, name: str) -> str:
+    """:raises OSError, ValueError: where it is not one of sixteen bits"""
+    number = sysfs.hexadecimal(device, name)
+    if number not in range(1 << 16):
+        raise ValueError(f"{device}/{name} has {number:#x}, and an id has four digits")
+    return f"{number:04x}"
+
+
+def _iommu_group(device: str) -> int | None:
+    """:raises OSError, ValueError: where the kernel does not tell, or what no group is called"""
+    name = sysfs.link(device, "iommu_group")
+    if name is None:
+        return None
+    if not (name.isascii() and name.isdigit()):
+        raise ValueError(f"{device}/iommu_group points at {name!r}, and a group is a number")
+    return int(name)
+
+
+def _companions(
+    devices: str, address: model.PciAddress, present: Collection[str]
+) -> tuple[model.PciAddress, ...]:
+    """The other functions of the card's slot, its own virtual ones not among them."""
+    functions = (dataclasses.replace(address, function=number) for number in _FUNCTIONS)
+    return tuple(
+        function
+        for function in functions
+        if function != address
+        and str(function) in present
+        and not _is_virtual_function(f"{devices}/{function}")
+    )
+
+
+def _is_virtual_function(device: str) -> bool:
+    """:raises OSError: where that cannot be told"""
+    return sysfs.link(device, "physfn") is not None
+
+
+def _vanished(device: str, error: Exception) -> bool:
+    """Whether the device was unplugged while it was read"""
+    if isinstance(error, OSError) and error.errno == errno.ENODEV:
+        return True
+    return not os.path.exists(device)
+
+
+def _complete(
+    card: model.GPU,
+    overrides: Mapping[str, model.Product],
+    facts: nvml_facts.NvmlFacts,
+    xgmi_links: Mapping[model.PciAddress, tuple[model.Link, ...]],
+) -> model.GPU:
+    key = card.product.key
+    product = products.merge(
+        overrides.get(key, card.product),
+        model.Product(
+            card.product.vendor_id,
+            card.product.product_id,
+            facts.name,
+            facts.architecture,
+            facts.memory_mib,
+            facts.compute_capability,
+        ),
+        products.table().get(key, card.product),
+    )
+    if product.architecture is None:
+        _report_unknown(key)
+    links = facts.links or xgmi_links.get(card.address, ())
+    return dataclasses.replace(card, product=product, links=links, uuid=facts.uuid, mig=facts.mig)
+
+
+# The periodic task looks every minute; each of these is said once.
+
+
+@functools.cache
+def _report_missing(address: model.PciAddress) -> None:
+    LOG.warning("[gpu]addresses names %s, but this host has no GPU there.", address)
+
+
+@functools.cache
+def _report_unknown(key: str) -> None:
+    LOG.warning(
+        "The architecture of GPU product %s is not known, so no flavor that asks for one gets it. "
+        "Say what it is with [gpu]product = %s architecture=...",
+        key,
+        key,
+    )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the host's cards the operator offers."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from nova_gpu.core import exception, model
+from nova_gpu.host.pci import products
+
+_VENDOR = re.compile(r"[0-9a-f]{4}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """The options ``[gpu]vendors``, ``addresses`` and ``product_ids`` (as ``10de:2335``)."""
+
+    vendors: frozenset[str]
+    addresses: frozenset[model.PciAddress] = frozenset()
+    product_ids: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(
+        cls, vendors: Iterable[str], addresses: Iterable[str], product_ids: Iterable[str]
+    ) -> Selection:
+        """:raises InvalidOption: where an element of an option is not of its form"""
+        return cls(
+            vendors=frozenset(map(_vendor, vendors)),
+            addresses=frozenset(map(_address, addresses)),
+            product_ids=frozenset(map(_product_id, product_ids)),
+        )
+
+    def takes(self, address: model.PciAddress, product: model.Product) -> bool:
+        """Whether the card is the operator's to offer.
+
+        One that is named is, whoever made it. Where any are named no others are. Else its vendor
+        decides.
+        """
+        if self.addresses or self.product_ids:
+            return self.names(address, product)
+        return product.vendor_id in self.vendors
+
+    def names(self, address: model.PciAddress, product: model.Product) -> bool:
+        """Whether the card is named, by its address or its product."""
+        return address in self.addresses or product.key in self.product_ids
+
+
+def _vendor(text: str) -> str:
+    vendor = text.strip().lower()
+    if not _VENDOR.fullmatch(vendor):
+        raise exception.InvalidOption(
+            "vendors",
+            text,
+            "it is not a PCI vendor id",
+            "write four hexadecimal digits without 0x, such as 10de for NVIDIA",
+        )
+    return vendor
+
+
+def _address(text: str) -> model.PciAddress:
+    try:
+        return model.PciAddress.parse(text.strip())
+    except exception.InvalidPciAddress as error:
+        raise exception.InvalidOption(
+            "addresses",
+            text,
+            "it is not a PCI address",
+            "write domain:bus:slot.function as lspci -D does, such as 0000:88:00.0",
+        ) from error
+
+
+def _product_id(text: str) -> str:
+    key = products.parse_key(text.strip())
+    if key is None:
+        raise exception.InvalidOption(
+            "product_ids",
+            text,
+            "it is not a product",
+            "write vendor_id:product_id as lspci -n does, such as 10de:2335",
+        )
+    return ":".join(key)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What VFIO goes by: who drives a function, and who shares its IOMMU group. Reading only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from nova_gpu.core import model
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+
+DRIVER = "vfio-pci"
+
+
+def device(address: model.PciAddress | str, roots: Roots) -> str:
+    """The function's folder in sysfs, for :mod:`nova_gpu.host.pci.sysfs`."""
+    return f"{roots.sysfs}/bus/pci/devices/{address}"
+
+
+def driver(address: model.PciAddress, roots: Roots) -> str | None:
+    """What drives the function now, ``None`` where nothing does.
+
+    :raises OSError: where the kernel does not tell
+    """
+    return sysfs.link(device(address, roots), "driver")
+
+
+def is_vfio(driver: str | None) -> bool:
+    """Whether a function of this driver is for guests: vfio-pci, or a vendor's variant of it.
+
+    The variants (drivers/vfio/pci in the kernel) are called mlx5_vfio_pci, nvgrace-gpu-vfio-pci ...
+    """
+    return driver is not None and driver.replace("_", "-").endswith(DRIVER)
+
+
+def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
+    """Whether all of these functions are with VFIO now, so that nothing needs to be bound.
+
+    :raises OSError: where the kernel does not tell
+    """
+    return all(is_vfio(driver(address, roots)) for address in addresses)
+
+
+def group_members(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
+    """The devices of the function's IOMMU group, itself included; nothing where it is in none.
+
+    Names as in sysfs: of a PCI function its address.
+    """
+    try:
+        return tuple(sorted(os.listdir(f"{device(address, roots)}/iommu_group/devices")))
+    except FileNotFoundError:
+        return ()

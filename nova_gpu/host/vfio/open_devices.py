@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The character devices of a card: who has one open keeps its driver from letting go of it. And
+those of a MIG instance, which others than its guest cannot open."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from nova_gpu.core import model
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import child
+from nova_gpu.host.container import nodes
+from nova_gpu.host.pci import discovery, sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu, passthrough, rebinder
+from nova_gpu.host.vfio.rebinder import Means
+
+LOG = logging.getLogger(__name__)
+
+# Subsystems whose devices can be taken away from who has them open. Every desktop daemon has the
+# inputs open that tell of a plug in a card's sound output.
+_TAKEN_AWAY = frozenset({"input", "usb", "block"})
+
+Number = tuple[int, int]  # major, minor
+
+
+def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
+    """The devices of all functions of the card, with those that VFIO made of it."""
+    found = set(_nodes(gpu, roots))
+    for address in passthrough.functions(gpu):
+        device = iommu.device(address, roots)
+        found |= set(_below(os.path.realpath(device)))
+    # The group's own device is elsewhere: drivers/vfio/group.c
+    number = _number(f"{roots.sysfs}/class/vfio/{gpu.iommu_group}")
+    return frozenset(found | {number} if number else found)
+
+
+def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
+    """The devices that lead to the MIG instance at *slot* and to no other, nothing where there is
+    no such instance. Of its card's own node all have a right to have it open, and of its GPU
+    instance's those that have another compute instance of it."""
+    return frozenset(_numbers(nodes.own_instance_nodes(slot, roots), roots))
+
+
+def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
+    """Those that the driver does not show in sysfs: NVIDIA's"""
+    yield from _numbers(nodes.card_nodes(gpu, roots), roots)
+
+
+def _numbers(paths: Iterable[str], roots: Roots) -> Iterator[Number]:
+    for node in paths:
+        with contextlib.suppress(FileNotFoundError):
+            device = pathlib.Path(nodes.on_host(node, roots)).stat().st_rdev
+            if device:
+                yield os.major(device), os.minor(device)
+
+
+def _below(folder: str) -> Iterator[Number]:
+    for path, _, files in os.walk(folder):
+        if "dev" in files and sysfs.link(path, "subsystem") not in _TAKEN_AWAY:
+            number = _number(path)
+            if number:
+                yield number
+
+
+def _number(folder: str) -> Number | None:
+    try:
+        major, _, minor = sysfs.attribute(folder, "dev").partition(":")
+        return int(major), int(minor)
+    except (OSError, ValueError):
+        return None
+
+
+def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model.PciAddress, str]:
+    """Who has which of these cards open, so that it could not be given to a guest now.
+
+    Nothing where that cannot be found out: :func:`nova_gpu.host.vfio.binding.give_to_guests`
+    looks again.
+    """
+    gpus = discovery.cards_at(addresses, means.roots)
+    devices_by_card = {gpu.address: numbers(gpu, means.roots) for gpu in gpus}
+    devices = {device for each in devices_by_card.values() for device in each}
+    if not devices:
+        return {}
+    try:
+        answer = rebinder.look({"devices": sorted(devices)}, means)
+    except child.Failed as error:
+        LOG.warning("Whether a process has a GPU open is not known: looking for one %s", error)
+        return {}
+    who: dict[model.PciAddress, list[Any]] = {}
+    for holder in answer["holders"]:
+        for address, own in devices_by_card.items():
+            if not own.isdisjoint(map(tuple, holder[2])):
+                who.setdefault(address, []).append(holder)
+    return {address: named(holders) for address, holders in who.items()}
+
+
+def named(holders: Iterable[Any]) -> str:
+    """The processes that :func:`nova_gpu.host.vfio.rebind.holders` found, for people."""
+    return ", ".join(f"{command} (pid {pid})" for pid, command, _ in holders)

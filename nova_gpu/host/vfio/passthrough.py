@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a host can give a whole card to a KVM guest, and what stands in the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from nova_gpu.core import exception, mmio, model
+from nova_gpu.host.nvidia import nvswitch
+from nova_gpu.host.pci import bars, consoles, sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
+
+# include/linux/pci_ids.h: host, PCI and semi-transparent bridges. vfio lets these stay in a group
+# whatever drives them (driver_managed_dma in the kernel's pcieport and shpchp).
+_BRIDGES = frozenset({0x0600, 0x0604, 0x0609})
+
+# drivers/vfio/group.c: what enable_unsafe_noiommu_mode puts a device into is no protection.
+_NO_IOMMU_GROUP = "vfio-noiommu"
+
+
+def functions(gpu: model.GPU) -> tuple[model.PciAddress, ...]:
+    """What goes to the guest: every function of the card's slot, in their order."""
+    return tuple(sorted((gpu.address, *gpu.companions)))
+
+
+def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
+    """Whether all of the card is with VFIO now. One that is gone, or half gone, is not."""
+    try:
+        return iommu.is_prepared(functions(gpu), roots)
+    except OSError:
+        return False
+
+
+def mmio_bytes(gpu: model.GPU, roots: Roots) -> int:
+    """What the card takes of its guest's 64-bit memory-mapped I/O space.
+
+    :raises OSError, ValueError: where it cannot be read
+    """
+    sizes = [size for address in functions(gpu) for size in bars.high_bars(address, roots)]
+    return mmio.window(sizes)
+
+
+def obstacle(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> str | None:
+    """Why this host cannot give *gpu* whole to a guest, and what to do; ``None`` where it can.
+
+    :param mmio_gib: the 64-bit memory-mapped I/O space that guests have
+    """
+    return next(obstacles(gpu, roots, mmio_gib), None)
+
+
+def obstacles(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> Iterator[str]:
+    """All that :func:`obstacle` gives the first of. What cannot be read is in the way too."""
+    return _said(
+        lambda: without_iommu(functions(gpu), roots),
+        lambda: _strangers(gpu, roots),
+        lambda: _divided(gpu, roots),
+        lambda: _on_switched_board(gpu, roots),
+        lambda: _too_large(gpu, roots, mmio_gib),
+        lambda: _shows_console(gpu, roots),
+    )
+
+
+def lasting_obstacles(
+    gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB
+) -> Iterator[str]:
+    """Those of them that stay where the host boots with its IOMMU on and the card prepared."""
+    return _said(
+        lambda: _strangers(gpu, roots),
+        lambda: _on_switched_board(gpu, roots),
+        lambda: _too_large(gpu, roots, mmio_gib),
+    )
+
+
+def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
+    for judge in judges:
+        try:
+            reason = judge()
+        except (OSError, ValueError) as error:
+            yield f"the host does not tell about it: {error}; see the kernel's log about it"
+            return
+        if reason is not None:
+            yield reason
+
+
+def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
+    """Why a guest that had these functions would reach into all of the host's memory.
+
+    :raises OSError: where the kernel does not tell, as of one that is gone
+    """
+    remedy = (
+        "turn on VT-d or AMD-Vi in the firmware and boot with what nova-gpu host prepare prints"
+    )
+    groups = f"{roots.sysfs}/kernel/iommu_groups"
+    for address in own:
+        device = iommu.device(address, roots)
+        if sysfs.link(device, "iommu_group") is None:
+            # Raises where the function is gone: that has nothing to do with the IOMMU
+            os.stat(device)
+            if not os.path.isdir(groups) or not os.listdir(groups):
+                return f"no IOMMU is on in this host; {remedy}"
+            return f"the IOMMU does not cover {address}; {remedy}"
+        if _group_name(device) == _NO_IOMMU_GROUP:
+            return (
+                "it is in vfio's no-IOMMU mode, in which a guest can write to all of the host's "
+                f"memory; {remedy}"
+            )
+    return None
+
+
+def _group_name(device: str) -> str | None:
+    try:
+        return sysfs.attribute(f"{device}/iommu_group", "name")
+    except FileNotFoundError:
+        return None  # few groups have one
+
+
+def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
+    """Devices of the functions' groups that would be the guest's too, to a part"""
+    found = strangers(functions(gpu), roots)
+    if not found:
+        return None
+    return (
+        f"its IOMMU group {gpu.iommu_group} has devices that are not of the card: "
+        f"{', '.join(found)}; put the card into a slot "
+        "whose ports have ACS, so that it gets a group of its own"
+    )
+
+
+def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
+    """What is in the IOMMU groups of these functions beside them, but for bridges: for people.
+
+    :raises OSError: where the kernel does not tell
+    """
+    addresses = tuple(own)
+    members = {name for each in addresses for name in iommu.group_members(each, roots)}
+    others = sorted(members.difference(map(str, addresses)))
+    return [_described(name, roots) for name in others if not _is_bridge(name, roots)]
+
+
+def _is_bridge(name: str, roots: Roots) -> bool:
+    try:
+        model.PciAddress.parse(name)
+        return sysfs.hexadecimal(iommu.device(name, roots), "class") >> 8 in _BRIDGES
+    except (OSError, ValueError, exception.InvalidPciAddress):
+        return False
+
+
+def _described(name: str, roots: Roots) -> str:
+    try:
+        driver = sysfs.link(iommu.device(name, roots), "driver")
+    except OSError:
+        driver = None
+    return f"{name} ({driver or 'no driver'})"
+
+
+def _divided(gpu: model.GPU, roots: Roots) -> str | None:
+    """A card that others have a part of cannot be given whole."""
+    for address in functions(gpu):
+        device = iommu.device(address, roots)
+        # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
+        if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
+            return (
+                f"it has {virtual} SR-IOV virtual functions; write 0 to "
+                f"/sys/bus/pci/devices/{address}/sriov_numvfs"
+            )
+        if uuids := _mediated_devices(device):
+            return (
+                f"it has the mediated device {uuids[0]}; remove those of the card, and it from "
+                "[devices]enabled_mdev_types"
+            )
+    return None
+
+
+def _mediated_devices(device: str) -> list[str]:
+    """uuids of the vGPUs made of a function, from what VFIO's mdev core shows"""
+    folder = f"{device}/mdev_supported_types"
+    try:
+        types = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(uuid for each in types for uuid in os.listdir(f"{folder}/{each}/devices"))
+
+
+def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
+    name = nvswitch.board(gpu, roots)
+    if name is None:
+        return None
+    return (
+        f"{name} is a module of an HGX board: without a fabric manager that sets up the NVSwitches "
+        "for the guest it cannot compute there, and this is not supported yet; use the host for "
+        "LXC guests, or leave the card out with [gpu]addresses"
+    )
+
+
+def _too_large(gpu: model.GPU, roots: Roots, mmio_gib: int) -> str | None:
+    needed = mmio_bytes(gpu, roots)
+    if needed <= mmio_gib * mmio.GIB:
+        return None
+    name = gpu.product.name or gpu.product.key
+    return (
+        f"{name} maps {mmio.in_gib(needed)} GiB of memory, and a guest has room for {mmio_gib} GiB "
+        "above 4 GiB; set [gpu]guest_mmio_gib if the firmware and CPU model of your guests give "
+        "them more"
+    )
+
+
+def _shows_console(gpu: model.GPU, roots: Roots) -> str | None:
+    reason = consoles.console(functions(gpu), roots)
+    if reason is None:
+        return None
+    return (
+        f"{reason}; make another display the host's in its firmware, or name the card in "
+        "[gpu]addresses and prepare it for guests with nova-gpu host prepare"
+    )

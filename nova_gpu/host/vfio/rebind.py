@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves PCI functions to other drivers: a script, run by :mod:`nova_gpu.host.vfio.binding`.
+
+It is a process of its own because a write to ``unbind`` does not return before the driver has let
+go, which may be never. It needs nothing of this package, so that it starts fast: a guest waits for
+it. What it is to do is one line on its standard input, so that it can be started ahead; where there
+is none it ends. The line is one JSON object::
+
+    {"sysfs": "/sys", "proc": "/proc", "devices": [[195, 0], [226, 1]],
+     "settle_s": 5, "overrides": {"0000:81:00.0": null, ...},
+     "moves": [{"address": "0000:81:00.0", "driver": "vfio-pci", "override": "vfio-pci"}, ...]}
+
+Where a process has one of the character *devices* (major, minor) open nothing is read or moved, and
+nothing is moved where one of *overrides*, what driver_override is thought to be, is something else.
+``driver`` null leaves a function without one; ``override`` becomes its driver_override, null clears
+that. A driver may probe after the write has returned (PROBE_PREFER_ASYNCHRONOUS): that is waited
+for, for *settle_s* seconds. Before each step it prints a line that says which, so that the last one
+names what hangs, and in the end one JSON object::
+
+    {"error": null, "overrides": {},
+     "holders": [[812, "/usr/bin/nvidia-persistenced", [[195, 0]]], ...]}
+    {"error": null, "overrides": {"0000:81:00.0": null, ...}, "holders": []}
+    {"error": "why a function is not with its driver", "overrides": {}, "holders": []}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Collection, Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is half as much to load as all the rest
+    from typing import Any
+
+# What driver_override shows where nobody wrote one (drivers/pci/pci-sysfs.c), or cleared it.
+_NO_OVERRIDE = ("(null)", "")
+_STEP_S = 0.02
+
+
+Number = tuple[int, int]
+
+
+def holders(
+    proc: str, devices: Collection[Number]
+) -> Iterator[tuple[int, str, Collection[Number]]]:
+    """The processes that have some of *devices* open, as (pid, command, which).
+
+    Those of other users are seen by root only.
+    """
+    for name in os.listdir(proc) if devices else ():
+        if name.isdecimal() and (found := _open(f"{proc}/{name}/fd") & set(devices)):
+            yield int(name), _command(f"{proc}/{name}"), sorted(found)
+
+
+def _open(folder: str) -> set[Number]:
+    try:
+        with os.scandir(folder) as entries:
+            return {number for entry in entries if (number := _number(entry))}
+    except OSError:  # it has ended, or is another user's
+        return set()
+
+
+def _number(entry: os.DirEntry[str]) -> Number | None:
+    try:
+        # Any other file is not asked for: its file system may be one that does not answer.
+        if "/dev/" not in os.readlink(entry.path):
+            return None
+        status = entry.stat()
+    except OSError:  # closed meanwhile
+        return None
+    device = status.st_rdev
+    return (os.major(device), os.minor(device)) if stat.S_ISCHR(status.st_mode) else None
+
+
+def _command(process: str) -> str:
+    try:
+        with open(f"{process}/cmdline", "rb") as file:
+            words = file.read(4096).split(b"\0")
+    except OSError:
+        words = []
+    return b" ".join(words).decode(errors="replace").strip()[:80] or "?"
+
+
+class _NotMoved(Exception):
+    """Why a function is not with its driver"""
+
+
+def _move(
+    sysfs: str, settle_s: float, address: str, driver: str | None, override: str | None
+) -> None:
+    device = f"{sysfs}/bus/pci/devices/{address}"
+    _write(f"{device}/driver_override", f"{override or ''}\n")
+    present = _driver(device)
+    if present == driver:
+        return
+    if present is not None:
+        _say(f"unbinding {address} from {present}")
+        _write(f"{device}/driver/unbind", address)
+        _settle(device, None, settle_s)
+    if driver is not None:
+        _say(f"binding {address} to {driver}")
+        # Not drivers_probe: without an override it takes the first driver that wants the function.
+        _write(f"{sysfs}/bus/pci/drivers/{driver}/bind", address)
+        _settle(device, driver, settle_s)
+
+
+def _override(sysfs: str, address: str) -> str | None:
+    _say(f"reading driver_override of {address}")
+    path = f"{sysfs}/bus/pci/devices/{address}/driver_override"
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read().strip()
+    except OSError as error:
+        raise _NotMoved(f"{path}: {error.strerror}") from error
+    return None if text in _NO_OVERRIDE else text
+
+
+def _settle(device: str, driver: str | None, settle_s: float) -> None:
+    ends = time.monotonic() + settle_s
+    while (present := _driver(device)) != driver:
+        if time.monotonic() > ends:
+            address = device.rpartition("/")[2]
+            raise _NotMoved(
+                f"{address} is with {present or 'no driver'} and not with {driver or 'none'}, as "
+                "the kernel was asked"
+            )
+        time.sleep(_STEP_S)
+
+
+def _driver(device: str) -> str | None:
+    try:
+        return os.readlink(f"{device}/driver").rpartition("/")[2]
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode("ascii"))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _NotMoved(f"{path}: {error.strerror}") from error
+
+
+def _say(step: str) -> None:
+    print(step, flush=True)
+
+
+def main(request: dict[str, Any]) -> dict[str, Any]:
+    devices = {(major, minor) for major, minor in request["devices"]}
+    _say("looking for who has the card open")
+    found = list(holders(request["proc"], devices))
+    error, overrides = None, {}
+    if not found:
+        try:
+            overrides = {
+                address: _override(request["sysfs"], address) for address in request["overrides"]
+            }
+            if overrides == request["overrides"]:
+                for move in request["moves"]:
+                    _move(request["sysfs"], request["settle_s"], **move)
+        except _NotMoved as reason:
+            error = str(reason)
+    return {"error": error, "overrides": overrides, "holders": found}
+
+
+if __name__ == "__main__":
+    if line := sys.stdin.readline():
+        print(json.dumps(main(json.loads(line))), flush=True)
+        # A guest waits for its end, of which the interpreter's clearing up is the longer part.
+        os._exit(0)

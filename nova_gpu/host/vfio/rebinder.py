@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs :mod:`nova_gpu.host.vfio.rebind`, with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from nova_gpu.host import child
+from nova_gpu.host.roots import Roots
+
+_SCRIPT = pathlib.Path(__file__).with_name("rebind.py")
+# How the steps begin that come before anything is moved
+LOOKS = ("looking", "reading")
+_SETTLE_S = 5.0
+_ahead = child.Ahead(_SCRIPT)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """``records`` is the folder of :mod:`nova_gpu.host.state.former_drivers`; ``timeout_s`` is what
+    all steps of one card may take together.
+    """
+
+    roots: Roots
+    records: pathlib.Path
+    timeout_s: float
+
+
+def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
+    """What the script answers; what *request* leaves out is not to be looked at.
+
+    :raises Failed: where it does not
+    """
+    return _answer(child.run(child.script(_SCRIPT), means.timeout_s, _words(request, means)))
+
+
+def move(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
+    """The same, by a process that was started ahead, if one was: a guest may be waiting.
+
+    :raises Failed: where it does not
+    """
+    return _answer(_ahead.run(_words(request, means), means.timeout_s))
+
+
+def make_ready() -> None:
+    """Starts the process that the next :func:`move` takes."""
+    with contextlib.suppress(child.Failed):  # then that one starts it, or fails of it
+        _ahead.start()
+
+
+def _words(request: Mapping[str, Any], means: Means) -> bytes:
+    nothing: Mapping[str, Any] = {"devices": (), "overrides": {}, "moves": ()}
+    roots = {"sysfs": str(means.roots.sysfs), "proc": str(means.roots.proc)}
+    return json.dumps({**roots, "settle_s": _SETTLE_S, **nothing, **request}).encode() + b"\n"
+
+
+def _answer(output: bytes) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = json.loads(last_line(output))
+    return answer
+
+
+def last_line(output: bytes) -> str:
+    """What it was at last, of what it printed"""
+    return output.decode(errors="replace").strip().rpartition("\n")[2]

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resets PCI functions: a script, run by :mod:`nova_gpu.host.vfio.resetter`.
+
+It is a process of its own because the kernel may wait for a card that does not come back. Its only
+argument is one JSON object::
+
+    {"devices": "/sys/bus/pci/devices", "functions": ["0000:81:00.0", "0000:81:00.1"],
+     "way": "bus", "vfio": "/dev/vfio"}
+
+The *way* ``functions`` resets each by its file ``reset``, ``bus`` all of their bus at once, and
+null nothing. Then each must answer. It prints a line before each step, and in the end::
+
+    {"error": null}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# include/uapi/linux/vfio.h: _IO(VFIO_TYPE, VFIO_BASE + n)
+_SET_IOMMU = 0x3B66
+_GROUP_SET_CONTAINER = 0x3B68
+_GROUP_GET_DEVICE_FD = 0x3B6A
+_PCI_HOT_RESET = 0x3B71
+_TYPE1V2_IOMMU = 3
+
+_ABSENT = b"\xff\xff"
+
+
+class _NotReset(Exception):
+    """Why"""
+
+
+def _reset_function(device: str) -> None:
+    _say(f"resetting {os.path.basename(device)}")
+    try:
+        fd = os.open(f"{device}/reset", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"1")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _NotReset(f"{device}/reset: {error.strerror}") from error
+
+
+def _reset_bus(devices: str, functions: list[str], vfio: str) -> None:
+    """As QEMU does it: the kernel resets the bus if all that is on it belongs to these groups.
+
+    Documentation/driver-api/vfio.rst; drivers/vfio/pci/vfio_pci_core.c,
+    vfio_pci_ioctl_pci_hot_reset.
+    """
+    _say(f"resetting the bus of {functions[0]}")
+    with contextlib.ExitStack() as stack:
+
+        def opened(path: str) -> int:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            return fd
+
+        try:
+            links = (os.readlink(f"{devices}/{each}/iommu_group") for each in functions)
+            names = dict.fromkeys(os.path.basename(link) for link in links)
+            container = opened(f"{vfio}/vfio")
+            groups = [opened(f"{vfio}/{name}") for name in names]
+            for group in groups:
+                fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack("i", container))
+            fcntl.ioctl(container, _SET_IOMMU, _TYPE1V2_IOMMU)
+            # Of a buffer that can be changed the call's own result is returned: the descriptor.
+            name = bytearray(functions[0].encode() + b"\0")
+            card = fcntl.ioctl(groups[0], _GROUP_GET_DEVICE_FD, name, True)
+            stack.callback(os.close, card)
+            size = 12 + 4 * len(groups)
+            request = struct.pack(f"III{len(groups)}i", size, 0, len(groups), *groups)
+            fcntl.ioctl(card, _PCI_HOT_RESET, request)
+        except OSError as error:
+            raise _NotReset(f"the reset of its bus by VFIO: {error}") from error
+
+
+def _answers(device: str) -> None:
+    try:
+        with open(f"{device}/config", "rb") as file:
+            vendor = file.read(2)
+    except OSError as error:
+        raise _NotReset(f"{device}/config: {error.strerror}") from error
+    if len(vendor) < 2 or vendor == _ABSENT:
+        name = os.path.basename(device)
+        raise _NotReset(f"{name} does not answer after its reset: its configuration space is empty")
+
+
+def _say(step: str) -> None:
+    print(step, flush=True)
+
+
+def main(request: dict[str, Any]) -> dict[str, Any]:
+    devices, functions = request["devices"], request["functions"]
+    try:
+        if request["way"] == "bus":
+            _reset_bus(devices, functions, request["vfio"])
+        elif request["way"] == "functions":
+            for function in functions:
+                _reset_function(f"{devices}/{function}")
+        for function in functions:
+            _say(f"reading the configuration space of {function}")
+            _answers(f"{devices}/{function}")
+    except _NotReset as reason:
+        return {"error": str(reason)}
+    return {"error": None}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))), flush=True)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resets a card that a guest had, by the way that works for it. For root.
+
+A function's file ``reset`` may be there and of no use: the kernel looks for methods when it finds
+the function, and function 0 is found while it is still alone on its bus. Its method ``bus`` is then
+refused ever after, because a reset of the bus would hit its neighbours (drivers/pci/pci.c,
+pci_parent_bus_reset; Documentation/ABI/testing/sysfs-bus-pci, reset_method). Such a card is reset
+with its whole bus by VFIO, to which all of it is bound then. VFIO also does that by itself when the
+last guest lets go (drivers/vfio/pci/vfio_pci_core.c, vfio_pci_dev_set_try_reset), but it tells
+nobody whether it did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from nova_gpu.core import exception, model
+from nova_gpu.host import child
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu, open_devices, passthrough, rebinder
+from nova_gpu.host.vfio.rebinder import Means
+
+SCRIPT = pathlib.Path(__file__).with_name("reset.py")
+
+_BUS = "bus"
+_LOOK_AGAIN_S = 0.2
+_REMEDY = "see the kernel's log about it; a card that stays so needs the host to be booted anew"
+# What did not end and cannot be killed: nothing else is to be tried with such a card.
+_hanging: dict[model.PciAddress, subprocess.Popen[bytes]] = {}
+
+
+def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
+    """Resets all functions of *gpu*, which must be with VFIO and in no guest.
+
+    :param required: where it is not, a card for which there is no way must only answer
+    :raises NotClean: where one of them is not reset, or does not answer afterwards
+    """
+    functions, roots = passthrough.functions(gpu), means.roots
+    request = {
+        "devices": f"{roots.sysfs}/bus/pci/devices",
+        "functions": [str(each) for each in functions],
+        "vfio": str(roots.dev / "vfio"),
+    }
+    try:
+        own = all(_has_method(each, roots) for each in functions)
+        error = _in_use(gpu, means)
+        if error is None:
+            error = _ask(gpu, {**request, "way": "functions" if own else "bus"}, means)
+        if error and not own and not required:
+            error = _ask(gpu, {**request, "way": None}, means)
+    except OSError as failure:
+        error = str(failure)
+    if error:
+        raise exception.NotClean(str(gpu.address), error, _REMEDY)
+
+
+def _in_use(gpu: model.GPU, means: Means) -> str | None:
+    """Who has the card open, for longer than a guest's QEMU takes to end"""
+    deadline = time.monotonic() + means.timeout_s / 2
+    while who := open_devices.in_use([gpu.address], means).get(gpu.address):
+        if time.monotonic() > deadline:
+            return f"it is still in use by {who}"
+        time.sleep(_LOOK_AGAIN_S)
+    return None
+
+
+def _has_method(function: model.PciAddress, roots: Roots) -> bool:
+    """Whether its file ``reset`` can work.
+
+    :raises OSError: where the function is gone
+    """
+    device = iommu.device(function, roots)
+    names = os.listdir(device)
+    if "reset" not in names:
+        return False
+    if "reset_method" not in names:  # before Linux 5.15
+        return _is_alone(device)
+    methods = sysfs.attribute(device, "reset_method").split()
+    return any(each != _BUS for each in methods) or (_BUS in methods and _is_alone(device))
+
+
+def _is_alone(device: str) -> bool:
+    """Whether nothing else is on the function's bus"""
+    neighbours = 0
+    for name in os.listdir(os.path.dirname(os.path.realpath(device))):
+        try:
+            model.PciAddress.parse(name)
+        except exception.InvalidPciAddress:
+            continue
+        neighbours += 1
+    return neighbours == 1
+
+
+def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None:
+    """Why the card is not reset, ``None`` where it is"""
+    if (before := _hanging.get(gpu.address)) is not None:
+        if before.poll() is None:
+            return "an earlier reset of it does not end"
+        del _hanging[gpu.address]
+    command = child.script(SCRIPT, json.dumps(request))
+    try:
+        answer = json.loads(rebinder.last_line(child.run(command, means.timeout_s)))
+    except child.TimedOut as failure:
+        _hanging[gpu.address] = failure.process
+        return f"{rebinder.last_line(failure.output)} did not end in {means.timeout_s:g} s"
+    except child.Failed as failure:
+        return f"the process that resets it {failure}"
+    error: str | None = answer["error"]
+    return error

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mediated devices and SR-IOV virtual functions in sysfs: the types there are, making and removing
+them.
+"""

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a host's cards are divided or can be, and into what, in one pass over them."""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from nova_gpu.core import model
+from nova_gpu.core.vgpu import vgpu
+from nova_gpu.host.pci import products
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
+from nova_gpu.host.vgpu import mdev, sriov
+
+LOG = logging.getLogger(__name__)
+
+# vGPUs there are: for each function how many of each type.
+_Made = Mapping[model.PciAddress, Mapping[str, int]]
+# What is known of the types of one product, by id; None for one that guests cannot take.
+_Types = dict[str, vgpu.VGPUType | None]
+
+
+# The types that the card of a virtual function has, as far as they were told before.
+Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
+
+
+def divided(
+    cards: Iterable[model.GPU], roots: Roots, told: Told = MappingProxyType({})
+) -> dict[model.PciAddress, vgpu.DividedCard]:
+    """Those of *cards* that can be divided, by address, and those whose driver does not tell.
+
+    Of a function's profiles NVIDIA's driver lists only what is possible beside the vGPUs that there
+    are: what was *told* before is among the card's types all the same.
+
+    :raises OSError: where the host's mediated devices cannot be listed
+    """
+    made: dict[model.PciAddress, collections.Counter[str]] = {}
+    for device in mdev.devices(roots).values():
+        if device.parent is not None:
+            made.setdefault(device.parent, collections.Counter())[device.type_id] += 1
+    # The driver writes the same of a type at every function of every card of a product.
+    known: dict[str, _Types] = {}
+    found = {}
+    for card in cards:
+        try:
+            types = known.setdefault(card.product.key, {})
+            parents = dict(_parents(card.address, made, types, roots))
+            plain = {} if parents else _plain(card, roots)
+        except (OSError, ValueError) as error:
+            unread = f"its driver does not tell how it is divided: {error}; see the kernel's log"
+            LOG.warning("GPU %s: %s", card.address, unread)
+            found[card.address] = vgpu.DividedCard({}, {}, unread)
+            continue
+        if parents:
+            found[card.address] = vgpu.DividedCard(_types_of(parents, types, told), parents)
+        elif plain:
+            # As many as are enabled, which other cards of the product may have more or less of.
+            facts = vgpu.VGPUType(vgpu.FUNCTION_TYPE, per_card=len(plain))
+            found[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
+    return found
+
+
+def _types_of(
+    parents: Mapping[model.PciAddress, vgpu.Parent], known: _Types, told: Told
+) -> dict[str, vgpu.VGPUType]:
+    there: set[str] = set()
+    for parent in {id(each): each for each in parents.values()}.values():
+        there.update(parent.available, parent.made)
+    facts = {each: known.get(each, vgpu.VGPUType(each)) for each in there}
+    if told:
+        # On a full card NVIDIA's driver names the types of its functions no longer.
+        typed = (told.get(a, {}) for a, each in parents.items() if each.kind is vgpu.Kind.TYPED)
+        before = next(filter(None, typed), {})
+        facts |= {each: known.get(each, before[each]) for each in before}
+    return {each: fact for each in sorted(facts) if (fact := facts[each]) is not None}
+
+
+def _parents(
+    address: model.PciAddress, made: _Made, known: _Types, roots: Roots
+) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
+    """:raises OSError, ValueError: where one of the card's functions does not tell"""
+    card = iommu.device(address, roots)
+    above = card.rpartition("/")[0]
+    before = None  # neighbours mostly say the same, and then are one object
+    for name, function in {str(address): address, **sriov.virtual_functions_by_name(card)}.items():
+        device = f"{above}/{name}"
+        profiles = sriov.profiles(device) if function != address else None
+        if profiles is not None:
+            if profiles is not before:
+                for type_id in profiles.names.keys() - known.keys():
+                    known[type_id] = sriov.named(type_id, profiles.names[type_id])
+            before = profiles
+            yield function, profiles.parent
+        elif type_ids := mdev.types(device):
+            yield function, _mediating(device, type_ids, made.get(function, {}), known)
+
+
+def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
+    """Its virtual functions, where no driver has types for them. NVIDIA's are of no use then.
+
+    :raises OSError: where the kernel does not tell
+    """
+    if card.product.vendor_id == products.NVIDIA:
+        return {}
+    plain = vgpu.Parent(vgpu.Kind.PLAIN, {vgpu.FUNCTION_TYPE: 1}, {})
+    return dict.fromkeys(sriov.virtual_functions(iommu.device(card.address, roots)), plain)
+
+
+def _mediating(
+    device: str, type_ids: Iterable[str], made: Mapping[str, int], known: _Types
+) -> vgpu.Parent:
+    """:raises ValueError: where what is made has no type, or more could be than can be"""
+    if odd := sorted(each for each in made if not vgpu.is_type_id(each)):
+        raise ValueError(f"{device} has a mediated device of the type {odd[0]!r}")
+    available = {}
+    for type_id in type_ids:
+        if type_id not in known:
+            known[type_id] = mdev.facts(device, type_id)
+        if known[type_id] is not None:
+            available[type_id] = mdev.available(device, type_id)
+    return vgpu.Parent(vgpu.Kind.MEDIATED, available, dict(made))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mediated devices: the types a function can be divided into, and the devices there are.
+
+Source: the kernel's Documentation/ABI/testing/sysfs-bus-vfio-mdev and drivers/vfio/mdev.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import vgpu
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+
+_TYPES = "mdev_supported_types"
+# What a guest gets as a PCI device; the others are of s390's channels and crypto cards.
+_DEVICE_API = "vfio-pci"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+# NVIDIA, in one line: "num_heads=4, frl_config=60, framebuffer=2048M, max_resolution=7680x4320,
+# max_instance=12". Intel (drivers/gpu/drm/i915/gvt/kvmgt.c), one to a line: "low_gm_size: 128MB",
+# "high_gm_size: 512MB", "fence: 4", "resolution: 1920x1200", "weight: 4"; low and high together are
+# what a guest can map. The kernel's samples: "virtual display, 16 MB video memory" (mbochs),
+# "virtual display, 1024x768 framebuffer" (mdpy).
+_FIELD = re.compile(r"(\w+)\s*[=:]\s*([^,\n]+)")
+_MBOCHS = re.compile(r"virtual display, ([0-9]{1,9}) MB video memory")
+_MDPY = re.compile(r"virtual display, ([0-9]{1,9}x[0-9]{1,9}) framebuffer")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MediatedDevice:
+    """``parent`` is the PCI function it is made at, ``None`` for one of another bus."""
+
+    parent: PciAddress | None
+    type_id: str
+
+
+def types(device: str) -> tuple[str, ...]:
+    """The ids of the types that the function with the folder *device* has, sorted.
+
+    Types that no PCI guest can take are among them: :func:`facts` says which.
+
+    :raises OSError: where the kernel does not tell
+    """
+    try:
+        names = os.listdir(f"{device}/{_TYPES}")
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(sorted(filter(vgpu.is_type_id, names)))
+
+
+def available(device: str, type_id: str) -> int:
+    """How many more of the type the function's driver can make, as far as it tells.
+
+    :raises ValueError: where that is more than :data:`nova_gpu.core.vgpu.vgpu.MAX_PER_CARD`
+    """
+    folder = f"{device}/{_TYPES}/{type_id}"
+    number = max(sysfs.decimal(folder, "available_instances") or 0, 0)
+    if number > vgpu.MAX_PER_CARD:
+        raise ValueError(f"{folder}/available_instances says more than {vgpu.MAX_PER_CARD}")
+    return number
+
+
+def facts(device: str, type_id: str) -> vgpu.VGPUType | None:
+    """What the driver tells of a type; ``None`` for one that is not for PCI guests, or is gone."""
+    folder = f"{device}/{_TYPES}/{type_id}"
+    if _text(folder, "device_api") != _DEVICE_API:
+        return None
+    name = _text(folder, "name") or None
+    return described(vgpu.VGPUType(type_id, name), _text(folder, "description"))
+
+
+def described(bare: vgpu.VGPUType, description: str) -> vgpu.VGPUType:
+    """*bare* with what *description* says in the words of a driver we know."""
+    fields = {match[1]: match[2].strip() for match in _FIELD.finditer(description)}
+    mbochs, mdpy = _MBOCHS.fullmatch(description), _MDPY.fullmatch(description)
+    low, high = (_number(fields.get(f"{part}_gm_size"), "MB") for part in ("low", "high"))
+    return dataclasses.replace(
+        bare,
+        memory_mib=(
+            _number(fields.get("framebuffer"), "M")
+            or (low + high if low and high else None)
+            or _number(mbochs[1] if mbochs else None)
+        ),
+        heads=_number(fields.get("num_heads")),
+        resolution=_resolution(
+            fields.get("max_resolution") or fields.get("resolution") or (mdpy[1] if mdpy else None)
+        ),
+        per_card=_number(fields.get("max_instance")),
+    )
+
+
+def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
+    """The host's mediated devices by uuid, whoever made them.
+
+    :raises OSError: where the kernel does not tell
+    """
+    folder = f"{roots.sysfs}/bus/mdev/devices"
+    try:
+        uuids = os.listdir(folder)
+    except FileNotFoundError:
+        return {}  # the mdev module is not loaded
+    found = {uuid: _device(folder, uuid) for uuid in uuids if _UUID.fullmatch(uuid)}
+    return {uuid.lower(): device for uuid, device in found.items() if device is not None}
+
+
+def _device(folder: str, uuid: str) -> MediatedDevice | None:
+    """:raises OSError: where it is there, but cannot be read"""
+    try:
+        above = os.readlink(f"{folder}/{uuid}").split("/")[-2:-1]
+    except FileNotFoundError:
+        return None
+    type_id = sysfs.link(f"{folder}/{uuid}", "mdev_type")
+    if type_id is None:
+        return None  # removed meanwhile
+    try:
+        return MediatedDevice(PciAddress.parse("".join(above)), type_id)
+    except exception.InvalidPciAddress:
+        return MediatedDevice(None, type_id)
+
+
+def _text(folder: str, name: str) -> str:
+    try:
+        return sysfs.attribute(folder, name)
+    except OSError:
+        return ""
+
+
+def _number(text: str | None, unit: str = "") -> int | None:
+    match = re.fullmatch(r"([0-9]{1,9})\s*" + unit, text or "")
+    return int(match[1]) or None if match else None
+
+
+def _resolution(text: str | None) -> tuple[int, int] | None:
+    match = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text or "")
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the vGPU of a slot and removes it: a mediated device, or the type of a virtual function. Of
+one that needs no type nothing is made, and it is only looked at.
+
+Both can be done again: what is as it should be stays. Sources as in :mod:`nova_gpu.host.vgpu.mdev`
+and :mod:`nova_gpu.host.vgpu.sriov`.
+"""
+
+from __future__ import annotations
+
+from nova_gpu.core import exception
+from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot
+from nova_gpu.host import child
+from nova_gpu.host.pci import attributes
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
+from nova_gpu.host.vgpu import mdev, sriov, virtual_functions
+
+_SEE_LOG = "see the kernel's log about the card"
+_NO_TYPE = "0"
+
+
+def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
+    """There is a vGPU at *slot* when it returns.
+
+    A function that has the type already is taken for the one that was made: whose it is, who holds
+    the slot knows.
+
+    :param uuid: of the mediated device, where the function makes those
+    :raises DeviceUnavailable: where it cannot be made now
+    """
+
+    def refused(reason: str, remedy: str = _SEE_LOG) -> exception.DeviceUnavailable:
+        return exception.DeviceUnavailable(str(slot.parent), f"{slot}: {reason}", remedy)
+
+    device = iommu.device(slot.parent, roots)
+    try:
+        if slot.type_id == FUNCTION_TYPE:
+            if reason := virtual_functions.obstacle(slot.parent, roots):
+                raise refused(reason, "then start the instance again")
+            return
+        found = mdev.devices(roots).get(uuid)
+        profiles = sriov.profiles(device)
+        if found is not None:
+            if found != mdev.MediatedDevice(slot.parent, slot.type_id):
+                where = f"{found.parent or 'another device'} ({found.type_id})"
+                reason = f"there is a mediated device {uuid} of {where}"
+                raise refused(reason, "remove that one")
+            return
+        if profiles is None:
+            if slot.type_id not in mdev.types(device):
+                raise refused("the function has no such vGPU type now")
+            path = f"{device}/mdev_supported_types/{slot.type_id}/create"
+            attributes.write(path, uuid, timeout_s)
+            if uuid not in mdev.devices(roots):
+                raise refused("its driver says nothing and made none")
+            return
+        if slot.type_id in profiles.parent.made:
+            return
+        if profiles.parent.made:
+            reason = f"the function has the type {next(iter(profiles.parent.made))}"
+            raise refused(reason, "take that type from it, if it is no guest's")
+        attributes.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
+        if not _has_type(device, slot):
+            raise refused("its driver says nothing and gave the function no type")
+    except (OSError, ValueError, child.Failed) as error:
+        raise refused(f"it was not made: {error}") from error
+
+
+def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
+    """There is no vGPU of this *uuid*, or type, at *slot* when it returns.
+
+    The kernel waits until nobody has it open any more: its guest must be gone.
+
+    :raises NotClean: where it is still there, or nobody knows
+    """
+
+    def refused(reason: str) -> exception.NotClean:
+        return exception.NotClean(str(slot.parent), f"{slot}: {reason}", _SEE_LOG)
+
+    device = iommu.device(slot.parent, roots)
+    try:
+        found = mdev.devices(roots).get(uuid)
+        profiles = sriov.profiles(device)
+        if found == mdev.MediatedDevice(slot.parent, slot.type_id):
+            attributes.write(f"{roots.sysfs}/bus/mdev/devices/{uuid}/remove", "1", timeout_s)
+        elif found is None and profiles is not None and slot.type_id in profiles.parent.made:
+            attributes.write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
+            if _has_type(device, slot):
+                raise refused("its driver says nothing and left the function its type")
+    except (OSError, ValueError, child.Failed) as error:
+        raise refused(f"its vGPU was not removed: {error}") from error
+
+
+def _has_type(device: str, slot: Slot) -> bool:
+    """:raises OSError, ValueError: as :func:`nova_gpu.host.vgpu.sriov.profiles`"""
+    profiles = sriov.profiles(device)
+    return profiles is not None and slot.type_id in profiles.parent.made
+
+
+def _number(type_id: str) -> str:
+    """What NVIDIA's driver is told: the reverse of what :mod:`nova_gpu.host.vgpu.sriov` makes of
+    it.
+
+    :raises ValueError: for the type of another driver
+    """
+    vendor, _, number = type_id.partition("-")
+    if vendor != "nvidia" or not number.isdecimal():
+        raise ValueError(f"{type_id} is not a type of NVIDIA's driver")
+    return number

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SR-IOV: a card's virtual functions, and the vGPU types NVIDIA's driver gives them.
+
+Source: the kernel's Documentation/ABI/testing/sysfs-bus-pci; NVIDIA's vGPU user guide on
+vendor-specific VFIO, and nvidia-vgpu-vfio of its driver, which writes the two files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Mapping
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import vgpu
+from nova_gpu.host.pci import sysfs
+
+_LINK = re.compile("virtfn[0-9]{1,5}")
+
+# "ID    : vGPU Name", then a line such as "1148  : NVIDIA L40S-2Q" for each type.
+_LINE = re.compile(r"([0-9]{1,9})\s*:\s*(\S.*)")
+# NVIDIA's names end in the series after the frame buffer in GB, 0 for half of one, and have the
+# slices of the GPU instance before it where there is one: L40S-48Q, M60-0Q, H200X-1-18C.
+_NAME = re.compile(r".*?(?:-([1-8]))?-([0-9]{1,4})[A-Z]+")
+_MIB = 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Profiles:
+    """What NVIDIA's driver says of a virtual function, and the names of the types by id.
+
+    A function that has a type can have no other until it is rid of that one, whatever its driver
+    lists.
+    """
+
+    parent: vgpu.Parent
+    names: Mapping[str, str]
+
+
+def most(device: str) -> int:
+    """How many virtual functions the function with the folder *device* can have."""
+    return max(sysfs.decimal(device, "sriov_totalvfs") or 0, 0)
+
+
+def virtual_functions(device: str) -> tuple[PciAddress, ...]:
+    """Those that are enabled, in the order of their numbers.
+
+    :raises OSError: where the kernel does not tell
+    """
+    return tuple(virtual_functions_by_name(device).values())
+
+
+def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
+    """The same, by what they are called in sysfs: of hundreds it takes a while to write that.
+
+    By the kernel's links. sriov_numvfs has their number too, but to read it one waits for a driver
+    that does not let go of the function.
+
+    :raises OSError: where the kernel does not tell
+    """
+    links = [name for name in os.listdir(device) if _LINK.fullmatch(name)]
+    found = {}
+    for link in sorted(sorted(links), key=len):  # virtfn2 before virtfn10
+        name = sysfs.link(device, link) or ""
+        try:
+            found[name] = _address(name)
+        except exception.InvalidPciAddress:
+            continue  # gone meanwhile
+    return found
+
+
+def profiles(device: str) -> Profiles | None:
+    """Of the virtual function with the folder *device*; ``None`` where it has no such files.
+
+    :raises OSError, ValueError: where they are there and do not tell
+    """
+    folder = f"{device}/nvidia"
+    try:
+        current = sysfs.attribute(folder, "current_vgpu_type")
+        creatable = sysfs.attribute(folder, "creatable_vgpu_types")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return _profiles(current, creatable)
+    except ValueError as error:
+        raise ValueError(f"{folder}/{error}") from None
+
+
+# Hundreds of functions say the same. What is kept must not be changed.
+
+
+@functools.lru_cache(maxsize=4096)
+def _address(text: str) -> PciAddress:
+    return PciAddress.parse(text)
+
+
+@functools.lru_cache(maxsize=64)
+def _profiles(current: str, creatable: str) -> Profiles:
+    """:raises ValueError: where nobody can say whether the function has a type"""
+    if not re.fullmatch("[0-9]{1,9}", current):
+        raise ValueError(f"current_vgpu_type has {current!r} for the id of a vGPU type")
+    matches = filter(None, map(_LINE.fullmatch, map(str.strip, creatable.splitlines())))
+    names = {_type_id(int(match[1])): match[2] for match in matches}
+    if int(current):
+        return Profiles(vgpu.Parent(vgpu.Kind.TYPED, {}, {_type_id(int(current)): 1}), names)
+    return Profiles(vgpu.Parent(vgpu.Kind.TYPED, dict.fromkeys(names, 1), {}), names)
+
+
+def named(type_id: str, name: str) -> vgpu.VGPUType:
+    """A vGPU type of NVIDIA's with what its name tells."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return vgpu.VGPUType(type_id, name)
+    return vgpu.VGPUType(
+        type_id,
+        name,
+        memory_mib=int(match[2]) * _MIB or _MIB // 2,
+        slices=int(match[1]) if match[1] else None,
+    )
+
+
+def _type_id(number: int) -> str:
+    """As NVIDIA's driver calls the same type where it makes mediated devices"""
+    return f"nvidia-{number}"

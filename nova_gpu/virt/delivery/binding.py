@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cards are with VFIO and which with the host's drivers.
+
+A card that was prepared at boot is always with VFIO. Any other one is from before a guest starts
+with it until nobody has it any more, also while its instance is stopped: libvirt alone would hand
+it to the host's driver at every stop, and that could then touch what is claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Collection, Iterable
+
+import futurist
+from nova import objects
+from nova.compute import task_states
+from oslo_concurrency import lockutils
+from oslo_log import log as logging
+
+import nova_gpu.privsep.vfio
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import former_drivers
+from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.virt import threads
+from nova_gpu.virt.delivery import unbound
+from nova_gpu.virt.usage.occupancy import Occupancy
+
+LOG = logging.getLogger(__name__)
+
+_REBUILDING = (
+    task_states.REBUILDING,
+    task_states.REBUILD_BLOCK_DEVICE_MAPPING,
+    task_states.REBUILD_SPAWNING,
+)
+
+
+def is_rebuilding(instance: objects.Instance) -> bool:
+    """Whether the guest goes only to come back with the same cards."""
+    return instance.task_state in _REBUILDING
+
+
+class Bindings:
+    """Changes the hands a host's cards are in, of each card one change at a time."""
+
+    def __init__(self, roots: Roots, occupancy: Occupancy, folder: pathlib.Path) -> None:
+        self._roots = roots
+        self._occupancy = occupancy
+        self._unbound = unbound.Unbound(folder)
+        # Those that giving back left with VFIO: they need not be asked about in every period.
+        self._prepared: set[PciAddress] = set()
+        self._is_settled = False
+        # What was begun, and for which instance; until its guest is started.
+        self._begun: dict[PciAddress, tuple[str, futurist.Future[None]]] = {}
+        # What was said last, and how often it was so since.
+        self._failures: dict[PciAddress, tuple[str, int]] = {}
+
+    def begin(self, card: GPU, instance_uuid: str) -> None:
+        """Has *card* bound beside what Nova does for the instance before it starts the guest."""
+        if not passthrough.is_with_vfio(card, self._roots):
+            begun = threads.begin(self.give_to_guests, card)
+            self._begun[card.address] = (instance_uuid, begun)
+
+    def end(self, card: GPU, instance_uuid: str) -> None:
+        """Gives *card* to the instance's guest, by what was begun where something was.
+
+        :raises BindingFailed: where one of its functions cannot be bound
+        """
+        uuid, begun = self._begun.pop(card.address, (instance_uuid, None))
+        if begun is not None and uuid == instance_uuid:
+            begun.result()
+        # The host may have had it back meanwhile: it was not known yet whose it was.
+        self.give_to_guests(card)
+
+    def give_to_guests(self, card: GPU) -> None:
+        """Binds the functions of *card* that are not with VFIO yet.
+
+        :raises BindingFailed: where one of them cannot be
+        """
+        with _lock(card.address):
+            if not passthrough.is_with_vfio(card, self._roots):
+                self._prepared.discard(card.address)
+                try:
+                    nova_gpu.privsep.vfio.give_to_guests(str(card.address))
+                except exception.BindingFailed as error:
+                    LOG.error("%s", error)
+                    self._unbound.add(card, error)
+                    raise
+                LOG.info("GPU %s is with vfio-pci now, for guests", card.address)
+            self._unbound.forget(card.address)
+
+    def refused(self) -> frozenset[PciAddress]:
+        """The cards that could not be had from the host's drivers when they were last needed."""
+        return self._unbound.addresses()
+
+    def forgive(self, address: PciAddress) -> None:
+        """It is no longer one of :meth:`refused`: something else keeps it from instances."""
+        self._unbound.forget(address)
+
+    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
+        """After a look at the database: those of *cards* that nobody has go back to the host, but
+        for those that are to *stay* where they are.
+
+        After the first one those that an instance here has, stopped as it may be, are taken again:
+        a host boot gave them to the host's drivers.
+        """
+        counted = {a for a in self._occupancy.counted() if isinstance(a, PciAddress)}
+        self._unbound.prune()
+        if not self._is_settled:
+            self._is_settled = True
+            self._take_again(card for card in cards if card.address in counted)
+        self.give_back(card for card in cards if card.address not in counted.union(stay))
+        self._give_back_others(counted.union(card.address for card in cards))
+
+    def _take_again(self, cards: Iterable[GPU]) -> None:
+        for card in cards:
+            try:
+                self.give_to_guests(card)
+            except exception.BindingFailed:
+                pass  # said, and tried again at its start
+            except Exception as error:  # what privsep itself may raise must not end the service
+                LOG.error("GPU %s is not with VFIO: %s", card.address, error)
+
+    def give_back(self, cards: Iterable[GPU]) -> None:
+        """Returns those of *cards* that nobody has to the drivers they were taken from."""
+        for card in cards:
+            with _lock(card.address):
+                # Asked under the lock: a start that began meanwhile keeps its card.
+                if card.address in self._prepared | self._occupancy.taken():
+                    continue
+                # One that the host did not take back may be with nobody: then its record tells.
+                if card.address not in _recorded() and not self._has_any_with_vfio(card):
+                    continue
+                if not self._give_back(card.address):
+                    continue
+                if passthrough.is_with_vfio(card, self._roots):
+                    self._prepared.add(card.address)
+                else:
+                    LOG.info("GPU %s is with the host's drivers again", card.address)
+
+    def _give_back_others(self, known: Collection[PciAddress]) -> None:
+        """Those that the host does not offer any more, since an option was changed. One that is
+        open to a guest stays."""
+        for address in _recorded().difference(known):
+            with _lock(address):
+                self._give_back(address)
+
+    def _give_back(self, address: PciAddress) -> bool:
+        try:
+            nova_gpu.privsep.vfio.give_to_host(str(address))
+        except Exception as error:  # also what privsep itself may raise: a guest is being removed
+            self._report(address, error)
+            return False
+        self._failures.pop(address, None)
+        return True
+
+    def _report(self, address: PciAddress, error: Exception) -> None:
+        """Once, and of who has the card open at first only that: mostly a guest that is ending."""
+        said, times = self._failures.get(address, ("", 0))
+        times = times + 1 if said == str(error) else 1
+        self._failures[address] = (str(error), times)
+        if isinstance(error, exception.CardInUse):
+            if times == 1:
+                LOG.info("GPU %s is given back to the host later: %s", address, error.fact)
+            elif times == 2:
+                LOG.warning("GPU %s is still not given back to the host: %s", address, error)
+        elif times == 1:
+            LOG.error("GPU %s was not given back to the host: %s", address, error)
+
+    def _has_any_with_vfio(self, card: GPU) -> bool:
+        try:
+            drivers = [iommu.driver(each, self._roots) for each in passthrough.functions(card)]
+        except OSError:
+            return False  # gone, and with it whatever was bound
+        return any(iommu.is_vfio(driver) for driver in drivers)
+
+
+def _recorded() -> frozenset[PciAddress]:
+    """The cards of which it is written down what drove them before"""
+    return former_drivers.recorded(nova_gpu.privsep.vfio.records())
+
+
+def _lock(address: PciAddress) -> contextlib.AbstractContextManager[object]:
+    return lockutils.lock(f"nova-gpu-binding-{address}", do_log=False)

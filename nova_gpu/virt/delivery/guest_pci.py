@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A KVM guest's GPUs in libvirt's terms: each card whole, behind a PCI Express port of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lxml import etree
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.core import exception
+from nova_gpu.core.machine_type import REMEDY, has_pci_express, lacking
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.vfio import passthrough
+from nova_gpu.virt.usage import domains
+
+
+class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
+    """One function of a card, at its own number in the only slot behind a port.
+
+    :param port: the index of the port's controller, which is the bus behind it to libvirt
+    :param is_first_of_many: whether to tell the guest that the slot has more functions
+    """
+
+    def __init__(
+        self, address: PciAddress, port: int, *, is_first_of_many: bool, option_rom: bool
+    ) -> None:
+        super().__init__()
+        self.domain, self.bus = f"{address.domain:04x}", f"{address.bus:02x}"
+        self.slot, self.function = f"{address.slot:02x}", f"{address.function:x}"
+        self.port = port
+        self.is_first_of_many = is_first_of_many
+        self.option_rom = option_rom
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        place = {"type": "pci", "domain": "0x0000", "bus": f"0x{self.port:02x}", "slot": "0x00"}
+        place["function"] = f"0x{self.function}"
+        if self.is_first_of_many:
+            place["multifunction"] = "on"
+        etree.SubElement(element, "address", place)
+        if not self.option_rom:
+            etree.SubElement(element, "rom", bar="off")
+        return element
+
+
+def refuse_machine_type(machine_type: str | None) -> None:
+    """:raises GuestUnfit: for a machine type without PCI Express"""
+    if machine_type and has_pci_express(machine_type):
+        return
+    raise exception.GuestUnfit(
+        lacking(machine_type),
+        f"{REMEDY} (or on the hosts, for all images without it, [libvirt]hw_machine_type = "
+        "x86_64=q35)",
+    )
+
+
+def add_gpus(guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU], *, option_rom: bool) -> None:
+    """Puts *cards* in front of Nova's devices, each behind a port of its own.
+
+    libvirt makes the ports that addresses name, and one more, to which a device can be attached
+    later. It makes none for that where ports are defined. Where Nova defines some
+    (``[libvirt]num_pcie_ports``), those of the cards are defined too, or they would be some of
+    Nova's: libvirt numbers the controllers without an index from the first free one on.
+
+    None of the cards is the primary display: that is Nova's video device, if the guest has one.
+
+    :raises GuestUnfit: for a machine type without PCI Express
+    """
+    refuse_machine_type(guest.os_mach_type)
+    guest.metadata.append(domains.GuestMetaGPUs(tuple(card.address for card in cards)))
+    defined = vconfig.LibvirtConfigGuestPCIeRootPortController
+    has_ports = any(isinstance(device, defined) for device in guest.devices)
+    functions = list(_functions(cards, option_rom))
+    ports = list(_ports(len(cards))) if has_ports else []
+    guest.devices[:0] = ports + functions
+
+
+def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
+    for index in range(1, count + 1):
+        port = vconfig.LibvirtConfigGuestPCIeRootPortController()
+        port.index = index
+        yield port
+
+
+def _functions(cards: Sequence[GPU], option_rom: bool) -> Iterator[GuestFunction]:
+    for port, card in enumerate(cards, start=1):
+        functions = passthrough.functions(card)
+        for address in functions:
+            yield GuestFunction(
+                address,
+                port,
+                is_first_of_many=address == functions[0] and len(functions) > 1,
+                option_rom=option_rom,
+            )

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which vGPUs were made for which instances, so that each is removed although nobody knows its
+instance any more.
+
+One file for each, in the state path. It is written before the vGPU is made and removed after that
+is gone; after a host boot, which removes all of them, it says no more than that the slot has to be
+looked at. In it are the types of the card, of which NVIDIA's driver does not tell all beside a vGPU
+that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from oslo_log import log as logging
+
+from nova_gpu.core import exception
+from nova_gpu.core.vgpu.vgpu import Slot, is_type_id
+from nova_gpu.host.state import small_files
+from nova_gpu.host.vgpu import division, sriov
+
+LOG = logging.getLogger(__name__)
+
+# In none of the parts of a slot.
+_SEPARATOR = "@"
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class MadeVGPUs:
+    """:param folder: need not exist yet"""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._instances, self._names = _load(folder)
+
+    def instances(self) -> Mapping[Slot, str]:
+        """The uuid of the instance for which something was made, by slot"""
+        return self._instances
+
+    def told(self) -> division.Told:
+        """The types of the cards of these slots, as an earlier service that made them was told"""
+        return {
+            slot.parent: {type_id: sriov.named(type_id, name) for type_id, name in names.items()}
+            for slot, names in self._names.items()
+        }
+
+    def add(self, slot: Slot, instance_uuid: str, names: Mapping[str, str] = _NONE) -> None:
+        """:param names: of the types of the slot's card, by id
+        :raises OSError: where it cannot be written down
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dict(names)) if names else ""
+        self._path(slot, instance_uuid).write_text(text, encoding="utf-8")
+        self._instances = {**self._instances, slot: instance_uuid}
+
+    def remove(self, slot: Slot, instance_uuid: str) -> None:
+        try:
+            self._path(slot, instance_uuid).unlink(missing_ok=True)
+        except OSError as error:
+            LOG.warning("vGPU %s is noted as one to be removed: %s", slot, error)
+        left = dict(self._instances)
+        if left.get(slot) == instance_uuid:
+            del left[slot]
+        self._instances = left
+
+    def _path(self, slot: Slot, instance_uuid: str) -> pathlib.Path:
+        return self._folder / f"{instance_uuid}/{slot}".replace("/", _SEPARATOR)
+
+
+def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str, str]]]:
+    try:
+        paths = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return {}, {}
+    except OSError as error:
+        LOG.error("Which vGPUs were made here cannot be read: %s", error)
+        return {}, {}
+    instances, names = {}, {}
+    for path in paths:
+        instance_uuid, _, text = path.name.replace(_SEPARATOR, "/").partition("/")
+        try:
+            slot, instance_uuid = Slot.parse(text), str(uuid.UUID(instance_uuid))
+        except (exception.InvalidValue, ValueError):
+            LOG.warning("%s is no file about a vGPU, and is passed over", path)
+            continue
+        instances[slot], names[slot] = instance_uuid, _names(path)
+    return instances, names
+
+
+def _names(path: pathlib.Path) -> Mapping[str, str]:
+    """None where it is not one that :meth:`MadeVGPUs.add` wrote to the end"""
+    try:
+        found = json.loads(small_files.read(path) or "{}")
+    except (OSError, ValueError, RecursionError):
+        return _NONE
+    if not isinstance(found, dict):
+        return _NONE
+    return {key: each for key, each in found.items() if is_type_id(key) and isinstance(each, str)}

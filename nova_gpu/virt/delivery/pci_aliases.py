@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cards that Nova's own PCI passthrough is told to give out: those are not offered here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nova.pci import whitelist
+from oslo_serialization import jsonutils
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu, passthrough
+
+
+class DeviceSpec:
+    """What ``[pci]device_spec`` says, read by Nova's own reader.
+
+    :raises nova.exception.NovaException: where that cannot read it
+    """
+
+    def __init__(self, device_spec: Sequence[str]) -> None:
+        self._devices = whitelist.Whitelist(device_spec)
+
+    def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
+        """Which function of *gpu* the option gives to whoever has an alias for it, ``None``
+        without one.
+
+        :raises OSError, ValueError: where the card cannot be read
+        """
+        return self.obstacle_of(passthrough.functions(gpu), roots)
+
+    def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
+        """The same of these *functions*
+
+        :raises OSError, ValueError: where one of them cannot be read
+        """
+        for address in functions if self._devices.specs else ():
+            device = iommu.device(address, roots)
+            spec = self._devices.device_assignable(
+                {
+                    "address": str(address),
+                    "vendor_id": f"{sysfs.hexadecimal(device, 'vendor'):04x}",
+                    "product_id": f"{sysfs.hexadecimal(device, 'device'):04x}",
+                }
+            )
+            if spec is not None:
+                return (
+                    f"[pci]device_spec = {jsonutils.dumps(spec.dev_spec_conf)} has Nova give "
+                    f"{address} to instances with a pci_passthrough:alias, and "
+                    "[DEFAULT]compute_driver has nova-gpu give it too; take it out of the former "
+                    "to have it offered (an instance that has it keeps it), or out of "
+                    "[gpu]addresses"
+                )
+        return None

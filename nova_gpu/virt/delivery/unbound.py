@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that could not be had from the host's drivers when they were last needed."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Iterable
+
+from oslo_log import log as logging
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.state import quarantine
+
+LOG = logging.getLogger(__name__)
+
+# What kept a card may be over at any time, and nothing tells when it is.
+_RETRY_AFTER_S = 300.0
+
+
+class Unbound:
+    """For a while nobody new is given one: a claim that drew it again would fail again, while
+    others may be free. A service that starts knows of none.
+
+    :param folder: where there is a file of each meanwhile, for :func:`reasons` only
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._until: dict[PciAddress, float] = {}
+
+    def add(self, card: GPU, error: exception.BindingFailed) -> None:
+        self._until[card.address] = time.monotonic() + _RETRY_AFTER_S
+        try:
+            quarantine.put(self._folder, quarantine.entry(card, error.fact, error.remedy))
+        except OSError as failure:
+            LOG.warning("nova-gpu list will not say that %s: %s", error, failure)
+
+    def addresses(self) -> frozenset[PciAddress]:
+        now = time.monotonic()
+        return frozenset(a for a, until in dict(self._until).items() if until > now)
+
+    def forget(self, address: PciAddress) -> None:
+        if self._until.pop(address, None) is not None:
+            self._remove(address)
+
+    def prune(self) -> None:
+        """Removes the files of those whose time is over, and what an earlier service has left."""
+        with contextlib.suppress(OSError):
+            for address in quarantine.load(self._folder).keys() - self.addresses():
+                self._remove(address)
+
+    def _remove(self, address: PciAddress) -> None:
+        with contextlib.suppress(OSError):  # tried again in the next period
+            quarantine.release(self._folder, address)
+
+
+def reasons(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, str]:
+    """Why those of *cards* that are in *folder* are given to nobody new; none where it cannot be
+    read."""
+    try:
+        entries = quarantine.load(folder)
+    except OSError:
+        return {}
+    return {
+        card.address: (
+            f"it could not be given to a guest at {found.since}, and is given to none of a new "
+            f"instance for {_RETRY_AFTER_S / 60:g} minutes from then: {found.reason}; "
+            f"{found.remedy}"
+        )
+        for card in cards
+        if (found := entries.get(card.address))
+    }

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vGPUs of one compute host: made when a guest starts with them, removed when it is gone."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable
+
+from nova import objects
+from oslo_log import log as logging
+
+import nova_gpu.privsep.vgpu
+from nova_gpu.core import exception, names
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
+from nova_gpu.host.container import nodes
+from nova_gpu.host.pci import by_card
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.inventory import survey, vgpu_cards, vgpu_stock
+from nova_gpu.virt.usage.occupancy import Occupancy
+
+LOG = logging.getLogger(__name__)
+
+
+class VGPUs:
+    def __init__(self, looked: survey.Survey, occupancy: Occupancy) -> None:
+        self._survey = looked
+        self._roots = looked.roots
+        self._occupancy = occupancy
+        self._made = MadeVGPUs(looked.vgpus)
+        self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways(), self._made.told())
+        self.stock = vgpu_stock.VGPUStock(self.cards, self._made, occupancy)
+        # What an earlier service has made may be nobody's by now.
+        occupancy.was_used(self._made.instances())
+
+    def __bool__(self) -> bool:
+        """Whether this host has any, or had"""
+        return bool(self.cards.look.groups or self.stock.provider_uuids or self._made.instances())
+
+    def keys(self) -> list[GroupKey]:
+        """The groups, and those in which their cards would be whole"""
+        whole = (card.gpu.product for card in self.cards.look.cards.values())
+        keys = [GroupKey(each.vendor_id, each.product_id, DeliveryMode.PCI) for each in whole]
+        return [*self.cards.look.groups, *dict.fromkeys(keys)]
+
+    def functions(self) -> frozenset[PciAddress]:
+        """Those that vGPUs are made at, or that are vGPUs themselves"""
+        return frozenset(itertools.chain.from_iterable(each.parents for each in self.divided()))
+
+    def divided(self) -> list[DividedCard]:
+        return [each.card for each in self.cards.look.cards.values()]
+
+    def containers_cards(self) -> list[GPU]:
+        """Those of which containers have parts, by the nodes of the host"""
+        if self._survey.mode is DeliveryMode.PCI:
+            return []
+        return [each.gpu for each in self.cards.look.cards.values()]
+
+    def held(self, resources: Iterable[objects.Resource] | None) -> list[tuple[VGPUGroup, Slot]]:
+        """What *resources* have of this host, by slot.
+
+        :raises DeviceUnavailable: where one of them is not here, or cannot be given
+        """
+        found = []
+        for slot, group in self._of_this_host(resources):
+            card = group.card_of(slot)
+            reason = card.ill if card else "no card of this host has it"
+            if card and card.lacks(slot):
+                reason = reason or vgpu_cards.LOST
+            if reason:
+                raise exception.DeviceUnavailable(
+                    str(slot), reason, "mend or replace the card, or move the instance"
+                )
+            found.append((group, slot))
+        return sorted(found, key=lambda each: each[1])
+
+    def slots(self, resources: Iterable[objects.Resource] | None) -> list[Slot]:
+        """The same, whether or not they are well"""
+        return sorted(slot for slot, _ in self._of_this_host(resources))
+
+    def _of_this_host(
+        self, resources: Iterable[objects.Resource] | None
+    ) -> list[tuple[Slot, VGPUGroup]]:
+        return [
+            (Slot.parse(each.identifier), group)
+            for each in resources or ()
+            if each.resource_class == names.VGPU_RESOURCE_CLASS
+            and (group := self.stock.group_of(each.provider_uuid))
+        ]
+
+    def of_products(self, devices: Iterable[Device]) -> list[tuple[Product, Slot]]:
+        """Those of *devices* that are slots of known cards, each with its group's product"""
+        groups = self.cards.look.groups.values()
+        return [
+            (group.product, each)
+            for each in devices
+            if isinstance(each, Slot)
+            for group in groups
+            if group.facts.id == each.type_id and group.card_of(each)
+        ]
+
+    # Made and removed
+
+    def divide(self) -> bool:
+        """At service start: has cards have the virtual functions that ``[gpu]virtual_functions``
+        wants of them, or the MIG instances that ``[gpu]mig_profile`` does, but for those that an
+        instance or a domain has.
+
+        :returns: whether any card is to have some
+        :raises DiscoveryFailed: where sysfs cannot be read
+        """
+        wanted = self._dividers()
+        if not wanted:
+            return False
+        taken = self._occupancy.counted() | self._occupancy.taken()
+        for card in self._survey.find():
+            divide = by_card.of(card, wanted)
+            if divide is None or card.address in taken:
+                continue
+            try:
+                divide(str(card.address))
+            except Exception as error:  # what privsep itself may raise must not end the service
+                LOG.error("GPU %s is not divided: %s", card.address, error)
+        return True
+
+    def _dividers(self) -> dict[str, Callable[[str], object]]:
+        """By address or product of a card what divides the one at an address"""
+        if self._survey.mode is DeliveryMode.LXC:
+            return {
+                card: functools.partial(_make_instances, profile=profile)
+                for card, profile in self._survey.profiles.items()
+            }
+        enable = nova_gpu.privsep.vgpu.enable_functions
+        numbers = self._survey.functions.items()
+        return {card: functools.partial(enable, number=number) for card, number in numbers}
+
+    def make(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
+        """What the instance has at *slots* is there when it returns.
+
+        :raises DeviceUnavailable: where one cannot be made now
+        """
+        for slot in slots:
+            other = self._made.instances().get(slot)
+            if other not in (None, instance_uuid) and self.cards.look.is_made(slot, other):
+                raise exception.DeviceUnavailable(
+                    str(slot),
+                    "the vGPU of an instance that is gone is still there",
+                    "see why it was not removed in nova-compute's log",
+                    other,
+                )
+            try:
+                self._made.add(slot, instance_uuid, self.cards.names(slot))
+                if self._survey.mode is DeliveryMode.PCI:
+                    nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
+                elif not nodes.instance_nodes(slot, self._roots):
+                    raise exception.DeviceUnavailable(
+                        str(slot),
+                        vgpu_cards.LOST,
+                        "make the card's layout what it was (nvidia-smi mig), or move the instance",
+                    )
+            except OSError as error:
+                raise exception.DeviceUnavailable(
+                    str(slot), f"it cannot be noted that it is made: {error}", "mend that first"
+                ) from error
+            finally:
+                self.cards.read_again(slot)
+
+    def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
+        """They stay the instance's from within one hold to the end of the next, or until its domain
+        goes: while a guest moves as it runs, it may be in no domain of this host."""
+        self._occupancy.keep(instance_uuid, frozenset(slots))
+
+    def make_again(self) -> None:
+        """At service start: a host boot has removed what instances have, and nobody else is to
+        have its room meanwhile."""
+        keys = {uuid: key for key, uuid in self.stock.provider_uuids.items()}
+        owners = self._occupancy.owners(keys) if keys else {}
+        for slot, owner in owners.items():
+            if isinstance(slot, Slot) and not self.cards.look.is_made(slot, owner.instance_uuid):
+                try:
+                    self.make(owner.instance_uuid, [slot])
+                except Exception as error:  # what privsep itself may raise must not end the service
+                    LOG.error("vGPU %s is not made again: %s", slot, error)
+
+    def release(
+        self,
+        devices: Collection[Device],
+        clean: Callable[[Slot], None],
+        instance_uuid: str | None = None,
+    ) -> None:
+        """Removes what is at those of *devices* that are slots, where they are nobody's now.
+
+        What cannot be removed, or cleaned, stays out of the pool, and is tried again.
+
+        :param clean: of a MIG instance, which is not removed; raises NotClean
+        :param instance_uuid: who had them, where that is known
+        """
+        functions = self.functions()
+        for each in devices:
+            if isinstance(each, Slot):
+                self._release(each, clean, instance_uuid or self._made.instances().get(each))
+            elif each in functions:  # it was in somebody else's domain
+                self._release(each, clean, None)
+
+    def _release(
+        self, device: Device, clean: Callable[[Slot], None], instance_uuid: str | None
+    ) -> None:
+        try:
+            with self._occupancy.clean(device):
+                if isinstance(device, Slot):
+                    if self._survey.mode is DeliveryMode.LXC:
+                        clean(device)
+                    elif instance_uuid is not None:
+                        nova_gpu.privsep.vgpu.remove(str(device), instance_uuid)
+                    if instance_uuid is not None:
+                        self._made.remove(device, instance_uuid)
+                self.cards.read_again(device)
+                self._occupancy.cleaned(device)
+        except exception.DeviceUnavailable:
+            return  # another guest has it, or it is being removed already
+        except Exception as error:  # also what privsep itself may raise
+            LOG.error("vGPU %s is kept from instances until it is removed: %s", device, error)
+        else:
+            LOG.info("vGPU %s is free", device)
+
+
+def _make_instances(card: str, profile: str) -> None:
+    """:raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_making.make`"""
+    if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
+        LOG.info("GPU %s was divided into %d MIG instances %s", card, made, profile)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a host's cards are, looked at in every period and never while a claim waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import health
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.host import health as host_health
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.inventory import offer
+
+LOG = logging.getLogger(__name__)
+
+SILENT = "it no longer answers on the PCI bus"
+LOST = "NVIDIA's driver has lost it"
+
+
+class Watch:
+    """What it has seen is in memory only: a new one counts PCIe errors anew."""
+
+    def __init__(self, roots: Roots, mode: DeliveryMode) -> None:
+        self._roots = roots
+        self._asks_nvml = CONF.gpu.nvml and mode is DeliveryMode.LXC
+        self._first: dict[PciAddress, health.ErrorCounts] = {}
+        self._correctable: dict[PciAddress, int] = {}
+        self._risen: dict[PciAddress, health.Verdict] = {}
+        self._told: Mapping[PciAddress, health.NvmlHealth] = {}
+        self._ask_at = 0.0
+
+    def look(self, found: Collection[GPU]) -> offer.Ailments:
+        """How the cards that are on the bus are.
+
+        It reads files of each card, and NVML once in ``[gpu]health_interval``, in a process of its
+        own. What NVML does not answer in time it has not said: the last answer counts.
+        """
+        if time.monotonic() >= self._ask_at:
+            self._ask_nvml(found)
+            self._ask_at = time.monotonic() + CONF.gpu.health_interval
+        self._count(found)
+        ill = {gpu.address: SILENT for gpu in found if host_health.silent(gpu, self._roots)}
+        lost = {gpu.address: LOST for gpu in found if self._tells(gpu).lost}
+        kept_back = {}
+        for gpu in found:
+            verdict = self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu))
+            if verdict:
+                kept_back[gpu.address] = str(verdict)
+        return offer.Ailments(lost | ill, kept_back)
+
+    def mended(self, address: PciAddress) -> None:
+        """The card was reset and answers: its PCIe errors are counted anew."""
+        for each in (self._first, self._correctable, self._risen):
+            each.pop(address, None)
+
+    def _tells(self, gpu: GPU) -> health.NvmlHealth:
+        return self._told.get(gpu.address, health.NvmlHealth())
+
+    def _ask_nvml(self, found: Collection[GPU]) -> None:
+        held = [gpu.address for gpu in found if gpu.driver == nvml.DRIVER]
+        if self._asks_nvml and held:
+            answer = nvml.health(held, CONF.gpu.nvml_timeout)
+            known = {address: self._told[address] for address in held if address in self._told}
+            self._told = {**known, **answer}
+
+    def _count(self, found: Collection[GPU]) -> None:
+        here = {gpu.address for gpu in found}
+        # A copy: a release in another thread may have one of them mended.
+        for address in tuple(self._first):
+            if address not in here:
+                self.mended(address)  # what comes back was found anew, and counts from zero
+        for gpu in found:
+            now = host_health.bus_errors(gpu, self._roots)
+            if now is not None:
+                self._compare(gpu.address, now)
+
+    def _compare(self, address: PciAddress, now: health.ErrorCounts) -> None:
+        first = self._first.setdefault(address, now)
+        if now.fatal < first.fatal or now.nonfatal < first.nonfatal:
+            self.mended(address)
+            first = self._first[address] = now
+        # The numbers of the first rise stay, so that a card that goes on failing is said once.
+        if address not in self._risen and (verdict := health.of_bus_errors(first, now)):
+            self._risen[address] = verdict
+        before = self._correctable.setdefault(address, now.correctable)
+        if now.correctable > before:
+            LOG.info(
+                "GPU %s: %d more PCIe errors were corrected on its link, %d since it was found",
+                address,
+                now.correctable - before,
+                now.correctable,
+            )
+        self._correctable[address] = now.correctable

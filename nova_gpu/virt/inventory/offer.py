@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host offers, from what it found now and what it offered before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.topology import topology
+
+GONE = "it is no longer on the PCI bus"
+REPLACED = "another product is at its address now"
+NOT_FOUND = "it was assigned to an instance but is not found on this host"
+
+Offer = Mapping[GroupKey, GPUGroup]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ailments:
+    """What ails cards that are there, in the words of :class:`nova_gpu.core.model.GPUGroup`: why
+    they can be given to nobody, and why they are given to nobody new."""
+
+    ill: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
+    kept_back: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
+
+
+def offer(
+    found: Iterable[GPU],
+    before: Offer,
+    mode: DeliveryMode,
+    obstacles: Mapping[PciAddress, str],
+    ailments: Ailments,
+) -> Offer:
+    """The groups of this host.
+
+    A card that was offered stays in its group when it vanishes or can no longer be given, because
+    an instance may have it: it is ill then. A card that was never offered and has an obstacle is
+    left out. One that ails is not: Placement is to show it, as reserved.
+
+    :param obstacles: what this host lacks for cards to be given to a guest, of those that cannot
+    """
+    by_address = {gpu.address: gpu for gpu in found}
+    groups: dict[GroupKey, GPUGroup] = {}
+    for gpu in by_address.values():
+        key = group_key(gpu, mode)
+        known = key in before and gpu.address in before[key].gpus
+        obstacle = obstacles.get(gpu.address)
+        if obstacle is None or known:
+            reason = ailments.ill.get(gpu.address, obstacle)
+            kept = ailments.kept_back.get(gpu.address)
+            groups[key] = _with(groups.get(key), key, gpu, reason, kept)
+    for key, group in before.items():
+        for address, gpu in group.gpus.items():
+            if key in groups and address in groups[key].gpus:
+                continue
+            reason = REPLACED if address in by_address else GONE
+            groups[key] = _with(groups.get(key), key, gpu, reason)
+    return groups
+
+
+def including(offered: Offer, key: GroupKey, address: PciAddress) -> Offer:
+    """*offered* with a card that an instance has but that the host does not find."""
+    if key in offered and address in offered[key].gpus:
+        return offered
+    group = offered.get(key)
+    gpu = missing(key, address) if group is None else GPU(address, group.product, class_code=0)
+    return {**offered, key: _with(group, key, gpu, NOT_FOUND)}
+
+
+def missing(key: GroupKey, address: PciAddress) -> GPU:
+    """What is known of a card that an instance has and that is not there"""
+    return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
+
+
+def keeping_back(offered: Offer, reasons: Mapping[PciAddress, str]) -> Offer:
+    """*offered* with cards that nobody new is given from now on."""
+    return {
+        key: dataclasses.replace(
+            group,
+            kept_back={**group.kept_back, **{a: reasons[a] for a in reasons if a in group.gpus}},
+        )
+        for key, group in offered.items()
+    }
+
+
+def report(
+    offered: Offer,
+    hypervisor_type: str,
+    free: Collection[PciAddress],
+    reserved: stats.Reserved = stats.NOTHING,
+    divided: stats.Divided = stats.UNDIVIDED,
+) -> str:
+    """What the scheduler reads of this host.
+
+    :param free: the cards that an instance could be given now
+    :param divided: those that are given in parts
+    """
+    groups = tuple(
+        stats.GroupStats(
+            product=group.product.key,
+            architecture=group.product.architecture,
+            mode=key.mode,
+            total=len(group.gpus),
+            model=group.product.name,
+            memory_mib=group.product.memory_mib,
+            islands=topology.islands(group.gpus.values()),
+        )
+        for key, group in offered.items()
+    )
+    cells = tuple(
+        topology.cells(gpu for address, gpu in group.gpus.items() if address in free)
+        for group in offered.values()
+    )
+    host = stats.HostStats(hypervisor_type, groups)
+    return stats.dumps(stats.Report(host, cells, reserved, divided))
+
+
+def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:
+    return GroupKey(gpu.product.vendor_id, gpu.product.product_id, mode)
+
+
+def _with(
+    group: GPUGroup | None, key: GroupKey, gpu: GPU, reason: str | None, kept: str | None = None
+) -> GPUGroup:
+    group = group or GPUGroup(key, gpu.product, {}, {})
+    product = group.product
+    if product.memory_mib != gpu.product.memory_mib:
+        # Cards of one product id may differ in it. The group is what each of them is at least.
+        known = product.memory_mib and gpu.product.memory_mib
+        memory_mib = min(product.memory_mib or 0, gpu.product.memory_mib or 0) if known else None
+        product = dataclasses.replace(product, memory_mib=memory_mib)
+    ill = {**group.ill, gpu.address: reason} if reason else group.ill
+    kept_back = {**group.kept_back, gpu.address: kept} if kept else group.kept_back
+    gpus = {**group.gpus, gpu.address: gpu}
+    return dataclasses.replace(group, product=product, gpus=gpus, ill=ill, kept_back=kept_back)

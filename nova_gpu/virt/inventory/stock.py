@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host has on offer: published to Placement, and drawn from by claims."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Any
+
+from nova import objects
+from nova.compute import provider_tree as nova_provider_tree
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import names
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
+from nova_gpu.core.topology import choose, topology
+from nova_gpu.virt.delivery import binding
+from nova_gpu.virt.inventory import offer as offers
+from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.usage.occupancy import Occupancy, Owner
+
+
+class Stock:
+    """The :class:`nova_gpu.virt.inventory.pool.Supply` behind a host's provider tree.
+
+    It looks at nothing: what was found, and who has what, is noted here and there by others, so
+    that a claim never waits for it.
+    """
+
+    def __init__(self, occupancy: Occupancy, bindings: binding.Bindings) -> None:
+        self._occupancy = occupancy
+        self._bindings = bindings
+        self._lock = threading.Lock()
+        self._offer: offers.Offer = {}
+        # Noted since the look began whose result comes next, which cannot know of it.
+        self._kept_meanwhile: dict[PciAddress, str] = {}
+        self.provider_uuids: dict[GroupKey, str] = {}
+
+    @property
+    def offer(self) -> offers.Offer:
+        return self._offer
+
+    def cards(self) -> list[GPU]:
+        return [gpu for group in self._offer.values() for gpu in group.gpus.values()]
+
+    def kept_back(self) -> frozenset[PciAddress]:
+        """Those of them that nobody new is given"""
+        return frozenset(address for group in self._offer.values() for address in group.kept_back)
+
+    def begin_look(self) -> None:
+        """The host is looked at from now on, for :meth:`take_in`."""
+        with self._lock:
+            self._kept_meanwhile = {}
+
+    def take_in(
+        self,
+        found: Iterable[GPU],
+        mode: DeliveryMode,
+        obstacles: Mapping[PciAddress, str],
+        ailments: offers.Ailments,
+    ) -> None:
+        """Offers what was found now, as :func:`nova_gpu.virt.inventory.offer.offer` has it."""
+        with self._lock:
+            offered = offers.offer(found, self._offer, mode, obstacles, ailments)
+            self._offer = offers.keeping_back(offered, self._kept_meanwhile)
+
+    def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
+        """From now on these are given to nobody new, as after :meth:`take_in`."""
+        with self._lock:
+            self._kept_meanwhile.update(reasons)
+            self._offer = offers.keeping_back(self._offer, reasons)
+
+    def given_whole(self) -> frozenset[PciAddress]:
+        """The cards that instances have, by the database or by starts it may not know of yet"""
+        recorded = {each for _, each in self._recorded(self.provider_uuids)}
+        started = {each for each in self._occupancy.started() if isinstance(each, PciAddress)}
+        return frozenset(recorded | started)
+
+    def group_of(self, provider_uuid: str) -> GPUGroup | None:
+        """The group that a provider stands for, ``None`` where it is not known as one of ours."""
+        keys = {uuid: key for key, uuid in self.provider_uuids.items()}
+        return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
+
+    def addresses(self, resources: Iterable[objects.Resource]) -> set[PciAddress]:
+        """Those of *resources* that are cards of this host."""
+        return {
+            PciAddress.parse(each.identifier)
+            for each in resources
+            if each.resource_class == names.RESOURCE_CLASS and self.group_of(each.provider_uuid)
+        }
+
+    # Publishing
+
+    def publish(
+        self, tree: nova_provider_tree.ProviderTree, nodename: str, hypervisor_type: str
+    ) -> None:
+        """Writes the groups into the tree, from what is known. Runs inside every claim."""
+        present = provider_tree.groups_in(tree, nodename)
+        if not self._offer and not present:
+            return
+        with self._lock:
+            for key, address in self._recorded(present):
+                self._offer = offers.including(self._offer, key, address)
+            offered = self._offer
+        self.provider_uuids = provider_tree.ensure(tree, nodename, offered)
+        kept = self._occupancy.unjudged().keys() | self._occupancy.strangers().keys()
+        for key, uuid in self.provider_uuids.items():
+            if key in offered:
+                group = offered[key]
+                reserved = len(self._lost(group) | (kept & group.gpus.keys()))
+                provider_tree.publish(tree, uuid, group, reserved, hypervisor_type, self)
+            else:
+                provider_tree.withdraw(tree, uuid, self)
+
+    def owners(self) -> dict[Device, Owner]:
+        """Who has which of the cards"""
+        return self._occupancy.owners({uuid: key for key, uuid in self.provider_uuids.items()})
+
+    def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
+        recorded = self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
+        return {(key, each) for key, each in recorded if isinstance(each, PciAddress)}
+
+    def _lost(self, group: GPUGroup) -> set[PciAddress]:
+        """Those of a group that nobody can be given now and nobody has."""
+        recorded = self._recorded(self.provider_uuids)
+        ours = {address for key, address in recorded if key == group.key}
+        bad = group.withheld.keys() | (self._bindings.refused() & group.gpus.keys())
+        return bad - ours - self._occupancy.started()
+
+    # The pool
+
+    def usable(
+        self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
+    ) -> frozenset[Device]:
+        self._occupancy.handed_out.compare(addresses, assigned)
+        group = self.group_of(provider_uuid)
+        well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
+        taken = self._occupancy.taken() | self._occupancy.used() | self._bindings.refused()
+        return frozenset(well & set(addresses)) - taken
+
+    def free(self) -> frozenset[PciAddress]:
+        """All that an instance could be given, by what was read last"""
+        given = self._occupancy.taken() | self._occupancy.used() | self._occupancy.counted()
+        well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
+        return frozenset(well - given - self._bindings.refused())
+
+    def choose(
+        self, provider_uuid: str, free: Collection[Device], count: int
+    ) -> tuple[Device, ...]:
+        gpus = {gpu.address: gpu for gpu in self.cards()}
+        cards = frozenset(each for each in free if isinstance(each, PciAddress))
+        return choose.choose(cards, count, topology.places(gpus[card] for card in cards))
+
+    def hand_out(
+        self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
+    ) -> None:
+        timeout_s = CONF.gpu.handed_out_timeout
+        self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's own look at what an instance without GPUs takes from those that are free.
+
+The scheduler has looked already, at what was reported up to a period ago. This looks at what
+Placement counts now, where every instance that is on its way here is counted already. What it
+cannot see is a GPU that becomes free after this moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nova import context as nova_context
+from nova import objects
+from nova.compute import vm_states
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import request
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.scheduling import stranding as rule
+from nova_gpu.virt import flavors
+from nova_gpu.virt.inventory import placement
+
+if TYPE_CHECKING:
+    from nova_gpu.virt.host_gpus import HostGPUs
+
+LOG = logging.getLogger(__name__)
+
+
+def reserved() -> stats.Reserved:
+    """What the options say"""
+    return stats.Reserved(
+        CONF.gpu.reserved_vcpus_per_free_gpu, CONF.gpu.reserved_memory_mib_per_free_gpu
+    )
+
+
+def refuse(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """Sends a new instance that asks for no device elsewhere, where it would strand GPUs.
+
+    Only a new one is scheduled a second time.
+
+    :raises BetterElsewhere: so it is
+    """
+    each = reserved()
+    if not each or instance.vm_state != vm_states.BUILDING:
+        return
+    free = gpus.free()
+    if not free or not request.is_cpu_only(flavors.extra_specs_of(instance)):
+        return
+    try:
+        vcpus, memory_mib = _left(gpus.placement, gpus.nodename)
+    except Exception as error:  # whatever Placement or the way there raise
+        LOG.warning(
+            "Whether it leaves enough for this host's free GPUs is not known: %s",
+            error,
+            instance=instance,
+        )
+        return
+    if reason := rule.stranded(vcpus, memory_mib, free, each):
+        raise exception.BetterElsewhere(
+            None, f"this host keeps that for its GPUs: {reason}", "another host has no GPUs free"
+        )
+
+
+def _left(client: Any, nodename: str) -> tuple[float, float]:
+    """How many vCPUs, and MiB of memory, no instance has"""
+    context = nova_context.get_admin_context()
+    uuid = client.get_provider_by_name(context, nodename)["uuid"]
+    url = f"/resource_providers/{uuid}"
+    inventories = placement.get(client, f"{url}/inventories")["inventories"]
+    usages = placement.get(client, f"{url}/usages")["usages"]
+    left = {
+        resource_class: (each["total"] - each["reserved"]) * each["allocation_ratio"]
+        - usages.get(resource_class, 0)
+        for resource_class, each in inventories.items()
+    }
+    return left.get("VCPU", 0) + left.get("PCPU", 0), left.get("MEMORY_MB", 0)

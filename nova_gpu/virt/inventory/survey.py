@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A look at the host's cards, as the options say, and what keeps a card from being given."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping
+
+from nova import exception as nova_exception
+from oslo_log import log as logging
+
+import nova_gpu.privsep.vfio
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.host.container import nodes
+from nova_gpu.host.mig import mig_layout, mig_making
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import consoles, discovery, linked, products, selection
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import binding, passthrough
+from nova_gpu.host.vgpu import virtual_functions
+from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.inventory import vgpu_selection
+from nova_gpu.virt.inventory.offer import Offer
+from nova_gpu.virt.usage import domains
+
+LOG = logging.getLogger(__name__)
+
+_DIVIDED_SINCE = (
+    "it is in MIG mode, and was given whole before that; turn that off (nvidia-smi -mig 0), or "
+    "delete the instance, after which it is given in parts"
+)
+
+
+class Survey:
+    """Reads the options once and the host each time it is asked to.
+
+    :raises nova.exception.InvalidConfiguration: where an option cannot be used
+    """
+
+    def __init__(self) -> None:
+        self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
+        self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
+        self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
+        self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
+        self.device_spec = pci_aliases.DeviceSpec(
+            CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
+        )
+        try:
+            self.roots = Roots.of(CONF.gpu)
+            self._selection = selection.Selection.parse(
+                CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
+            )
+            self._overrides = products.parse_overrides(CONF.gpu.product)
+            self._linked = linked.parse(CONF.gpu.linked)
+            self.functions = virtual_functions.parse(CONF.gpu.virtual_functions)
+            self.profiles = mig_making.parse(CONF.gpu.mig_profile)
+        except exception.InvalidOption as error:
+            raise nova_exception.InvalidConfiguration(str(error)) from error
+        self._holders: Mapping[str, str] = {}
+        self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
+
+    def find(self) -> tuple[GPU, ...]:
+        """The host's cards.
+
+        NVML is asked until it has answered for every card that NVIDIA's driver has. What it said is
+        kept: it does not change, and a group's traits must not come and go with the library. Only
+        of MIG instances it is asked each time, as the operator may divide a card anew. Where
+        guests get whole cards it is never asked: a process that has a card's node open keeps the
+        card from changing hands.
+
+        :raises DiscoveryFailed: where sysfs cannot be read
+        """
+        found = self._discover()
+        held = {gpu.address for gpu in found if gpu.driver == nvml.DRIVER}
+        wanted = CONF.gpu.nvml and self.mode is DeliveryMode.LXC
+        if wanted and (held - self._nvml_facts.keys() or self._may_change(found)):
+            self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
+            found = self._discover()
+        return found
+
+    def _may_change(self, found: Iterable[GPU]) -> bool:
+        return any(mig_layout.is_divided(gpu, self.roots) for gpu in found)
+
+    def _discover(self) -> tuple[GPU, ...]:
+        found = discovery.discover(
+            self.roots, self._selection, self._overrides, lambda: self._nvml_facts
+        )
+        return linked.with_links(found, self._linked)
+
+    def in_parts(
+        self, found: Iterable[GPU]
+    ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
+        """As :func:`nova_gpu.virt.inventory.vgpu_selection.in_parts`"""
+        return vgpu_selection.in_parts(found, self.ways(), MadeVGPUs(self.vgpus).told())
+
+    def ways(self) -> vgpu_selection.Ways:
+        """Containers get MIG instances, and no other parts of cards."""
+        if self.mode is DeliveryMode.PCI:
+            return vgpu_selection.for_machines(self.device_spec, self.roots)
+        return vgpu_selection.Ways(
+            divided=lambda cards, _: mig_layout.divided(cards, self.roots),
+            obstacle=lambda card, _: self._container_obstacle(card),
+        )
+
+    def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
+        """Why nobody new is given those of *given_whole* that instances have and that somebody has
+        put into MIG mode since. Guests of KVM have theirs in whatever mode it is."""
+        if self.mode is DeliveryMode.PCI:
+            return {}
+        found = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
+        return {gpu.address: _DIVIDED_SINCE for gpu in found}
+
+    def find_whole(self) -> tuple[GPU, ...]:
+        """Those of :meth:`find` that are not given in parts."""
+        found = self.find()
+        parts, _ = self.in_parts(found)
+        return tuple(gpu for gpu in found if gpu.address not in parts)
+
+    def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
+        """Those of *found* that a guest of this host cannot be given: why, and what to do.
+
+        It reads the host, file after file, for every card.
+        """
+        gpus = tuple(found)
+        reasons = {gpu.address: self.obstacle(gpu) for gpu in gpus}
+        if self.mode is DeliveryMode.PCI:
+            reasons |= self._in_use([gpu for gpu in gpus if not reasons[gpu.address]])
+        return {address: reason for address, reason in reasons.items() if reason}
+
+    def _in_use(self, gpus: Iterable[GPU]) -> dict[PciAddress, str]:
+        """Those of *gpus* that the host's own processes have open; the log says which.
+
+        They could not be given, and nobody else is to be sent here for them. One that is with VFIO
+        is open only to its guest.
+        """
+        hosts_own = [
+            str(gpu.address) for gpu in gpus if not passthrough.is_with_vfio(gpu, self.roots)
+        ]
+        if not hosts_own:
+            return {}
+        try:
+            found = nova_gpu.privsep.vfio.in_use(hosts_own)
+        except Exception as error:  # whatever privsep raises: binding a card asks again
+            LOG.warning("Whether a process has a GPU open is not known: %s", error)
+            return {}
+        if found != self._holders:
+            for address, who in found.items():
+                LOG.warning("GPU %s is in use by %s", address, who)
+        self._holders = found
+        return {PciAddress.parse(a): f"{binding.IN_USE}; end that first" for a in found}
+
+    def obstacle(self, gpu: GPU) -> str | None:
+        """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
+        if self.mode is DeliveryMode.LXC:
+            return self._container_obstacle(gpu)
+        if CONF.libvirt.virt_type not in ("kvm", "qemu"):
+            return f"[libvirt]virt_type = {CONF.libvirt.virt_type}; it must be kvm, qemu or lxc"
+        try:
+            reason = self.device_spec.obstacle(gpu, self.roots)
+        except (OSError, ValueError) as error:
+            return f"the host does not tell about it: {error}; see the kernel's log about it"
+        return reason or passthrough.obstacle(gpu, self.roots, CONF.gpu.guest_mmio_gib)
+
+    def kept(self, gpu: GPU) -> str | None:
+        """Why *gpu* stays the host's own display, ``None`` for any other and where it is named."""
+        if self._selection.names(gpu.address, gpu.product):
+            return None
+        if not consoles.is_boot_display(passthrough.functions(gpu), self.roots):
+            return None
+        return (
+            "it is the display the host booted on; name it in [gpu]addresses if it is for "
+            "instances all the same"
+        )
+
+    def _container_obstacle(self, gpu: GPU) -> str | None:
+        if reason := self.kept(gpu):
+            return reason
+        unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
+        if not unprivileged and not CONF.gpu.allow_privileged_containers:
+            return (
+                "root in a container without user id maps is root on the host; set "
+                "[libvirt]uid_maps and [libvirt]gid_maps (or, where every user is trusted with "
+                "the host, [gpu]allow_privileged_containers)"
+            )
+        if not nodes.own_nodes(gpu, self.roots):
+            if gpu.driver is None:
+                return "no driver has it; load the vendor's driver"
+            return (
+                f"it is with the driver {gpu.driver}, which gives it no device node; bind it to "
+                "the vendor's driver"
+            )
+        return None
+
+    def parts(self, offered: Offer, divided: Iterable[DividedCard] = ()) -> domains.Parts:
+        return parts(offered, self.roots, divided)
+
+
+def parts(offered: Offer, roots: Roots, divided: Iterable[DividedCard] = ()) -> domains.Parts:
+    """The offered card behind each PCI function and each node that is one card's alone.
+
+    :param divided: those that are given in parts, of which each function is its own, and a node
+        that is one MIG instance's alone is that one's
+    """
+    in_parts = tuple(divided)
+    slots = [slot for card in in_parts for slot in vgpu_room.all_instances(card)]
+    gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
+    return domains.Parts(
+        {node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)}
+        | {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)},
+        {each: each for card in in_parts for each in card.parents}
+        | {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
+    )

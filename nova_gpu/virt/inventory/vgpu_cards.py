@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a host's cards are given in parts, by what was read of them last."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+
+from oslo_log import log as logging
+
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, GroupKey, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
+from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup, groups
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vgpu import division, mdev
+from nova_gpu.virt.inventory import offer as offers
+from nova_gpu.virt.inventory import vgpu_selection
+
+LOG = logging.getLogger(__name__)
+
+WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
+_NOT_JUDGED = "it was not looked at to the end yet"
+_NOT_DIVIDED = "its driver makes no vGPUs of it any more"
+LOST = "the MIG instance is no longer on its card"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """One reading: the cards that are given in parts, their groups, and the uuids of all mediated
+    devices there are."""
+
+    cards: Mapping[PciAddress, SharedCard] = dataclasses.field(default_factory=dict)
+    groups: Mapping[GroupKey, VGPUGroup] = dataclasses.field(default_factory=dict)
+    there: frozenset[str] = frozenset()
+
+    def has(self, address: PciAddress) -> bool:
+        return address in self.cards
+
+    def kind(self, slot: Slot) -> Kind:
+        """Of what the vGPU at *slot* is made"""
+        parent = self._parent(slot)
+        return Kind.MEDIATED if parent is None else parent.kind
+
+    def is_made(self, slot: Slot, instance_uuid: str | None) -> bool:
+        """At a plain virtual function never: it needs not be made. Of a MIG instance as long as
+        that is there.
+
+        :param instance_uuid: for whom, where it is known: a virtual function does not tell
+        """
+        parent = self._parent(slot)
+        if parent is not None and parent.kind is not Kind.MEDIATED:
+            return parent.is_made(slot)
+        return instance_uuid is not None and device_uuid(instance_uuid, slot) in self.there
+
+    def _parent(self, slot: Slot) -> Parent | None:
+        cards = (card.card for card in self.cards.values() if card.has(slot))
+        return next((card.parents[slot.parent] for card in cards), None)
+
+
+class VGPUCards:
+    """Reads when it is told to, never while a claim waits; ``look`` is what it knows."""
+
+    def __init__(
+        self, roots: Roots, ways: vgpu_selection.Ways, told: division.Told = MappingProxyType({})
+    ) -> None:
+        """:param told: as :func:`nova_gpu.host.vgpu.division.divided` has it, by earlier
+        services
+        """
+        self._roots = roots
+        self._ways = ways
+        self._told = told
+        self._reading = threading.Lock()
+        self._lock = threading.Lock()
+        self._read: Look = Look()
+        self._ailments: offers.Ailments | None = None
+        self._judged: frozenset[PciAddress] = frozenset()
+        self._said: Mapping[PciAddress, str | None] = {}
+        self._missed: set[Slot] = set()
+        self._others: Mapping[PciAddress, str] = {}
+        self._found: Mapping[PciAddress, GPU] = {}
+        self.look = Look()
+
+    def read(
+        self, found: Iterable[GPU], whole: Collection[PciAddress] = ()
+    ) -> Mapping[PciAddress, str]:
+        """Looks at all the host's cards; why those that are divided are not given whole.
+
+        A card that was given in parts stays one, because an instance may have one of them.
+
+        :param whole: the cards that instances have whole, which are not divided
+        :raises OSError: where the kernel does not tell which mediated devices there are
+        """
+        gpus = {gpu.address: gpu for gpu in found if gpu.address not in whole}
+        with self._reading:
+            there = frozenset(mdev.devices(self._roots))
+            divided = self._divided(gpus.values())
+            cards, others = vgpu_selection.sorted_out(gpus, divided, self._ways)
+            with self._lock:
+                for address, before in self._read.cards.items():
+                    if address in cards or address in whole:
+                        continue
+                    if before.card.has_instances and address in others:
+                        # Who has one may be started with it, which its nodes will show.
+                        cards[address] = dataclasses.replace(before, withheld=others[address])
+                    else:
+                        reason = _NOT_DIVIDED if address in gpus else offers.GONE
+                        reason = others.get(address, reason)
+                        cards[address] = dataclasses.replace(before, ill=reason)
+                self._others, self._found = others, gpus
+                self._take_in(cards, there)
+        return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
+
+    def judge(self, ailments: offers.Ailments) -> None:
+        """How the cards of the last :meth:`read` are."""
+        with self._lock:
+            self._ailments, self._judged = ailments, frozenset(self._read.cards)
+            self._take_in(self._read.cards, self._read.there)
+        self._say()
+
+    def withhold(self, reason: str) -> None:
+        """Nobody new is given any before the next :meth:`judge`."""
+        with self._lock:
+            self._ailments = offers.Ailments({}, dict.fromkeys(self._read.cards, reason))
+            self._take_in(self._read.cards, self._read.there)
+
+    def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
+        """The same of these cards."""
+        with self._lock:
+            known = self._ailments or offers.Ailments()
+            kept_back = {**known.kept_back, **reasons}
+            self._ailments = dataclasses.replace(known, kept_back=kept_back)
+            self._take_in(self._read.cards, self._read.there)
+
+    def read_again(self, device: Device) -> None:
+        """Looks at the card of *device* alone, where something was made or removed. Raises nothing:
+        what is not read stays, and what the kernel then refuses is refused."""
+        with self._reading:
+            try:
+                there = frozenset(mdev.devices(self._roots))
+                gpus = [each.gpu for each in self.look.cards.values() if each.has(device)]
+                divided = self._divided(gpus)
+            except OSError as error:
+                LOG.warning("What can be made beside vGPU %s is not known: %s", device, error)
+                return
+            with self._lock:
+                cards = dict(self._read.cards)
+                for address, card in divided.items():
+                    if address in cards and (selected := vgpu_selection.selected(card)):
+                        cards[address] = dataclasses.replace(cards[address], card=selected)
+                self._take_in(cards, there)
+
+    def names(self, slot: Slot) -> Mapping[str, str]:
+        """What the types of the card of *slot* are called, by id; nothing where its driver goes on
+        telling that."""
+        known = self._told.get(slot.parent, {})
+        return {type_id: facts.name for type_id, facts in known.items() if facts.name}
+
+    def _divided(self, gpus: Iterable[GPU]) -> dict[PciAddress, DividedCard]:
+        """:raises OSError: as :func:`nova_gpu.host.vgpu.division.divided`"""
+        found = self._ways.divided(gpus, self._told)
+        news = {
+            address: card.types
+            for card in found.values()
+            for address, parent in card.parents.items()
+            if parent.kind is Kind.TYPED
+        }
+        self._told = {**self._told, **news}
+        return found
+
+    def including(self, recorded: Collection[tuple[GroupKey, Device]]) -> None:
+        """Instances have these, also of cards and types that the host does not have, or does not
+        offer any more: they stay known, and nobody new is given one."""
+        with self._lock:
+            cards = dict(self._read.cards)
+            for key, slot in recorded:
+                group = self.look.groups.get(key)
+                if not isinstance(slot, Slot):
+                    continue
+                card = group.card_of(slot) if group else None
+                if card is None or card.lacks(slot):
+                    if slot not in self._missed:
+                        self._missed.add(slot)
+                        LOG.error("vGPU %s of an instance is not one that this host offers", slot)
+                    known = next((card for card in cards.values() if card.has(slot)), None)
+                    added = _with_slot(known or self._unknown(key, slot), slot)
+                    cards[added.gpu.address] = added
+            if cards != self._read.cards:
+                self._take_in(cards, self._read.there)
+
+    def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
+        """The card of *slot*, of which no more is known"""
+        gpu = self._found.get(slot.parent) or offers.missing(key, slot.parent)
+        bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
+        return SharedCard(gpu, bare, ill=self._others.get(slot.parent, offers.NOT_FOUND))
+
+    def _take_in(self, cards: Mapping[PciAddress, SharedCard], there: frozenset[str]) -> None:
+        self._read = Look(cards, {}, there)
+        judged = {address: self._as_judged(card) for address, card in cards.items()}
+        self.look = Look(judged, groups(judged), there)
+
+    def _as_judged(self, card: SharedCard) -> SharedCard:
+        address = card.gpu.address
+        if self._ailments is None or address not in self._judged:
+            return dataclasses.replace(card, withheld=_NOT_JUDGED)
+        ill = card.ill or self._ailments.ill.get(address)
+        kept_back = self._ailments.kept_back.get(address)
+        return dataclasses.replace(card, ill=ill, withheld=card.withheld or kept_back)
+
+    def _say(self) -> None:
+        """Once, until it changes."""
+        now = {address: card.ill or card.withheld for address, card in self.look.cards.items()}
+        for address, reason in sorted(now.items() - self._said.items(), key=lambda each: each[0]):
+            if reason is None:
+                types = ", ".join(sorted(self.look.cards[address].card.types))
+                LOG.info("GPU %s is offered to instances in parts: %s", address, types)
+            else:
+                LOG.error("GPU %s is not given to new instances in parts: %s", address, reason)
+        self._said = now
+
+
+def _with_slot(known: SharedCard, slot: Slot) -> SharedCard:
+    """The card of *slot*, at which nothing more of its type can be made"""
+    types = {slot.type_id: VGPUType(slot.type_id), **known.card.types}
+    parents = {
+        address: dataclasses.replace(parent, available={**parent.available, slot.type_id: 0})
+        for address, parent in known.card.parents.items()
+    }
+    return dataclasses.replace(known, card=DividedCard(types, parents))

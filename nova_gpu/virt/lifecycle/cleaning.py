@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to a card, or to a MIG instance, between two guests, and the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import nova.privsep
+from nova import exception as nova_exception
+from oslo_log import log as logging
+
+import nova_gpu.privsep.cleaning
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host import clean_command
+from nova_gpu.host.container import guest_processes
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import counters
+
+LOG = logging.getLogger(__name__)
+
+# Of an endless output this much is logged.
+_LINES = 100
+
+
+class Cleaning:
+    """The steps that this host's guests and options ask for.
+
+    :raises nova.exception.InvalidConfiguration: where [gpu]clean_command is not to be run
+    """
+
+    def __init__(
+        self, mode: DeliveryMode, roots: Roots, give_to_guests: Callable[[GPU], None]
+    ) -> None:
+        self._mode = mode
+        self._roots = roots
+        self._give_to_guests = give_to_guests
+        self._uids = guest_processes.ranges(CONF.libvirt.uid_maps)
+        # The daemon has as many threads, by default one for each CPU, and a reset or a command may
+        # take minutes: the other half is left for what Nova asks of it meanwhile.
+        daemon = CONF[nova.privsep.sys_admin_pctxt.cfg_section]
+        self._at_once = threading.BoundedSemaphore(max(1, daemon.thread_pool_size // 2))
+        self._command = CONF.gpu.clean_command
+        if self._command:
+            try:
+                clean_command.check(self._command)
+            except exception.InvalidOption as error:
+                raise nova_exception.InvalidConfiguration(str(error)) from error
+
+    def clean(self, card: GPU) -> None:
+        """Cleans *card*, which no guest has any more. Where nothing is to be done for it no
+        privileged process is woken.
+
+        :raises NotClean: also where it cannot be told whether it is clean
+        """
+        with self._judged(str(card.address)):
+            if self._mode is DeliveryMode.PCI:
+                self._give_to_guests(card)
+                nova_gpu.privsep.cleaning.reset(str(card.address))
+            else:
+                self._end_processes(str(card.address))
+            if self._command:
+                self._run_command(str(card.address))
+
+    def clean_instance(self, slot: Slot) -> None:
+        """The same of a MIG instance: of its card others have the rest, so that this is not reset.
+        One that is gone was cleaned by whoever removed it.
+
+        :raises NotClean: as :meth:`clean`
+        """
+        with self._judged(str(slot)):
+            if not gpu_instances.is_slot_there(slot, self._roots):
+                return
+            self._end_processes(str(slot))
+            if self._command:
+                self._run_command(str(slot))
+
+    @contextlib.contextmanager
+    def _judged(self, device: str) -> Iterator[None]:
+        try:
+            with self._at_once, _timed():
+                yield
+        except exception.NotClean:
+            raise
+        except exception.BindingFailed as error:
+            raise exception.NotClean(device, error.fact, error.remedy) from error
+        except Exception as error:  # whatever privsep itself may raise
+            raise exception.NotClean(
+                device, f"it could not be cleaned: {error!r}", "see the log before this"
+            ) from error
+
+    def _end_processes(self, address: str) -> None:
+        if guest_processes.may_be_left(self._roots, self._uids):
+            for process in nova_gpu.privsep.cleaning.end_processes(address):
+                LOG.warning(
+                    "%s still had GPU %s open when its guest was gone, and was ended",
+                    process,
+                    address,
+                )
+
+    def _run_command(self, address: str) -> None:
+        status, output = nova_gpu.privsep.cleaning.run_command(address)
+        lines = output.splitlines()
+        for line in lines[-_LINES:]:
+            LOG.info("[gpu]clean_command for GPU %s: %s", address, line)
+        if status != 0:
+            last = lines[-1] if lines else "no message"
+            raise exception.NotClean(
+                address,
+                f"[gpu]clean_command ended with {status}: {last}",
+                "see what it says of the card in nova-compute's log",
+            )
+
+
+@contextlib.contextmanager
+def _timed() -> Iterator[None]:
+    begin = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        counters.cleaned(time.monotonic() - begin, clean=False)
+        raise
+    counters.cleaned(time.monotonic() - begin, clean=True)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a guest cannot do, refused before anything is done to it.
+
+Stock Nova has libvirt try, and the instance ends in ERROR: QEMU cannot save the state of a PCI
+device, libvirt's LXC driver cannot save a container's, and Nova starts a container's rescue without
+having mounted its disk.
+"""
+
+from __future__ import annotations
+
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import task_states
+from nova.virt.libvirt import utils as libvirt_utils
+from oslo_log import log as logging
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import guest_options, request, vgpu_request
+from nova_gpu.core.model import DeliveryMode
+from nova_gpu.virt import flavors
+from nova_gpu.virt.delivery import guest_pci
+from nova_gpu.virt.host_gpus import HostGPUs
+
+LOG = logging.getLogger(__name__)
+
+_SNAPSHOT = (
+    task_states.IMAGE_SNAPSHOT_PENDING,
+    task_states.IMAGE_SNAPSHOT,
+    task_states.IMAGE_PENDING_UPLOAD,
+    task_states.IMAGE_UPLOADING,
+)
+
+# What to do instead of a live migration that cannot be
+COLD_REMEDY = "migrate the instance cold (openstack server migrate, without --live-migration)"
+_LIVE = f"cannot be moved to another host while the guest runs; {COLD_REMEDY}"
+_WHAT_STAYS = {
+    DeliveryMode.PCI: "The state of a passed through GPU",
+    DeliveryMode.LXC: "A container with GPUs",
+}
+
+
+class RescueRefused(BaseException):
+    """Of an ``Exception`` Nova's manager makes an instance in ERROR, whatever it says.
+
+    This one passes it by, and is written down as the outcome of the instance's action. Nova runs a
+    rescue for nobody who waits for an answer.
+    """
+
+    def format_message(self) -> str:
+        """What Nova writes down; of what has none only the name of the class."""
+        return str(self)
+
+    def obj_to_primitive(self) -> str:
+        """What Nova's RPC sends to the conductor, which writes it down."""
+        return str(self)
+
+
+def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """Nova suspends a guest for a snapshot as well, where it takes none of a running one; but no
+    container.
+
+    :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+    """
+    if are_containers(gpus):
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.InstanceSuspendFailure(
+                reason="the state of a container cannot be saved; pause, stop or shelve the "
+                "instance"
+            )
+        )
+    if gpus.mode is DeliveryMode.PCI and (held := ", ".join(_held(gpus, instance))):
+        remedy = "stop or shelve the instance"
+        if instance.task_state in _SNAPSHOT:
+            remedy = "stop the instance for the snapshot, as this host takes none of a running one"
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.InstanceSuspendFailure(
+                reason=f"the state of GPU {held} cannot be saved; {remedy}"
+            )
+        )
+
+
+def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """Where Nova stops the guest: for a rescue that is the first thing done to it.
+
+    :raises RescueRefused: the instance goes on as it was
+    """
+    if are_containers(gpus) and instance.task_state == task_states.RESCUING:
+        instance.task_state = None
+        instance.save(expected_task_state=[task_states.RESCUING])
+        reason = (
+            "a container is not started from another disk than its own; make an image of the "
+            "instance (openstack server image create) and look into that, or rebuild it"
+        )
+        refused = nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
+        LOG.warning("%s", refused, instance=instance)
+        raise RescueRefused(str(refused))
+
+
+def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -> None:
+    """Refuses at the source what the destination could only refuse when the guest is gone.
+
+    :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+    """
+    extra_specs = flavors.extra_specs(flavor)
+    if gpus.mode is not DeliveryMode.PCI or not request.asks_for_gpus(extra_specs):
+        return
+    try:
+        guest_options.option_rom(extra_specs)
+        guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
+    except exception.GPUError as error:
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.ResizeError(reason=str(error))
+        ) from error
+
+
+def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """Of whole cards, and of containers. What else there is about vGPUs is said with what the
+    destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
+
+    :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
+    """
+    look = _held if gpus.mode is DeliveryMode.LXC else _cards
+    if held := look(gpus, instance):
+        raise nova_exception.MigrationPreCheckError(
+            reason=f"{_WHAT_STAYS[gpus.mode]} ({', '.join(held)}) {_LIVE}"
+        )
+
+
+def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """The destination is asked first, and of another error than this one the conductor would keep
+    the reason to itself and try the next host.
+
+    :raises nova.exception.NoValidHost: the instance goes on as it was
+    """
+    extra_specs = flavors.extra_specs_of(instance)
+    in_parts = gpus.mode is DeliveryMode.LXC and vgpu_request.asks_for_vgpus(extra_specs)
+    if in_parts or request.asks_for_gpus(extra_specs):
+        raise nova_exception.NoValidHost(reason=f"{_WHAT_STAYS[gpus.mode]} {_LIVE}")
+
+
+def are_containers(gpus: HostGPUs) -> bool:
+    """All instances of an LXC host, with GPUs or without. One without GPUs is left to Nova."""
+    return gpus.mode is DeliveryMode.LXC and gpus.has_gpus
+
+
+def _held(gpus: HostGPUs, instance: objects.Instance) -> list[str]:
+    """The addresses of the instance's cards of this host, and its vGPUs, whether or not they are
+    well."""
+    return _cards(gpus, instance) + [str(slot) for slot in gpus.vgpus.slots(instance.resources)]
+
+
+def _cards(gpus: HostGPUs, instance: objects.Instance) -> list[str]:
+    return sorted(
+        each.identifier
+        for each in instance.resources or ()
+        if each.resource_class == names.RESOURCE_CLASS and gpus.group_of(each.provider_uuid)
+    )

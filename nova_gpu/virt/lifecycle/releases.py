@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest gives its GPUs back: they are cleaned, and free or in quarantine.
+
+That is when its domain goes for good: the instance is deleted, shelved and offloaded, confirmed or
+evacuated to be elsewhere, moved there as it ran, reverted from here, or its start has failed. Where
+the domain goes only to come back (hard reboot, rescue, rebuild) nothing is done. Which cards it had
+is told by the domain and never by ``instance.resources``, which may name another host's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from nova import objects
+from oslo_log import log as logging
+
+from nova_gpu.core import exception, health
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.host.state import quarantine
+from nova_gpu.virt import bulletin, counters, threads
+from nova_gpu.virt.delivery import binding, vgpus
+from nova_gpu.virt.inventory import stock, survey
+from nova_gpu.virt.lifecycle import cleaning
+from nova_gpu.virt.usage import census
+from nova_gpu.virt.usage.occupancy import Occupancy, Owner
+
+LOG = logging.getLogger(__name__)
+
+
+class Releases:
+    """:raises nova.exception.InvalidConfiguration: as
+    :class:`nova_gpu.virt.lifecycle.cleaning.Cleaning`
+    """
+
+    def __init__(
+        self,
+        looked: survey.Survey,
+        offered: stock.Stock,
+        noted: Occupancy,
+        bindings: binding.Bindings,
+        asked: census.Census,
+        said: bulletin.Bulletin,
+        mended: Callable[[PciAddress], None],
+        parts: vgpus.VGPUs,
+    ) -> None:
+        """:param mended: called when a card was reset"""
+        self._vgpus = parts
+        self._mode = looked.mode
+        self._roots = looked.roots
+        self._folder = looked.quarantine
+        self._stock = offered
+        self._occupancy = noted
+        self._bindings = bindings
+        self._census = asked
+        self._bulletin = said
+        self._mended = mended
+        self._is_resumed = False
+        self._cleaning = cleaning.Cleaning(looked.mode, looked.roots, bindings.give_to_guests)
+
+    @contextlib.contextmanager
+    def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
+        """Around the removal of a domain: its GPUs are free for the next claim when it returns,
+        not a period later."""
+        if not self._stock.offer and not self._vgpus:
+            yield
+            return
+        had = self._occupancy.had_by(instance.uuid)
+        rebuilding = binding.is_rebuilding(instance)
+        comes_back = rebuilding or self._occupancy.is_starting(instance.uuid)
+        cards = [] if comes_back else self._cards(had)
+        with self._noted(cards):
+            try:
+                yield
+            finally:
+                self._census.look_again()
+                if rebuilding:
+                    self._occupancy.keep(instance.uuid, had)
+                elif not comes_back:
+                    self._occupancy.let_go(instance.uuid)
+        self._release_all(cards, Owner(instance.uuid, instance.project_id))
+        vgpus = () if comes_back else self._vgpus.of_products(had)
+        self._bulletin.released(instance, cards, vgpus)
+        if not comes_back:
+            self._vgpus.release(had, self._cleaning.clean_instance, instance.uuid)
+
+    def confirmed(self, instance: objects.Instance) -> None:
+        """A resize is over. If it was one on this host, the guest has other cards than before and
+        its domain did not go."""
+        if instance.migration_context is not None:
+            old = instance.migration_context.old_resources or ()
+            cards = self._cards(self._stock.addresses(old))
+            self._release_all(cards, Owner(instance.uuid, instance.project_id))
+            slots = self._vgpus.slots(old)
+            self._bulletin.released(instance, cards, self._vgpus.of_products(slots))
+            self._vgpus.release(slots, self._cleaning.clean_instance, instance.uuid)
+
+    def resume(self) -> None:
+        """What an earlier service was about to clean when it ended is still to be cleaned, and what
+        was in quarantine until the host has booted is not any more. Done once."""
+        if self._is_resumed:
+            return
+        counters.begin(self._folder.parent)
+        with contextlib.suppress(OSError):  # then they stay
+            boot_id = self._roots.boot_id()
+            for over in quarantine.end_those_of_former_boots(self._folder, boot_id):
+                LOG.info(
+                    "GPU %s is no longer in quarantine, as the host has booted since: %s",
+                    over.address,
+                    over.reason,
+                )
+        with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
+            entries = quarantine.load(self._folder).values()
+            self._occupancy.was_used(entry.address for entry in entries if entry.cleaning)
+        self._is_resumed = True
+
+    def settle(self) -> None:
+        """Cleans what guests had and nobody has any more, without its release having been seen:
+        somebody else removed the domain, or the service had ended meanwhile."""
+        left = self._occupancy.left()
+        self._release_all(self._cards(left))
+        self._vgpus.release(left, self._cleaning.clean_instance)
+
+    def quarantine(
+        self,
+        card: GPU,
+        reason: str,
+        remedy: str,
+        owner: Owner | None = None,
+        until_boot: str | None = None,
+    ) -> None:
+        """Nobody new gets *card* from now on.
+
+        :param owner: who has it, or had it last
+        :param until_boot: the host's boot id, where another boot ends it
+        :raises OSError: where that cannot be written down
+        """
+        LOG.error(
+            "GPU %s is in quarantine: %s; %s. Then: nova-gpu quarantine release %s",
+            card.address,
+            reason,
+            remedy,
+            card.address,
+        )
+        quarantine.put(self._folder, quarantine.entry(card, reason, remedy, until_boot=until_boot))
+        kept_back = quarantine.reasons(self._folder, [card])
+        self._stock.keep_back(kept_back)
+        self._vgpus.cards.keep_back(kept_back)
+        # Else it would stay out for some minutes after its release from quarantine.
+        self._bindings.forgive(card.address)
+        self._bulletin.quarantined(card, f"{reason}; {remedy}", owner)
+
+    def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
+        """The same for a card that fell ill, unless it is there already until it is released.
+
+        :raises OSError: as :meth:`quarantine`
+        """
+        found = quarantine.load(self._folder).get(card.address)
+        is_there = found and quarantine.is_about(found, card) and not found.cleaning
+        if found and is_there and (until_boot or not found.until_boot):
+            LOG.error("GPU %s is in quarantine already: %s", card.address, verdict.reason)
+            return
+        owner = self._stock.owners().get(card.address)
+        self.quarantine(card, verdict.reason, verdict.remedy, owner, until_boot)
+
+    def _cards(self, addresses: Collection[Device]) -> list[GPU]:
+        return [card for card in self._stock.cards() if card.address in addresses]
+
+    @contextlib.contextmanager
+    def _noted(self, cards: Iterable[GPU]) -> Iterator[None]:
+        """Around what makes nobody's cards of them: that it is not forgotten that they are to be
+        cleaned, should this service end meanwhile."""
+        used = [card for card in cards if card.address in self._occupancy.used()]
+        for card in used:
+            try:
+                quarantine.begin_cleaning(self._folder, card)
+            except OSError as error:
+                LOG.error("That GPU %s is to be cleaned was not noted: %s", card.address, error)
+        try:
+            yield
+        finally:
+            for card in used:
+                if card.address in self._occupancy.taken():
+                    self._forget(card)
+
+    def _forget(self, card: GPU) -> None:
+        try:
+            quarantine.end_cleaning(self._folder, card.address)
+        except OSError as error:
+            LOG.error("GPU %s is noted as one to be cleaned: %s", card.address, error)
+
+    def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
+        """Side by side, of those that are nobody's now.
+
+        :param owner: who had them, where that is known
+        """
+        threads.for_each(lambda card: self._release(card, owner), cards)
+
+    def _release(self, card: GPU, owner: Owner | None) -> None:
+        # Another guest has it, or it is being cleaned already: then there is another release.
+        with contextlib.suppress(exception.DeviceUnavailable):
+            if card.address not in self._occupancy.used() or self._is_clean(card, owner):
+                self._give_back(card)
+
+    def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
+        """:raises DeviceUnavailable: where it is somebody's"""
+        with self._occupancy.clean(card.address):
+            try:
+                self._cleaning.clean(card)
+            except exception.NotClean as error:
+                try:
+                    self.quarantine(card, error.reason, error.remedy, owner)
+                except OSError as failure:
+                    # It stays one that is to be cleaned, and so out of the pool.
+                    LOG.error("The quarantine of GPU %s was not noted: %s", card.address, failure)
+                else:
+                    self._occupancy.cleaned(card.address)
+                return False
+            self._forget(card)
+            self._occupancy.cleaned(card.address)
+        if self._mode is DeliveryMode.PCI:
+            self._mended(card.address)  # it was reset
+        LOG.info("GPU %s is clean", card.address)
+        return True
+
+    def _give_back(self, card: GPU) -> None:
+        if self._mode is DeliveryMode.PCI:
+            self._bindings.give_back([card])

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No guest starts without its GPUs, and none with somebody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import Collection, Iterable, Iterator
+
+from nova import exception as nova_exception
+from nova import objects
+from nova.virt.libvirt import config as vconfig
+from oslo_log import log as logging
+
+import nova_gpu.privsep.nodes
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.device import Device
+from nova_gpu.core.flavor import guest_options, request
+from nova_gpu.core.flavor import held as holding
+from nova_gpu.core.flavor.held import Held
+from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup
+from nova_gpu.core.topology import topology
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.container import contents, nodes
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import counters, flavors, libvirt_errors
+from nova_gpu.virt.delivery import guest as guests
+from nova_gpu.virt.delivery import guest_pci, whole_cards
+from nova_gpu.virt.host_gpus import HostGPUs
+from nova_gpu.virt.inventory import provider_tree, stranding
+from nova_gpu.virt.lifecycle import vgpu_starts
+from nova_gpu.virt.usage import assigned
+
+LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def starting(
+    gpus: HostGPUs, instance: objects.Instance, *, spawning: bool = False, arriving: bool = False
+) -> Iterator[None]:
+    """Around everything that ends in a running guest: looks at what the instance holds, compares it
+    with its flavor and holds the GPUs until libvirt knows the guest.
+
+    :param arriving: the instance was moved here, or resized
+    :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
+    :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
+    :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
+    """
+    with contextlib.ExitStack() as stack:
+        with _in_novas_words(instance, spawning):
+            held = assigned.gpus_of(gpus, instance)
+            parts = vgpu_starts.held(gpus, instance)
+            cards = [gpu for _, gpu in held]
+            slots = frozenset(slot for _, slot in parts)
+            # First, because the pool has them back as soon as a hold ends or is refused.
+            addresses = frozenset(gpu.address for gpu in cards)
+            before = stack.enter_context(gpus.held(instance.uuid, addresses | slots))
+            _compare(gpus, instance, held, spawning=spawning, arriving=arriving)
+            vgpu_starts.compare(instance, parts, given=spawning or arriving)
+            if spawning and not cards and not slots:
+                stranding.refuse(gpus, instance)
+            _make_ready(gpus, instance, cards, slots)
+            gpus.go_to_guest(addresses | slots)
+            gpus.vgpus.make(instance.uuid, slots)
+        if spawning or arriving:
+            # What is rebuilt in its place is spawned with what it has.
+            new = [(group.product, slot) for group, slot in parts if slot not in before]
+            gpus.bulletin.claimed(instance, [c for c in cards if c.address not in before], new)
+        if addresses or slots:
+            given = ", ".join([*map(str, sorted(addresses)), *map(str, sorted(slots))])
+            LOG.info("Starting with GPUs %s", given, instance=instance)
+        with _in_novas_words(instance, spawning), libvirt_errors.translated(cards):
+            yield
+
+
+def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
+    """Renders the GPUs the instance holds into the guest's configuration.
+
+    :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
+    """
+    if not gpus.has_gpus:
+        return
+    if gpus.mode is DeliveryMode.LXC:
+        guests.isolate(guest)
+    with _in_novas_words(instance, spawning=False):
+        held = [gpu for _, gpu in assigned.gpus_of(gpus, instance)]
+        if gpus.mode is DeliveryMode.LXC:
+            slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
+            if held or slots:
+                given = contents.contents(held, gpus.roots, gpus.library_root, slots=slots)
+                guests.add_gpus(guest, (*(gpu.address for gpu in held), *slots), given)
+            return
+        if held:
+            option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
+            guest_pci.add_gpus(guest, held, option_rom=option_rom)
+        vgpu_starts.add(gpus, instance, guest)
+
+
+def _compare(
+    gpus: HostGPUs,
+    instance: objects.Instance,
+    held: list[tuple[GPUGroup, GPU]],
+    *,
+    spawning: bool,
+    arriving: bool,
+) -> None:
+    """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds
+    :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not have
+    """
+    extra_specs = flavors.extra_specs_of(instance)
+    if not held and not request.asks_for_gpus(extra_specs):
+        return
+    asked = request.parse(extra_specs)
+    circles = topology.circles(gpu for _, gpu in held)
+    parts = [
+        Held(
+            count=1,
+            architecture=group.product.architecture,
+            traits=provider_tree.traits(group, gpus.hypervisor_type, ()),
+            model=group.product.name,
+            memory_mib=group.product.memory_mib,
+            numa_node=gpu.numa_node,
+            circle=circles[gpu.address],
+        )
+        for group, gpu in held
+    ]
+    reason = holding.mismatch(asked, parts, gpus.hypervisor_type)
+    if asked and reason is None and (spawning or arriving):
+        reason = holding.other_product(asked, parts)
+    if reason:
+        raise exception.RequestMismatch(
+            reason,
+            "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was its "
+            "flavor changed to one with GPUs by a resize?",
+        )
+    if asked and (reason := holding.apart(asked, parts)):
+        if spawning:
+            raise exception.BetterElsewhere(None, reason, "another host may have them together")
+        if arriving:
+            # Nobody would schedule it a second time: an error would cost the instance.
+            LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
+
+
+def _make_ready(
+    gpus: HostGPUs, instance: objects.Instance, cards: list[GPU], slots: Collection[Slot]
+) -> None:
+    """:raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now"""
+    if gpus.mode is DeliveryMode.LXC:
+        _open_nodes(gpus, instance, [*(card.address for card in cards), *sorted(slots)])
+    elif cards:
+        whole_cards.refuse_unfit_guest(instance, cards, gpus.roots)
+        for card in cards:
+            gpus.bindings.end(card, instance.uuid)
+
+
+def _open_nodes(gpus: HostGPUs, instance: objects.Instance, devices: Iterable[Device]) -> None:
+    """A guest with user ids of its own is "others" to the host's nodes."""
+    for device in devices:
+        given = nodes.guest_nodes(device, gpus.roots)
+        if any(_is_closed(node, gpus.roots) for node in given):
+            for path in nova_gpu.privsep.nodes.open_to_guests(str(device)):
+                LOG.info("Everybody may open %s now, for the guest", path, instance=instance)
+
+
+def _is_closed(node: str, roots: Roots) -> bool:
+    """Asked first, because the privileged process need not be woken for NVIDIA's nodes."""
+    try:
+        mode = nodes.on_host(node, roots).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) and nodes.open_mode(node, mode) != mode
+
+
+@contextlib.contextmanager
+def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None]:
+    """The one place where this package's errors become Nova's, which the instance's user reads."""
+    try:
+        yield
+    except exception.GPUError as error:
+        if isinstance(error, exception.GuestError):
+            error.host = CONF.host
+        counters.failed(error)
+        # With what the instance's user is not told. Of a reboot that failed while the guest runs
+        # Nova's own log does not say why.
+        LOG.warning("The guest is not started: %s", error, instance=instance)
+        raise _in_novas_word(error, instance, spawning) from error
+
+
+def _in_novas_word(
+    error: exception.GPUError, instance: objects.Instance, spawning: bool
+) -> nova_exception.NovaException:
+    """What the instance's user reads"""
+    reason = error.told if isinstance(error, exception.GuestError) else str(error)
+    if isinstance(error, exception.GuestCannotStart):
+        return nova_exception.ComputeResourcesUnavailable(reason=reason)
+    if spawning:
+        return nova_exception.BuildAbortException(instance_uuid=instance.uuid, reason=reason)
+    return nova_exception.InstanceUnacceptable(instance_id=instance.uuid, reason=reason)

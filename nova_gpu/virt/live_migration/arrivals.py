@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest with vGPUs comes to this host as it runs: what it is offered, given, and has at last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import objects
+
+from nova_gpu.core import exception
+from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
+from nova_gpu.virt.host_gpus import HostGPUs
+from nova_gpu.virt.lifecycle import starts
+from nova_gpu.virt.live_migration import moves
+
+
+def offered(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
+    """*data* for the source, which says that this host takes vGPUs of a guest that runs"""
+    if moves.are_moved(gpus, instance):
+        data.target_mdevs = {}
+        data.dst_supports_numa_live_migration = True
+    return data
+
+
+def claimed(gpus: HostGPUs, instance: objects.Instance, data: Any, claim: Any) -> Any:
+    """*data* after the resource tracker's *claim*, which is given up where it is of no use.
+
+    :raises nova.exception.MigrationPreCheckError: where what was claimed is not what the guest has
+    """
+    if not moves.are_moved(gpus, instance):
+        return data
+    if not claim.claimed_numa_topology:
+        # Without pins in it Nova's pre_live_migration fails.
+        delattr(data, "dst_numa_info")
+    asked = {Slot.parse(text): what for text, what in data.source_mdev_types.items()}
+    # Else Nova looks for mediated devices of its own.
+    data.source_mdev_types = {}
+    if reason := _mismatch(gpus, instance, asked):
+        claim.abort()
+        raise moves.refused(f"on {gpus.nodename}: {reason}")
+    return data
+
+
+def _mismatch(gpus: HostGPUs, instance: objects.Instance, asked: dict[Slot, str]) -> str | None:
+    gpus.ask_for_providers()
+    new = instance.migration_context.new_resources
+    try:
+        given = moves.described(gpus, gpus.vgpus.held(new))
+    except exception.DeviceUnavailable as error:
+        return error.told
+    if len(given) != len(asked) or len(moves.recorded(new)) != len(asked):
+        return f"the guest has {len(asked)} vGPUs, and {len(given)} were claimed"
+    for old, place in moves.pairs(instance):
+        if asked.get(old) != given[place]:
+            return f"the guest has {asked.get(old)}, and would get {given[place]}"
+        if reason := moves.stateless(gpus, place, is_running=False):
+            return reason
+    return None
+
+
+def mapped(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
+    """*data* with what each vGPU is in the guest's XML at this host.
+
+    :raises nova.exception.MigrationPreCheckError: where nothing was claimed here
+    """
+    if not moves.are_moved(gpus, instance):
+        return data
+    if "src_supports_numa_live_migration" not in data:
+        raise moves.refused(
+            "the RPC between the hosts is too old for a claim of vGPUs ([upgrade_levels]compute)"
+        )
+    look = gpus.vgpus.cards.look
+    for old, new in moves.pairs(instance):
+        if look.kind(new) is Kind.MEDIATED:
+            data.target_mdevs[device_uuid(instance.uuid, old)] = device_uuid(instance.uuid, new)
+        else:
+            data.pci_dev_map_src_dst[str(old.parent)] = str(new.parent)
+    return data
+
+
+def prepare(gpus: HostGPUs, instance: objects.Instance) -> None:
+    """What was claimed is made as for a guest that is started, and kept until libvirt names it.
+
+    :raises nova.exception.ComputeResourcesUnavailable: where it cannot be
+    """
+    if not moves.are_moved(gpus, instance):
+        return
+    slots = moves.recorded(instance.migration_context.new_resources)
+    with instance.mutated_migration_context(), starts.starting(gpus, instance, arriving=True):
+        gpus.vgpus.keep(instance.uuid, slots)

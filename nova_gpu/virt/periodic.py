@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at a host's cards: which there are, how they are, and whether they are given whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from nova_gpu.core import exception
+from nova_gpu.host.state import quarantine
+from nova_gpu.virt import bulletin
+from nova_gpu.virt.delivery import vgpus
+from nova_gpu.virt.health import monitor
+from nova_gpu.virt.inventory import stock, survey
+
+LOG = logging.getLogger(__name__)
+
+UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
+
+
+class Finding:
+    def __init__(
+        self,
+        looked: survey.Survey,
+        watch: monitor.Watch,
+        offered: stock.Stock,
+        parts: vgpus.VGPUs,
+        said: bulletin.Bulletin,
+    ) -> None:
+        self._survey = looked
+        self._watch = watch
+        self._stock = offered
+        self._vgpus = parts
+        self._bulletin = said
+
+    def look(self) -> Callable[[], None]:
+        """Looks at the cards, and returns what says how they are, once it is known whose."""
+        self._stock.begin_look()
+        try:
+            found = self._survey.find()
+        except exception.DiscoveryFailed as error:
+            LOG.error("%s. What was found before is kept.", error)
+            return lambda: None
+        given_whole = self._stock.given_whole()
+        divided = self._vgpus.cards.read(found, given_whole)
+        # Outside of what every claim waits for: it may be slow.
+        whole = [gpu for gpu in found if gpu.address not in divided]
+        obstacles = {**self._survey.obstacles(whole), **divided}
+        ailments = self._watch.look(found)
+        quarantined = quarantine.reasons(self._survey.quarantine, found)
+        changed = self._survey.divided_since(gpu for gpu in whole if gpu.address in given_whole)
+        kept_back = {**changed, **ailments.kept_back, **quarantined}
+        ailments = dataclasses.replace(ailments, kept_back=kept_back)
+        self._vgpus.cards.judge(ailments)
+        self._stock.take_in(found, self._survey.mode, obstacles, ailments)
+        others = [gpu for gpu in found if not self._vgpus.cards.look.has(gpu.address)]
+        return lambda: self._bulletin.report(
+            others, obstacles, self._stock.offer, self._stock.owners(), quarantined
+        )

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks libvirt and Nova's database who has which GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from nova import context as nova_context
+from nova.virt.libvirt import host as libvirt_host
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.virt.usage import domains, holds, occupancy, records
+
+LOG = logging.getLogger(__name__)
+
+
+class Census:
+    """What is answered goes to *noted*; where no answer comes, what that had before stays.
+
+    :param parts: what a domain may name of the GPUs that are offered now
+    """
+
+    def __init__(
+        self,
+        host: libvirt_host.Host,
+        noted: occupancy.Occupancy,
+        parts: Callable[[], domains.Parts],
+    ) -> None:
+        self._host = host
+        self._noted = noted
+        self._parts = parts
+        self._compute_host = CONF.host
+        self._looking = threading.Lock()
+
+    def look_at_domains(self) -> holds.Named:
+        """Which GPUs the domains name, now.
+
+        :raises DomainsUnreadable: where libvirt does not say
+        """
+        with self._looking:  # so that no answer takes the place of a newer one
+            named = domains.gpus_by_domain(self._host, self._parts())
+            self._noted.saw_domains(named)
+        return named
+
+    def look_again(self) -> None:
+        """The same where nobody can do anything about it if libvirt does not say."""
+        try:
+            self.look_at_domains()
+        except exception.DomainsUnreadable as error:
+            LOG.error("%s. What was known before is kept.", error)
+
+    def read_records(self) -> bool:
+        """Whether the database answered"""
+        context = nova_context.get_admin_context()
+        try:
+            nodename = self._host.get_hostname()
+            self._noted.read_records(
+                lambda guests: records.read(context, self._compute_host, nodename, guests)
+            )
+        except Exception as error:  # whatever the conductor, the bus or the database raise
+            LOG.warning("The GPUs of this host's instances cannot be read: %s", error)
+            return False
+        return True

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the four truths about a host's GPUs contradict each other, and what to do about it.
+
+Nothing is read here: :mod:`nova_gpu.virt.verify.gather` does that. What an instance with a task
+under way has is on its way from one to the other, and is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from nova_gpu.core.device import Device
+from nova_gpu.virt.verify import verify_inventories, verify_vgpus
+from nova_gpu.virt.verify.sources import Cards, Difference, Guest, Holder, Instance, Kind, Truths
+
+_NONE: Cards = frozenset()
+
+
+def compare(truths: Truths) -> tuple[Difference, ...]:
+    """Every contradiction, as far as both of its sides are known."""
+    vgpus = tuple(verify_vgpus.compare(truths))
+    return (
+        *_shared(truths),
+        *_domains(truths),
+        *_instances(truths),
+        *_cards(truths),
+        *_allocations(truths),
+        *_strange_allocations(truths),
+        *verify_inventories.of_cards(truths),
+        # What is there and nobody's has room that Placement has to give, until it is removed.
+        *(vgpus or verify_inventories.of_vgpus(truths)),
+    )
+
+
+def _shared(truths: Truths) -> Iterator[Difference]:
+    by_guest = {uuid: guest.cards for uuid, guest in (truths.guests or {}).items()}
+    for card, uuids in _more_than_once(by_guest):
+        yield Difference(
+            Kind.SHARED_BY_DOMAINS,
+            str(card),
+            f"GPU {card} is named by the domains {', '.join(uuids)}",
+            "stop all of them but one, and reboot the instances that are left with --hard",
+        )
+    by_instance = {uuid: each.cards for uuid, each in (truths.instances or {}).items()}
+    for card, uuids in _more_than_once(by_instance):
+        yield Difference(
+            Kind.SHARED_BY_INSTANCES,
+            str(card),
+            f"GPU {card} is counted for the instances {', '.join(uuids)}",
+            "delete, or shelve and unshelve, all of them but one",
+        )
+
+
+def _more_than_once(cards_by_uuid: Mapping[str, Cards]) -> Iterator[tuple[Device, list[str]]]:
+    for card in sorted(_NONE.union(*cards_by_uuid.values()), key=str):
+        uuids = sorted(uuid for uuid, cards in cards_by_uuid.items() if card in cards)
+        if len(uuids) > 1:
+            yield card, uuids
+
+
+def _domains(truths: Truths) -> Iterator[Difference]:
+    """Domains that have what Nova does not count for them"""
+    if truths.guests is None or truths.instances is None:
+        return
+    for uuid, guest in truths.guests.items():
+        if guest.cards and uuid not in truths.instances.keys() | truths.returning:
+            yield Difference(
+                Kind.FOREIGN_DOMAIN,
+                uuid,
+                f"the domain {uuid} has {_words(guest.cards)}, and is no instance of this host",
+                "if nobody needs it: virsh destroy and virsh undefine; until then the cards are "
+                "reserved",
+            )
+
+
+def _instances(truths: Truths) -> Iterator[Difference]:
+    for uuid, instance in (truths.instances or {}).items():
+        if not instance.settled:
+            continue
+        if len(instance.counted) != instance.asked:
+            yield Difference(
+                Kind.FLAVOR_DIFFERS,
+                uuid,
+                f"instance {uuid} holds {len(instance.counted)} GPUs and its flavor asks for "
+                f"{instance.asked}",
+                "resize it, or delete it: it cannot be started as it is",
+            )
+        guest = (truths.guests or {}).get(uuid)
+        if guest is None or not guest.running:
+            if truths.guests is not None and instance.active and instance.counted:
+                yield Difference(
+                    Kind.NO_DOMAIN,
+                    uuid,
+                    f"instance {uuid} is ACTIVE with {_words(instance.cards)}, and its guest does "
+                    "not run",
+                    f"openstack server reboot --hard {uuid}",
+                )
+        elif _differs(guest, instance):
+            yield Difference(
+                Kind.DOMAIN_DIFFERS,
+                uuid,
+                f"instance {uuid} has {_words(instance.cards)} in Nova's database and "
+                f"{_words(guest.cards)} in its domain",
+                f"openstack server reboot --hard {uuid}",
+            )
+
+
+def _differs(guest: Guest, instance: Instance) -> bool:
+    if instance.aliased:
+        return not guest.cards >= instance.cards
+    return guest.cards != instance.cards
+
+
+def _cards(truths: Truths) -> Iterator[Difference]:
+    """Cards that an instance has, and what is the matter with them"""
+    for uuid, instance in (truths.instances or {}).items():
+        for card in sorted(instance.cards, key=str) if instance.settled else ():
+            if truths.cards is not None and not verify_vgpus.is_here(card, truths):
+                yield Difference(
+                    Kind.CARD_MISSING,
+                    str(card),
+                    f"GPU {card} of instance {uuid} is not on this host",
+                    "have the hardware seen to, or move the instance away: it does not start here",
+                )
+            elif reason := truths.unfit.get(card):
+                yield Difference(
+                    Kind.CARD_UNFIT,
+                    str(card),
+                    f"GPU {card} of instance {uuid}: {reason}",
+                    "then reboot the instance with --hard",
+                )
+
+
+def _allocations(truths: Truths) -> Iterator[Difference]:
+    """What Placement counts for the instances, group by group"""
+    if truths.providers is None:
+        return
+    for uuid, instance in (truths.instances or {}).items():
+        if not instance.settled:
+            continue
+        has = dict.fromkeys(truths.providers, 0)
+        for its_provider, _ in instance.counted:
+            has[its_provider] = has.get(its_provider, 0) + 1
+        for provider_uuid, amount in has.items():
+            provider = truths.providers.get(provider_uuid)
+            if provider is None:
+                yield Difference(
+                    Kind.ALLOCATION_ELSEWHERE,
+                    uuid,
+                    f"instance {uuid} has {amount} GPUs of {provider_uuid}, which is no group of "
+                    "this host",
+                    "move it to another host and back, or delete it",
+                )
+            elif (counts := provider.allocated.get(uuid, 0)) != amount:
+                # Placement may only be told what the flavor says as well.
+                safe = instance.asked == len(instance.counted)
+                yield Difference(
+                    Kind.ALLOCATION_DIFFERS,
+                    uuid,
+                    f"instance {uuid} has {amount} GPUs of {provider.name}, and Placement counts "
+                    f"{counts} for it",
+                    "nova-gpu verify --repair has Placement count what it has"
+                    if safe
+                    else "have the instance hold what its flavor asks for first",
+                    safe,
+                )
+
+
+def _strange_allocations(truths: Truths) -> Iterator[Difference]:
+    for provider in (truths.providers or {}).values():
+        for consumer, amount in sorted(provider.allocated.items()):
+            holder = truths.holders.get(consumer)
+            text = f"Placement counts {amount} GPUs of {provider.name} for {consumer}"
+            guest = (truths.guests or {}).get(consumer)
+            if holder in (Holder.DELETED, Holder.ENDED_MOVE):
+                # A guest of an instance that is deleted may live on, and then has the cards.
+                safe = truths.guests is not None and guest is None
+                remedy = "nova-gpu verify --repair removes it"
+                if not safe:
+                    remedy = f"virsh destroy and virsh undefine {consumer} first, if libvirt has it"
+                yield Difference(
+                    Kind.ALLOCATION_LEFT, consumer, f"{text}, {holder.value}", remedy, safe
+                )
+            elif holder in (Holder.ELSEWHERE, Holder.UNKNOWN):
+                yield Difference(
+                    Kind.ALLOCATION_UNKNOWN,
+                    consumer,
+                    f"{text}, {holder.value}",
+                    "if openstack server show and openstack server migration list know nothing of "
+                    f"it: openstack resource provider allocation delete {consumer}"
+                    if holder is Holder.UNKNOWN
+                    else "openstack resource provider allocation unset --provider with this group",
+                )
+
+
+def _words(cards: Collection[Device]) -> str:
+    return ", ".join(sorted(map(str, cards))) or "no GPU"

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks sysfs, libvirt, Nova's database and Placement about a host's GPUs.
+
+The database is asked through the conductor and Placement through Nova's own client of it, as
+nova-compute does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import vm_states
+from nova.virt.libvirt import host as libvirt_host
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import device, exception, names
+from nova_gpu.core.device import Device
+from nova_gpu.core.flavor import request, request_group, vgpu_request
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.host.vfio import passthrough
+from nova_gpu.virt.inventory import offer, survey
+from nova_gpu.virt.usage import domains, records
+from nova_gpu.virt.verify import gather_providers, gather_vgpus, orphans
+from nova_gpu.virt.verify.gather_providers import Card
+from nova_gpu.virt.verify.sources import Guest, Holder, Instance, Truths
+
+_T = TypeVar("_T")
+# What says where each of them is.
+_OPTIONS = {
+    "sysfs": "[gpu]sysfs_root",
+    "libvirt": "[libvirt]virt_type and connection_uri",
+    "Nova's database": "nova-conductor, which is asked for it, and [DEFAULT]transport_url",
+    "Placement": "the options of [placement]",
+}
+_SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sources:
+    """Who is asked. ``placement``: Nova's report client. ``obstacles``: why cards cannot be given.
+
+    ``ask`` calls what it is given, and may give up on it with any exception.
+    """
+
+    looked: survey.Survey
+    libvirt: libvirt_host.Host
+    placement: Any
+    obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
+    ask: Callable[[Callable[[], Any]], Any] = lambda read: read()
+
+
+class _Answers:
+    """What was asked, and who did not answer"""
+
+    def __init__(self, sources: Sources) -> None:
+        self._ask = sources.ask
+        self.unread: list[str] = []
+
+    def of(self, who: str, read: Callable[[], _T]) -> _T | None:
+        try:
+            answer: _T = self._ask(read)
+        except Exception as error:  # whatever libvirt, the bus, the database or Placement raise
+            # What comes from another service has that one's stack below it.
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.unread.append(f"{who}: {lines[0]}; see {_OPTIONS[who]}")
+            return None
+        return answer
+
+
+def gather(sources: Sources) -> Truths:
+    """What each of the four says now. Nothing raises: who does not answer is in ``unread``."""
+    answers = _Answers(sources)
+    context = nova_context.get_admin_context()
+    there = answers.of("sysfs", lambda: _gpus(sources))
+    gpus, parts, divided, unread = there or (None, {}, (), frozenset())
+    functions = frozenset(address for card in parts.values() for address in card.parents) | unread
+    guests, nodename = None, None
+    if there is not None:
+        whole = there[0]
+        guests = answers.of("libvirt", lambda: _guests(sources, whole, parts.values()))
+        if guests is not None:
+            nodename = answers.of("libvirt", sources.libvirt.get_hostname)
+    if nodename is None:
+        nodename = answers.of("Nova's database", lambda: _nodename(context))
+    found = providers = None
+    if nodename is not None:
+        node, mode = nodename, sources.looked.mode
+        # Before the database: who comes to be in between is looked up there.
+        providers = answers.of(
+            "Placement",
+            lambda: gather_providers.read(sources.placement, context, node, mode, gpus or {}),
+        )
+        with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
+        found = answers.of("Nova's database", lambda: _instances(context, node, with_gpus))
+    instances, returning = found or (None, frozenset())
+    consumers = {each for provider in (providers or {}).values() for each in provider.allocated}
+    holders = None
+    if instances is not None:
+        others = consumers - instances.keys()
+        holders = answers.of("Nova's database", lambda: _holders(others))
+    made, vgpus_free = None, {}
+    if there is not None and guests is not None and instances is not None:
+        owners = {uuid: guest.cards for uuid, guest in guests.items()}
+        for uuid, instance in instances.items():
+            owners[uuid] = owners.get(uuid, frozenset()) | instance.cards
+        made = answers.of("sysfs", lambda: gather_vgpus.made(sources.looked, parts, owners))
+    if made is not None and nodename is not None:
+        there_are = frozenset().union(*made.values())
+        taken = there_are.union(*owners.values())
+        free = gather_vgpus.free(divided, parts, taken, there_are)
+        vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
+    return Truths(
+        cards=None if gpus is None else frozenset(gpus),
+        unfit={} if gpus is None else _unfit(sources, gpus),
+        guests=guests,
+        instances=instances,
+        returning=returning,
+        providers=providers,
+        holders=holders or {},
+        unread=tuple(dict.fromkeys(answers.unread)),
+        functions=functions,
+        made=made,
+        vgpus_free=vgpus_free,
+    )
+
+
+def _gpus(
+    sources: Sources,
+) -> tuple[
+    dict[PciAddress, Card],
+    Mapping[PciAddress, DividedCard],
+    Collection[GPU],
+    frozenset[PciAddress],
+]:
+    """The cards that are given whole, and those that are given in parts: how, and which they are;
+    and those that have MIG instances of which more is not known"""
+    found = sources.looked.find()
+    parts, others = sources.looked.in_parts(found)
+    whole = [gpu for gpu in found if gpu.address not in parts]
+    obstacles = sources.obstacles(whole)
+    unread = frozenset[PciAddress]()
+    if sources.looked.mode is DeliveryMode.LXC:
+        obstacles, unread = {**obstacles, **others}, frozenset(others)
+    cards = {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}
+    return cards, parts, [gpu for gpu in found if gpu.address in parts], unread
+
+
+def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
+    looked = sources.looked
+    reasons: dict[Device, str] = {a: card.obstacle for a, card in cards.items() if card.obstacle}
+    if looked.mode is DeliveryMode.PCI:
+        for address, card in cards.items():
+            if not passthrough.is_with_vfio(card.gpu, looked.roots):
+                reasons[address] = (
+                    f"it is with {card.gpu.driver or 'no driver'} and not with vfio-pci; see "
+                    "nova-gpu host check"
+                )
+    return reasons
+
+
+def _guests(
+    sources: Sources, cards: Mapping[PciAddress, Card], divided: Iterable[DividedCard]
+) -> dict[str, Guest]:
+    looked = sources.looked
+    everything = offer.offer(
+        (card.gpu for card in cards.values()), {}, looked.mode, {}, offer.Ailments()
+    )
+    named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything, divided))
+    running = domains.running(sources.libvirt)
+    return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
+
+
+def _nodename(context: nova_context.RequestContext) -> str:
+    """Where libvirt does not say"""
+    (node,) = objects.ComputeNodeList.get_all_by_host(context, CONF.host)
+    return str(node.hypervisor_hostname)
+
+
+def _instances(
+    context: nova_context.RequestContext, nodename: str, guests: Collection[str]
+) -> tuple[dict[str, Instance], frozenset[str]]:
+    """The host's instances, and those on their way back to it"""
+    counted = records.read(context, CONF.host, nodename, guests)
+    migrations = objects.MigrationList.get_in_progress_and_error(context, CONF.host, nodename)
+    moving = {each.instance_uuid for each in migrations if each.status != "error"}
+    listed = objects.InstanceList.get_by_host(context, CONF.host, expected_attrs=["flavor"])
+    by_uuid = {instance.uuid: instance for instance in listed}
+    instances = {}
+    for uuid, identifiers in counted.counted.items():
+        instance = by_uuid.get(uuid)
+        state = instance.vm_state if instance else None
+        specs = instance.flavor.extra_specs if instance else {}
+        devices = [(provider, device.parse(text)) for provider, text in identifiers]
+        instances[uuid] = Instance(
+            active=state == vm_states.ACTIVE,
+            settled=state in _SETTLED and uuid not in moving | counted.busy,
+            asked=_asked(specs, [each for _, each in devices]),
+            counted=frozenset(devices),
+            aliased="pci_passthrough:alias" in specs,
+        )
+    return instances, counted.returning
+
+
+def _asked(extra_specs: Mapping[str, str], held: Collection[Device]) -> int:
+    """GPUs and vGPUs. Of a flavor that cannot be read any more, what it has: the API and the
+    scheduler refuse it. Of one that asks for vGPUs in Nova's words alone, those of ours it has."""
+    try:
+        whole, parts = request.parse(extra_specs), vgpu_request.parse(extra_specs)
+    except exception.InvalidExtraSpec:
+        return len(held)
+    asked = whole.count if whole else 0
+    if parts is not None:
+        return asked + parts.count
+    novas = request_group.ask_for_gpus(extra_specs, names.VGPU_RESOURCE_CLASS)
+    return asked + (sum(isinstance(each, Slot) for each in held) if novas else 0)
+
+
+def _holders(consumers: Iterable[str]) -> dict[str, Holder]:
+    context = nova_context.get_admin_context(read_deleted="yes")
+    return {consumer: _holder(context, consumer) for consumer in consumers}
+
+
+def _holder(context: nova_context.RequestContext, consumer: str) -> Holder:
+    try:
+        instance = objects.Instance.get_by_uuid(context, consumer)
+    except nova_exception.InstanceNotFound:
+        pass
+    else:
+        if instance.deleted:
+            return Holder.DELETED
+        here = instance.host in (None, CONF.host)
+        return Holder.ON_ITS_WAY if here or instance.task_state else Holder.ELSEWHERE
+    if orphans.ended(context, consumer):
+        return Holder.ENDED_MOVE
+    try:
+        objects.Migration.get_by_uuid(context, consumer)
+    except nova_exception.MigrationNotFound:
+        return Holder.UNKNOWN
+    return Holder.ON_ITS_WAY

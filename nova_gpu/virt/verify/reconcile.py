@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After a start of the service: what the four truths contradict each other in, said in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nova.virt.libvirt import host as libvirt_host
+from oslo_log import log as logging
+
+from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.verify import compare, gather
+from nova_gpu.virt.verify.sources import Difference
+
+LOG = logging.getLogger(__name__)
+
+
+class Reconciliation:
+    """Compares in the first two periods, and says once what was so both times.
+
+    In the first alone an instance may be between one of the four and the next. It runs where the
+    period does, outside of what claims wait for. ``is_due``: Placement has been told what there is.
+    """
+
+    def __init__(
+        self, looked: survey.Survey, host: libvirt_host.Host, placement: Callable[[], Any]
+    ) -> None:
+        self._looked = looked
+        self._host = host
+        self._placement = placement
+        self._suspected: frozenset[Difference] | None = None
+        self.is_due = False
+        self._is_done = False
+
+    def look(self) -> None:
+        """Raises nothing: the service goes on whatever is the matter."""
+        if self._is_done or not self.is_due:
+            return
+        try:
+            truths = gather.gather(
+                gather.Sources(self._looked, self._host, self._placement(), self._looked.obstacles)
+            )
+            found = frozenset(compare.compare(truths))
+        except Exception as error:  # nothing of this may end a period
+            LOG.warning("What Nova, libvirt and Placement say of GPUs is not compared: %s", error)
+            self._is_done = True
+            return
+        if self._suspected is None:
+            self._suspected = found
+            return
+        self._is_done = True
+        for reason in truths.unread:
+            LOG.warning("What it says of this host's GPUs is not compared: %s", reason)
+        for each in sorted(self._suspected & found, key=lambda each: (each.kind, each.subject)):
+            LOG.error("%s (%s): %s", each.text, each.kind, each.remedy)

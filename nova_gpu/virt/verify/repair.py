@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has Placement count what instances have.
+
+Only that: an allocation is a number, and the instance, its guest and its cards stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+from nova.scheduler import utils as scheduler_utils
+
+from nova_gpu.core import exception, names
+from nova_gpu.virt.verify.sources import Difference, Holder, Kind, Truths
+
+
+def repair(difference: Difference, truths: Truths, placement: Any) -> None:
+    """Repairs one *difference* that is ``safe``, of *truths*.
+
+    :param placement: Nova's report client
+    :raises NotRepaired: where it has changed since, or Placement does not take it
+    """
+    context = nova_context.get_admin_context()
+    uuid = difference.subject
+    try:
+        if difference.kind is Kind.ALLOCATION_DIFFERS:
+            _restore(context, uuid, truths, placement)
+        elif difference.kind is Kind.ALLOCATION_LEFT:
+            moved = truths.holders[uuid] is Holder.ENDED_MOVE
+            consumer_type = "migration" if moved else "instance"
+            placement.delete_allocation_for_instance(context, uuid, consumer_type=consumer_type)
+        else:
+            raise exception.NotRepaired(uuid, f"{difference.kind} is not for a command to repair")
+    except exception.NotRepaired:
+        raise
+    except Exception as error:  # whatever Placement, the bus or the database raise
+        raise exception.NotRepaired(uuid, str(error) or type(error).__name__) from error
+
+
+def _restore(
+    context: nova_context.RequestContext, uuid: str, truths: Truths, placement: Any
+) -> None:
+    instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
+    counted = (truths.instances or {})[uuid].counted
+    now = {
+        (each.provider_uuid, each.identifier)
+        for each in instance.resources or ()
+        if each.resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
+    }
+    if instance.task_state or now != {(provider, str(card)) for provider, card in counted}:
+        raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
+    payload = placement.get_allocs_for_consumer(context, uuid)
+    allocations = payload["allocations"] or _of_the_host(context, instance)
+    for provider_uuid, group in (truths.providers or {}).items():
+        amount = sum(provider == provider_uuid for provider, _ in counted)
+        resources = allocations.get(provider_uuid, {}).get("resources", {})
+        resources.pop(group.resource_class, None)
+        if amount:
+            resources[group.resource_class] = amount
+        if resources:
+            allocations[provider_uuid] = {"resources": resources}
+        else:
+            allocations.pop(provider_uuid, None)
+    payload = {
+        "allocations": allocations,
+        "project_id": instance.project_id,
+        "user_id": instance.user_id,
+        "consumer_generation": payload.get("consumer_generation"),
+    }
+    if not placement.put_allocations(context, uuid, payload):
+        raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")
+
+
+def _of_the_host(
+    context: nova_context.RequestContext, instance: objects.Instance
+) -> dict[str, dict[str, dict[str, int]]]:
+    """What ``nova-manage placement heal_allocations`` would write, but for the GPUs.
+
+    That fails on a flavor with ``resources:PGPU``: it asks them of the compute node itself.
+    """
+    node = objects.ComputeNode.get_by_host_and_nodename(context, instance.host, instance.node)
+    resources = dict(scheduler_utils.resources_from_flavor(instance, instance.flavor))
+    for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+        resources.pop(resource_class, None)
+    return {node.uuid: {"resources": resources}}

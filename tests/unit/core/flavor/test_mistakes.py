@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is wrong with a flavor"""
+
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core.flavor import mistakes, request, wanted
+
+
+class MistakesTest(unittest.TestCase):
+    def found(self, **specs: str) -> list[str]:
+        return [each.partition("=")[0] for each in mistakes.mistakes(specs)]
+
+    def test_none(self) -> None:
+        for specs in (
+            {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"},
+            {"gpus": "2", "gpu:model": "s!= tesla", "resources:PGPU": "2"},
+            {"hypervisor_version": ">= 1000", "cpu_arch": "x86_64", "hw:cpu_policy": "shared"},
+            {"vgpus": "1", "vgpu_type": "nvidia-35"},
+            {},
+        ):
+            with self.subTest(specs=specs):
+                self.assertEqual([], mistakes.mistakes(specs))
+
+    def test_every_one_and_no_consequence(self) -> None:
+        specs = {
+            "gpus": "two",
+            "gpu_arch": "s< fermi",
+            "hypervisor": ">= 1",
+            "gpu:memory_mib": "much",
+            "gpu:option_rom": "maybe",
+        }
+        self.assertEqual(specs.keys(), set(self.found(**specs)))
+        self.assertEqual(["gpu_arch"], self.found(gpu_arch="fermi"))
+        self.assertEqual(["gpus"], self.found(**{"gpus": "2", "resources:PGPU": "3"}))
+        self.assertEqual(
+            ["resources:PGPU", "gpu_arch"],
+            self.found(**{"resources:PGPU": "x", "gpu_arch": "s< a"}),
+        )
+
+    def test_the_flavor_contradicts_itself(self) -> None:
+        specs = {"gpus": "1", "gpu_arch": "fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "forbidden"}
+        self.assertEqual(["trait:CUSTOM_GPU_ARCH_FERMI"], self.found(**specs))
+        # One that no key of the flavor's own stands for ends the search, and is told.
+        self.assertTrue(self.found(**specs, **{"resources:VGPU": "1"}))
+
+    def test_misspelt(self) -> None:
+        for key, text in (
+            ("gpu", "did you mean gpus?"),
+            ("GPU_Arch", "did you mean gpu_arch?"),
+            ("gpu:modle", "did you mean gpu:model?"),
+            ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:heads, gpu:memory_mib"),
+        ):
+            with self.subTest(key=key):
+                (found,) = mistakes.mistakes({key: "1"})
+                self.assertIn(f"{key}='1': nobody reads it; {text}", found)
+
+
+class VGPUTest(unittest.TestCase):
+    def test_what_is_right(self) -> None:
+        for specs in (
+            {"vgpus": "= 2", "vgpu_type": "GRID P4-2Q"},
+            {"vgpus": "1", "gpus": "1", "gpu_arch": "fermi"},
+            {"resources:VGPU": "1", "vgpu_type": "s== nvidia-35"},
+            {"vgpus": "1", "gpu:memory_mib": "2048", "gpu_arch": "s!= fermi", "gpu:model": "P4"},
+            {"vgpus": "1", "gpu:heads": ">= 2"},
+        ):
+            with self.subTest(specs):
+                self.assertEqual([], mistakes.mistakes(specs))
+
+    def test_what_is_not(self) -> None:
+        for specs, keys in (
+            ({"vgpus": "many", "vgpu_type": "s!= nvidia-35"}, ["vgpus", "vgpu_type"]),
+            ({"vgpus": "many", "vgpu_type": "nvidia-35"}, ["vgpus"]),
+            ({"vgpu_type": "nvidia-35"}, ["vgpu_type"]),
+            ({"vgpus": "2", "resources:VGPU": "1"}, ["vgpus"]),
+            ({"vgpus": "2", "resources:VGPU": "3"}, ["vgpus"]),
+            ({"resources:VGPU": "x", "vgpu_type": "nvidia-35"}, ["resources:VGPU"]),
+            ({"resources:VGPU": "x", "gpu:memory_mib": "1"}, ["resources:VGPU"]),
+            (
+                {"vgpus": "1", "gpu:memory_mib": "much", "gpu_arch": "> a"},
+                ["gpu_arch", "gpu:memory_mib"],
+            ),
+            ({"vgpus": "1", "gpu:topology": "numa"}, ["gpu:topology"]),
+            ({"vgpus": "many", "gpu:heads": "2"}, ["vgpus"]),
+            ({"gpus": "1", "gpu:heads": "2"}, ["gpu:heads"]),
+            ({"vgpus": "1", "gpu:head": "2"}, ["gpu:head"]),
+        ):
+            with self.subTest(specs):
+                found = [text.partition("=")[0] for text in mistakes.mistakes(specs)]
+                self.assertEqual(keys, found)
+
+
+class WantedTest(unittest.TestCase):
+    def text(self, **specs: str) -> str:
+        asked = request.parse(specs)
+        assert asked
+        return wanted.all_of(asked)
+
+    def test_words_and_groups(self) -> None:
+        self.assertEqual("1 GPU", self.text(gpus="1"))
+        self.assertEqual(
+            "2 GPUs (architecture fermi, hypervisor kvm (qemu))",
+            self.text(gpus="2", gpu_arch="s== fermi", hypervisor="KVM"),
+        )
+        self.assertEqual(
+            "1 GPU (CUSTOM_GPU_ARCH_FERMI) and 3 GPUs (not CUSTOM_GPU_ARCH_FERMI)",
+            self.text(
+                **{
+                    "resources1:PGPU": "1",
+                    "trait1:CUSTOM_GPU_ARCH_FERMI": "required",
+                    "resources2:PGPU": "3",
+                    "trait2:CUSTOM_GPU_ARCH_FERMI": "forbidden",
+                }
+            ),
+        )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import query, request
+
+KNOWN = frozenset(
+    {"CUSTOM_GPU", "CUSTOM_GPU_HYPERVISOR_LXC", "CUSTOM_GPU_HYPERVISOR_QEMU"}
+    | {f"CUSTOM_GPU_ARCH_{name}" for name in ("FERMI", "KEPLER", "CDNA3", "UNKNOWN")}
+)
+
+
+def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[str, str] | None:
+    """What is added to *flavor*, beside an image that names traits of GPUs."""
+    asked = request.parse(flavor)
+    assert asked is not None
+    specs = query.extra_specs(flavor, asked, known, image_says=True)
+    if specs is None:
+        return None
+    return {key: value for key, value in specs.items() if flavor.get(key) != value}
+
+
+class ExtraSpecsTest(unittest.TestCase):
+    def test_the_blueprints_flavor(self) -> None:
+        self.assertEqual(
+            {
+                "resources:PGPU": "2",
+                "trait:CUSTOM_GPU": "required",
+                "trait:CUSTOM_GPU_ARCH_FERMI": "required",
+                "trait:CUSTOM_GPU_HYPERVISOR_LXC": "required",
+            },
+            spelled_out({"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}),
+        )
+
+    def test_the_gpus_get_a_group_of_their_own(self) -> None:
+        flavor = {
+            "gpus": "= 2",
+            "resources:PGPU": "2",
+            "trait:CUSTOM_GPU_ARCH_FERMI": "required",
+            "trait:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
+            "trait:HW_CPU_X86_AVX2": "required",
+        }
+        asked = request.parse(flavor)
+        assert asked is not None
+        self.assertEqual(
+            {
+                "gpus": "= 2",
+                "resources_nova_gpu:PGPU": "2",
+                "trait_nova_gpu:CUSTOM_GPU": "required",
+                "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
+                "trait_nova_gpu:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
+                "trait:HW_CPU_X86_AVX2": "required",
+            },
+            query.extra_specs(flavor, asked, KNOWN),
+        )
+
+    def test_conditions_as_traits(self) -> None:
+        arch = "trait:CUSTOM_GPU_ARCH_"
+        for text, traits in (
+            ("s== fermi", {f"{arch}FERMI": "required"}),
+            ("s== volta", {f"{arch}VOLTA": "required"}),
+            ("s== xe-hpc", {f"{arch}XE_HPC": "required"}),
+            ("<or> fermi <or> volta", {f"{arch}FERMI": "required"}),
+            (
+                "<or> fermi <or> kepler",
+                {f"{arch}CDNA3": "forbidden", f"{arch}UNKNOWN": "forbidden"},
+            ),
+            ("s!= fermi", {f"{arch}FERMI": "forbidden", f"{arch}UNKNOWN": "forbidden"}),
+            ("s!= volta", {f"{arch}UNKNOWN": "forbidden"}),
+            ("<in> dna", {f"{arch}CDNA3": "required"}),
+            ("<in> x", None),
+            ("<or> volta <or> ada", None),
+        ):
+            with self.subTest(text=text):
+                added = spelled_out({"gpus": "1", "gpu_arch": text})
+                if traits is None:
+                    self.assertIsNone(added)
+                else:
+                    self.assertEqual(
+                        {"resources:PGPU": "1", "trait:CUSTOM_GPU": "required"} | traits, added
+                    )
+
+    def test_model_memory_and_topology_as_traits(self) -> None:
+        known = KNOWN | {
+            *("CUSTOM_GPU_MODEL_A100_SXM4_80GB", "CUSTOM_GPU_MODEL_H200"),
+            *(f"CUSTOM_GPU_MEMORY_MIB_{size}" for size in ("5301", "81920", "143771", "UNKNOWN")),
+            *(f"CUSTOM_GPU_NUMA_ISLAND_{size}" for size in (1, 4)),
+            *(f"CUSTOM_GPU_NVLINK_ISLAND_{size}" for size in (1, 2, 4, 8)),
+        }
+        nvlink = {"gpus": "4", "gpu:topology": "nvlink"}
+        for words, traits in (
+            ({"gpus": "1", "gpu:model": "s== A100 SXM4 80GB"}, {"MODEL_A100_SXM4_80GB": 1}),
+            ({"gpus": "1", "gpu:model": "<in> A100"}, {"MODEL_A100_SXM4_80GB": 1}),
+            ({"gpus": "1", "gpu:model": "<in> V100"}, None),
+            (
+                {"gpus": "1", "gpu:memory_mib": ">= 40960"},
+                {"MEMORY_MIB_5301": 0, "MEMORY_MIB_UNKNOWN": 0},
+            ),
+            ({"gpus": "1", "gpu:memory_mib": ">= 100000"}, {"MEMORY_MIB_143771": 1}),
+            ({"gpus": "1", "gpu:memory_mib": ">= 200000"}, None),
+            ({"gpus": "1", "gpu:memory_mib": "== 81920"}, {"MEMORY_MIB_81920": 1}),
+            (nvlink, {"NVLINK_ISLAND_1": 0, "NVLINK_ISLAND_2": 0}),
+            (nvlink | {"gpus": "8"}, {"NVLINK_ISLAND_8": 1}),
+            (nvlink | {"gpus": "9"}, None),
+            (nvlink | {"gpus": "1"}, {}),
+            (nvlink | {"gpu:topology_policy": "preferred"}, {}),
+            ({"gpus": "4", "gpu:topology": "numa"}, {"NUMA_ISLAND_4": 1}),
+        ):
+            with self.subTest(words=words):
+                added = spelled_out(words, known)
+                if traits is None:
+                    self.assertIsNone(added)
+                    continue
+                expected = {
+                    f"trait:CUSTOM_GPU_{trait}": "required" if is_required else "forbidden"
+                    for trait, is_required in traits.items()
+                }
+                expected |= {"resources:PGPU": words["gpus"], "trait:CUSTOM_GPU": "required"}
+                self.assertEqual(expected, added)
+
+    def test_only_what_exists_is_forbidden(self) -> None:
+        known = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_KEPLER"})
+        added = spelled_out({"gpus": "1", "gpu_arch": "s!= volta"}, known)
+        self.assertEqual({"resources:PGPU": "1", "trait:CUSTOM_GPU": "required"}, added)
+
+    def test_what_has_to_be_known_first(self) -> None:
+        for specs, expected in (
+            ({}, False),
+            ({"gpu_arch": "fermi", "hypervisor": "<or> LXC"}, False),
+            ({"gpu_arch": "s!= fermi"}, True),
+            ({"hypervisor": "<or> LXC <or> KVM"}, True),
+            ({"gpu:model": "H200"}, False),
+            ({"gpu:memory_mib": "1"}, True),
+            ({"gpu:topology": "numa"}, False),
+            ({"gpus": "2", "gpu:topology": "numa"}, True),
+        ):
+            asked = request.parse({"gpus": "1"} | specs)
+            assert asked is not None
+            with self.subTest(specs=specs):
+                self.assertEqual(expected, query.needs_known(asked))
+
+    def test_again_changes_nothing(self) -> None:
+        for flavor in (
+            {"gpus": "= 2", "gpu_arch": "s!= fermi", "hypervisor": "KVM"},
+            {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"},
+            {"resources1:PGPU": "1", "resources2:PGPU": "2", "gpu_arch": "fermi"},
+        ):
+            asked = request.parse(flavor)
+            assert asked is not None
+            once = query.extra_specs(flavor, asked, KNOWN)
+            assert once is not None
+            again = request.parse(once)
+            assert again is not None
+            with self.subTest(flavor=flavor):
+                self.assertEqual(once, query.extra_specs(once, again, KNOWN))
+                self.assertEqual(asked.count, again.count)
+
+    def test_beside_a_second_device_also_where_the_image_names_traits(self) -> None:
+        flavor = {
+            "gpus": "= 2",
+            "gpu_arch": "fermi",
+            "resources:PGPU": "2",
+            "resources:VGPU": "1",
+            "trait:CUSTOM_GPU_MODEL_X": "required",
+            "trait:HW_CPU_X86_AVX2": "required",
+        }
+        asked = request.parse(flavor)
+        assert asked is not None
+        for image_says in (False, True):
+            self.assertEqual(
+                {
+                    "gpus": "= 2",
+                    "gpu_arch": "fermi",
+                    "resources:VGPU": "1",
+                    "resources_nova_gpu:PGPU": "2",
+                    "trait_nova_gpu:CUSTOM_GPU": "required",
+                    "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
+                    "trait_nova_gpu:CUSTOM_GPU_MODEL_X": "required",
+                    "trait:HW_CPU_X86_AVX2": "required",
+                },
+                query.extra_specs(flavor, asked, KNOWN, image_says=image_says),
+            )
+
+    def test_what_the_host_itself_has_is_no_second_device(self) -> None:
+        flavor = {"gpus": "2", "resources:VCPU": "4", "resources:VGPU": "0"}
+        added = spelled_out(flavor)
+        self.assertEqual({"resources:PGPU": "2", "trait:CUSTOM_GPU": "required"}, added)
+
+    def test_every_group_of_gpus_gets_the_conditions(self) -> None:
+        added = spelled_out({"resources1:PGPU": "1", "resources2:PGPU": "1", "gpu_arch": "fermi"})
+        expected = {
+            f"trait{suffix}:{trait}": "required"
+            for suffix in "12"
+            for trait in ("CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI")
+        }
+        self.assertEqual(expected | {"group_policy": "none"}, added)
+
+    def test_beside_another_group_of_the_flavors(self) -> None:
+        flavor = {"gpus": "1", "resources_net:CUSTOM_NIC": "1"}
+        asked = request.parse(flavor)
+        assert asked is not None
+        for policy, expected in (({}, "none"), ({"group_policy": "isolate"}, "isolate")):
+            specs = query.extra_specs(flavor | policy, asked, KNOWN)
+            assert specs is not None
+            self.assertEqual(expected, specs["group_policy"])
+
+    def test_the_flavor_is_left_as_it_is(self) -> None:
+        flavor = {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"}
+        before = dict(flavor)
+        spelled_out(flavor)
+        self.assertEqual(before, flavor)
+
+    def test_traits_that_contradict_the_words_are_refused(self) -> None:
+        for specs in (
+            {"gpu_arch": "fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "forbidden"},
+            {"gpu_arch": "s!= fermi", "trait:CUSTOM_GPU_ARCH_FERMI": "required"},
+            {"trait:CUSTOM_GPU": "forbidden"},
+        ):
+            with (
+                self.subTest(specs=specs),
+                self.assertRaises(exception.InvalidExtraSpec) as caught,
+            ):
+                spelled_out({"gpus": "1"} | specs)
+            self.assertIn("trait:CUSTOM_GPU", str(caught.exception))

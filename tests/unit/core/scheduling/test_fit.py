@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core.flavor import request
+from nova_gpu.core.scheduling import fit
+from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.core.topology.topology import Islands
+
+A100 = GroupStats(
+    "10de:20b2",
+    "ampere",
+    "lxc",
+    8,
+    model="A100 SXM4 80GB",
+    memory_mib=81920,
+    islands=Islands(numa=4, nvlink=8),
+)
+# As a host of the first version of stats is read.
+OLD = GroupStats("10de:20b2", "ampere", "lxc", 8)
+
+
+class ServesTest(unittest.TestCase):
+    def test_table(self) -> None:
+        for specs, known, old in (
+            ({"gpus": "8"}, True, True),
+            ({"gpus": "9"}, False, False),
+            ({"gpus": "1", "gpu_arch": "ampere"}, True, True),
+            ({"gpus": "1", "gpu_arch": "ada"}, False, False),
+            ({"gpus": "1", "gpu:model": "<in> A100"}, True, False),
+            ({"gpus": "1", "gpu:model": "a100 sxm4 80gb"}, True, False),
+            ({"gpus": "1", "gpu:model": "s!= H200"}, True, False),
+            ({"gpus": "1", "gpu:model": "A100"}, False, False),
+            ({"gpus": "1", "gpu:memory_mib": ">= 40960"}, True, False),
+            ({"gpus": "1", "gpu:memory_mib": "<= 40960"}, False, False),
+            ({"gpus": "4", "gpu:topology": "numa"}, True, False),
+            ({"gpus": "5", "gpu:topology": "numa"}, False, False),
+            ({"gpus": "5", "gpu:topology": "numa", "gpu:topology_policy": "preferred"}, True, True),
+            ({"gpus": "8", "gpu:topology": "nvlink"}, True, False),
+            ({"gpus": "8", "gpu:topology": "any"}, True, True),
+            ({"gpus": "1", "gpu:topology": "nvlink"}, True, True),
+        ):
+            asked = request.parse(specs)
+            assert asked
+            found = tuple(fit.serves(group, asked, asked.groups[0]) for group in (A100, OLD))
+            with self.subTest(specs=specs):
+                self.assertEqual((known, old), found)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import unittest
+from typing import Any
+
+from nova_gpu.core import exception
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.topology.topology import Islands
+
+GROUP: dict[str, Any] = {
+    "product": "10de:1091",
+    "architecture": "fermi",
+    "mode": "lxc",
+    "total": 8,
+    "model": "Tesla M2090",
+    "memory_mib": 5301,
+    "islands": {"numa": 4, "nvlink": 1},
+}
+FERMI = stats.GroupStats(
+    "10de:1091", "fermi", "lxc", 8, model="Tesla M2090", memory_mib=5301, islands=Islands(numa=4)
+)
+FIRST = {"v": 1, "hypervisor": "LXC"}
+SECOND = FIRST | {"v": 2}
+
+
+class StatsTest(unittest.TestCase):
+    def test_what_is_written_is_what_is_read(self) -> None:
+        for groups in (
+            (),
+            (stats.GroupStats("10de:1091", None, "lxc", 0),),
+            (FERMI, stats.GroupStats("1002:66a0", "gcn5", "pci", 4)),
+        ):
+            for free, reserved in (
+                (None, stats.NOTHING),
+                (tuple(((0, 0, -1, -1, 2),) for _ in groups), stats.Reserved(2, 4096)),
+            ):
+                report = stats.Report(stats.HostStats("LXC", groups), free, reserved)
+                with self.subTest(report=report):
+                    self.assertEqual(report, stats.loads(stats.dumps(report)))
+
+    def test_cards_in_parts(self) -> None:
+        free = (("nvidia-63", "GRID P4-1Q", 9), ("nvidia-64", None, 0))
+        divided = stats.Divided(3, 2, free, ((1024, 4), (None, None)))
+        report = stats.Report(stats.HostStats("QEMU", ()), (), divided=divided)
+        self.assertEqual((3, 0, 2), (report.cards, report.free_gpus, report.free_cards))
+        text = stats.dumps(report)
+        self.assertEqual(report, stats.loads(text))
+        fields = json.loads(text)
+        vgpus = [["nvidia-63", "GRID P4-1Q", 9], ["nvidia-64", None, 0]]
+        facts = [[1024, 4], [None, None]]
+        self.assertEqual({"total": 3, "free": 2, "vgpus": vgpus, "facts": facts}, fields["divided"])
+        more = {**fields["divided"], "facts": [[*each, "more"] for each in facts]}
+        self.assertEqual(divided, stats.loads(json.dumps({**fields, "divided": more})).divided)
+        del more["facts"]
+        older = stats.loads(json.dumps({**fields, "divided": more})).divided
+        self.assertEqual(stats.Divided(3, 2, free), older)
+        for wrong in (
+            {"total": -1},
+            {"free": "2"},
+            {"vgpus": [[1, "a", 2]]},
+            {"vgpus": [["a", "b"]]},
+            {"vgpus": [["a", 3, 2]]},
+            {"vgpus": None},
+            {"facts": [[1024, 4]]},
+            {"facts": [[1024, 4], [-1, None]]},
+            {"facts": [[1024, 4], ["1", None]]},
+            {"facts": [[1024], [None]]},
+            {"facts": None},
+        ):
+            with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
+                stats.loads(json.dumps({**fields, "divided": {**fields["divided"], **wrong}}))
+
+    def test_the_form_on_the_wire(self) -> None:
+        host = stats.HostStats("LXC", (FERMI,))
+        self.assertEqual(SECOND | {"groups": [GROUP]}, json.loads(stats.dumps(stats.Report(host))))
+        cells = ((-1, 0, -1, -1, 4), (-1, 1, -1, -1, 3))
+        report = stats.Report(host, (cells,), stats.Reserved(vcpus=2, memory_mib=4096))
+        self.assertEqual((8, 7, 7), (report.cards, report.free_gpus, report.free_cards))
+        more = {
+            "free": [[list(cell) for cell in cells]],
+            "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
+        }
+        self.assertEqual(SECOND | {"groups": [GROUP]} | more, json.loads(stats.dumps(report)))
+
+    def test_a_host_with_many_cards_says_it_in_few_words(self) -> None:
+        cells = tuple((number // 4, number // 4, number // 2, number, 1) for number in range(8))
+        report = stats.Report(stats.HostStats("LXC", (FERMI,)), (cells,), stats.Reserved(8, 65536))
+        self.assertLess(len(stats.dumps(report)), 500)
+
+    def test_hosts_of_the_first_version_are_read(self) -> None:
+        """A scheduler is upgraded before the compute hosts."""
+        group = {key: GROUP[key] for key in ("product", "architecture", "mode", "total")}
+        old = FIRST | {"groups": [group | {"provider": "host1_gpu_10de_1091_lxc"}]}
+        read = stats.loads(json.dumps(old))
+        self.assertEqual((stats.GroupStats("10de:1091", "fermi", "lxc", 8),), read.host.groups)
+        self.assertEqual((None, 8, 0), (read.free, read.cards, read.free_gpus))
+
+    def test_what_a_later_release_adds_is_passed_over(self) -> None:
+        more = SECOND | {"groups": [GROUP | {"more": 1, "islands": {"pod": 8} | GROUP["islands"]}]}
+        self.assertEqual((FERMI,), stats.loads(json.dumps(more | {"more": []})).host.groups)
+
+    def test_what_cannot_be_read_is_refused(self) -> None:
+        for fields in (
+            None,
+            [],
+            {},
+            {"v": 3, "hypervisor": "LXC", "groups": []},
+            SECOND | {"hypervisor": None, "groups": []},
+            SECOND,
+            SECOND | {"groups": None},
+            SECOND | {"groups": ["x"]},
+            *(
+                SECOND | {"groups": [GROUP | damage]}
+                for damage in (
+                    {"total": "8"},
+                    {"total": -1},
+                    {"total": True},
+                    {"architecture": 4},
+                    {"product": None},
+                    {"model": []},
+                    {"memory_mib": "5301"},
+                    {"memory_mib": -1},
+                    {"islands": None},
+                    {"islands": {"numa": 4}},
+                    {"islands": {"numa": 4, "nvlink": "8"}},
+                )
+            ),
+        ):
+            with self.subTest(fields=fields), self.assertRaises(exception.InvalidStats):
+                stats.loads(json.dumps(fields))
+        for damage in (
+            {"free": []},
+            {"free": None},
+            {"free": [[4]]},
+            {"free": [[[0, 0, 4]]]},
+            {"free": [[[-2, 0, 0, 0, 4]]]},
+            {"free": [[[0, 0, 0, 0, -4]]]},
+            {"free": [[[0, 0, 0, 0, "4"]]]},
+            {"reserved_per_free_gpu": {"vcpus": 2}},
+            {"reserved_per_free_gpu": {"vcpus": 2, "memory_mib": -1}},
+            {"reserved_per_free_gpu": 2},
+        ):
+            with self.subTest(damage=damage), self.assertRaises(exception.InvalidStats):
+                stats.loads(json.dumps(SECOND | {"groups": [GROUP]} | damage))
+        for text in ("", "{", "nonsense"):
+            with self.subTest(text=text), self.assertRaises(exception.InvalidStats):
+                stats.loads(text)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import itertools
+import random
+import unittest
+from collections.abc import Collection
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.topology import choose, topology
+from tests.fixtures import brute_force, cards
+
+
+def bus(number: int) -> str:
+    return f"0000:{number:02x}:00.0"
+
+
+def host(*numa_nodes: int, pairs: bool = False) -> list[GPU]:
+    """Cards on the buses 0, 1, ... of these NUMA nodes; *pairs*: each even one with the next"""
+    return [
+        cards.placed(bus(number), node, [bus(number ^ 1)] if pairs else [])
+        for number, node in enumerate(numa_nodes)
+    ]
+
+
+FOUR_AND_FOUR = host(*[0] * 4, *[1] * 4)
+PAIRS = host(*[0] * 4, *[1] * 4, pairs=True)
+SWITCHED = [
+    cards.placed(bus(n), n // 4, [bus(peer) for peer in range(8) if peer != n]) for n in range(8)
+]
+ONE_ODD = [*host(0, 0, 0, 0, pairs=True), cards.placed(bus(4), 0), cards.placed(bus(5), 0)]
+
+# name, host, buses that are free, how many, the buses chosen
+CASES: tuple[tuple[str, list[GPU], Collection[int], int, Collection[int]], ...] = (
+    ("nothing", FOUR_AND_FOUR, range(8), 0, []),
+    ("one of all", FOUR_AND_FOUR, range(8), 1, [0]),
+    ("one socket exactly", FOUR_AND_FOUR, range(8), 4, [0, 1, 2, 3]),
+    ("the whole socket, not the broken one", FOUR_AND_FOUR, [1, 2, 3, 4, 5, 6, 7], 4, [4, 5, 6, 7]),
+    ("the broken socket before the whole one", FOUR_AND_FOUR, [1, 2, 3, 4, 5, 6, 7], 2, [1, 2]),
+    ("one of the smaller rest", FOUR_AND_FOUR, [0, 1, 2, 7], 1, [7]),
+    ("tightest fit on the second socket", FOUR_AND_FOUR, [0, 1, 2, 3, 6, 7], 2, [6, 7]),
+    ("both sockets where one is too small", FOUR_AND_FOUR, range(8), 5, [0, 1, 2, 3, 4]),
+    ("the larger one whole, the rest tight", FOUR_AND_FOUR, [2, 3, 4, 5, 6], 4, [2, 4, 5, 6]),
+    ("everything", FOUR_AND_FOUR, range(8), 8, range(8)),
+    ("a pair", PAIRS, range(8), 2, [0, 1]),
+    ("a pair, not two halves", PAIRS, [0, 2, 4, 5], 2, [4, 5]),
+    ("a half, not a pair", PAIRS, [0, 1, 3, 4, 5], 1, [3]),
+    ("two pairs", PAIRS, range(8), 4, [0, 1, 2, 3]),
+    ("a pair and a half", PAIRS, [0, 1, 3, 4, 5], 3, [0, 1, 3]),
+    ("no pair is left: one socket", PAIRS, [0, 4, 6], 2, [4, 6]),
+    ("behind a switch: one socket", SWITCHED, range(8), 4, [0, 1, 2, 3]),
+    ("behind a switch: the tighter socket", SWITCHED, [0, 1, 2, 4, 5], 2, [4, 5]),
+    ("unlinked ones are no pair", ONE_ODD, [2, 3, 4, 5], 2, [2, 3]),
+    ("unlinked ones go first", ONE_ODD, range(6), 1, [4]),
+    ("unknown NUMA nodes", [cards.placed(bus(n), None) for n in range(4)], range(4), 2, [0, 1]),
+)
+
+
+class CasesTest(unittest.TestCase):
+    def test_table(self) -> None:
+        for name, gpus, free, count, expected in CASES:
+            with self.subTest(name):
+                places = topology.places(gpus[number] for number in free)
+                chosen = choose.choose(places.keys(), count, places)
+                self.assertEqual([bus(number) for number in expected], [str(c) for c in chosen])
+
+    def test_more_than_there_is(self) -> None:
+        places = topology.places(FOUR_AND_FOUR)
+        for count in (9, -1):
+            with self.subTest(count=count), self.assertRaises(ValueError):
+                choose.choose(places.keys(), count, places)
+
+    def test_order_of_what_is_free_does_not_matter(self) -> None:
+        places = topology.places(PAIRS)
+        for free in itertools.permutations(list(places)[:5]):
+            self.assertEqual(choose.choose(sorted(free), 3, places), choose.choose(free, 3, places))
+
+
+class BruteForceTest(unittest.TestCase):
+    """Against every subset of what is free, on random hosts of each layout that there is."""
+
+    def test_layouts(self) -> None:
+        draw = random.Random(20261121)
+        for number in range(150):
+            free = _some(draw, _random_host(draw, draw.choice(list(_LAYOUTS))))
+            places = topology.places(free)
+            self.assertEqual(4, len(set(topology.nesting(list(places.values())))))
+            alike = choose.costs(topology.cells(free))
+            for count in range(len(free) + 1):
+                best = brute_force.best(count, places)
+                chosen = choose.choose(places.keys(), count, places)
+                with self.subTest(host=number, places=places, count=count):
+                    self.assertEqual(best, (brute_force.cost(chosen, places), chosen))
+                    self.assertEqual(best[0], alike[count])
+
+    def test_circles_that_cross_numa_nodes(self) -> None:
+        """No order of the levels nests there; the circles come first all the same."""
+        draw = random.Random(20261122)
+        for _ in range(60):
+            gpus = host(*(draw.randrange(2) for _ in range(8)), pairs=True)
+            free = _some(draw, gpus)
+            places = topology.places(free)
+            for count in range(len(free) + 1):
+                chosen = choose.choose(places.keys(), count, places)
+                self.assertEqual(count, len(set(chosen)))
+                fewest = brute_force.best(count, places)[0][0]
+                self.assertEqual(fewest, brute_force.cost(chosen, places)[0])
+
+
+def _some(draw: random.Random, gpus: list[GPU]) -> list[GPU]:
+    return draw.sample(gpus, draw.randint(1, len(gpus)))
+
+
+# How many cards in a row direct links join, and where: on one NUMA node, or wherever they are.
+_LAYOUTS = {"no links": 1, "pairs": 2, "fours": 4, "all": 8}
+
+
+def _random_host(draw: random.Random, layout: str) -> list[GPU]:
+    joined = _LAYOUTS[layout]
+    per_node = draw.choice([each for each in (2, 4, 8) if each >= joined or joined == 8])
+    per_root = draw.choice([each for each in (1, 2, 4) if each <= per_node])
+    per_switch = draw.choice([0, *(each for each in (2, 4) if each <= per_root)])
+    known = draw.random() < 0.8
+    gpus = []
+    for number in range(8):
+        first = number - number % joined
+        peers = [bus(peer) for peer in range(first, first + joined) if peer != number]
+        port = PciAddress(1, number // per_switch, 0, 0) if per_switch else None
+        gpus.append(
+            cards.placed(
+                bus(number),
+                number // per_node if known else None,
+                peers,
+                pci_root=f"pci0000:{number // per_root:02x}",
+                pcie_switch=port,
+            )
+        )
+    return gpus

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import vgpu
+
+CARD = PciAddress.parse("0000:3b:00.0")
+
+
+class SlotTest(unittest.TestCase):
+    def test_is_read_back(self) -> None:
+        for type_id in ("nvidia-35", "i915-GVTg_V5_4", "nvidia-1148", "mdpy-xga"):
+            for number in (0, 7, 31):
+                slot = vgpu.Slot(CARD, type_id, number)
+                with self.subTest(slot=str(slot)):
+                    self.assertEqual(slot, vgpu.Slot.parse(str(slot)))
+
+    def test_is_for_ever(self) -> None:
+        # It stands in Nova's database.
+        self.assertEqual("0000:3b:00.0/nvidia-35/0", str(vgpu.Slot(CARD, "nvidia-35", 0)))
+
+    def test_nothing_else_is_one(self) -> None:
+        for text in (
+            "",
+            "0000:3b:00.0",
+            "0000:3b:00.0/nvidia-35",
+            "0000:3b:00.0/nvidia-35/",
+            "0000:3b:00.0/nvidia-35/00",
+            "0000:3b:00.0/nvidia-35/-1",
+            "0000:3b:00.0/nvidia-35/1/2",
+            "0000:3b:00.0/nvidia-35/٣",
+            "0000:3B:00.0/nvidia-35/0",
+            "0000:3b:00.0/../0",
+            "0000:3b:00.0//0",
+            "3b:00.0/nvidia-35/0",
+        ):
+            with self.subTest(text), self.assertRaises(exception.InvalidValue):
+                vgpu.Slot.parse(text)
+
+
+class DeviceUuidTest(unittest.TestCase):
+    def test_is_for_ever(self) -> None:
+        # After the host has booted the device is made with it again, and libvirt's domain names it.
+        instance = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+        slot = vgpu.Slot(CARD, "nvidia-35", 0)
+        self.assertEqual("8bd15cae-e882-51a9-b82a-5f9d66ee46d3", vgpu.device_uuid(instance, slot))
+        self.assertEqual(vgpu.device_uuid(instance.upper(), slot), vgpu.device_uuid(instance, slot))
+
+    def test_no_two_are_alike(self) -> None:
+        instances = ("7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d", "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4e")
+        slots = [vgpu.Slot(CARD, type_id, n) for type_id in ("nvidia-35", "a") for n in (0, 1)]
+        found = {vgpu.device_uuid(each, slot) for each in instances for slot in slots}
+        self.assertEqual(8, len(found))
+
+    def test_of_an_instance_only(self) -> None:
+        for text in ("", "../x", "7d8f6a52"):
+            with self.subTest(text), self.assertRaises(exception.InvalidValue):
+                vgpu.device_uuid(text, vgpu.Slot(CARD, "nvidia-35", 0))
+
+
+class TypeIdTest(unittest.TestCase):
+    def test_what_can_be_one(self) -> None:
+        for text in ("nvidia-35", "i915-GVTg_V5_4", "n" * 100):
+            self.assertTrue(vgpu.is_type_id(text), text)
+        for text in ("", ".", "..", "a/b", "a b", "-a", "a\n", "n" * 101, "é"):
+            self.assertFalse(vgpu.is_type_id(text), text)

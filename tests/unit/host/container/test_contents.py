@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import contents as values
+from nova_gpu.core import exception, model
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.container import contents, libraries
+from tests.fixtures import cdi as fake
+from tests.fixtures import hosts, nvidia
+from tests.fixtures.cards import card
+from tests.fixtures.nodes import Nodes
+
+UID = os.getuid()
+ONE, TWO = "0000:18:00.0", "0000:88:00.0"
+NVIDIA_SHARED = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
+
+
+class ContentsTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        self.host = hosts.Host(self.root, nodes=Nodes.FILES)
+
+    def contents(self, *gpus: model.GPU, owner_uid: int = UID) -> values.GuestContents:
+        return contents.contents(gpus, self.host.roots, self.root / "state", owner_uid)
+
+    def node(self, name: str) -> pathlib.Path:
+        return self.host.roots.dev / name
+
+    def two_nvidia_cards(self) -> None:
+        self.host.add_gpu(ONE, "10de", "2335", minor=1)
+        self.host.add_gpu(TWO, "10de", "2335", minor=0)
+
+
+class TestBuiltIn(ContentsTestCase):
+    def test_nvidia(self) -> None:
+        self.two_nvidia_cards()
+        self.assertEqual(
+            values.GuestContents(nodes=(*NVIDIA_SHARED[:2], "/dev/nvidia1", "/dev/nvidiactl")),
+            self.contents(card(ONE)),
+        )
+
+    def test_two_cards_in_any_order(self) -> None:
+        self.two_nvidia_cards()
+        both = self.contents(card(ONE), card(TWO))
+        self.assertEqual({"/dev/nvidia0", "/dev/nvidia1", *NVIDIA_SHARED}, set(both.nodes))
+        self.assertEqual(5, len(both.nodes))
+        self.assertEqual(both, self.contents(card(TWO), card(ONE)))
+
+    def test_amd_and_intel(self) -> None:
+        self.host.add_gpu(ONE, "1002", "74a1")
+        self.host.add_gpu(TWO, "8086", "0bd5")
+        self.assertEqual(
+            ("/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"),
+            self.contents(card(ONE, "amdgpu")).nodes,
+        )
+        self.assertEqual(
+            ("/dev/dri/card2", "/dev/dri/renderD130"), self.contents(card(TWO, "xe")).nodes
+        )
+
+    def test_mig_instances_of_the_card(self) -> None:
+        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(1, 0)])
+        self.host.add_gpu(TWO, "10de", "2335", minor=1, mig=[(1, 0)])
+        caps = [nvidia.cap_minor(0, 1), nvidia.cap_minor(0, 1, 0)]
+        self.assertEqual(
+            {f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps},
+            {node for node in self.contents(card(ONE)).nodes if "caps" in node},
+        )
+
+    def test_no_cards(self) -> None:
+        self.assertEqual(values.GuestContents(), self.contents())
+
+    def test_what_may_be_absent(self) -> None:
+        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(1, 0)])
+        self.node("nvidia-uvm-tools").unlink()
+        for path in self.node("nvidia-caps").iterdir():
+            path.unlink()
+        self.assertEqual(
+            ("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"), self.contents(card(ONE)).nodes
+        )
+
+    def test_what_may_not_be_absent(self) -> None:
+        self.two_nvidia_cards()
+        for name in ("nvidia1", "nvidiactl", "nvidia-uvm"):
+            self.node(name).rename(self.root / "away")
+            error = self.assertRaises(exception.DeviceNodeMissing, self.contents, card(ONE))
+            self.assertEqual((ONE, f"/dev/{name}"), (error.address, error.path))
+            (self.root / "away").rename(self.node(name))
+        self.contents(card(ONE))
+
+    def test_a_card_without_nodes(self) -> None:
+        self.host.add_gpu(ONE, "10de", "2335", driver="vfio-pci")
+        error = self.assertRaises(exception.DeviceNodeMissing, self.contents, card(ONE, "vfio-pci"))
+        self.assertIn(ONE, str(error))
+        self.assertIn("vfio-pci", str(error))
+
+
+class CDITestCase(ContentsTestCase):
+    """Two NVIDIA cards, with minors 1 and 0, and what nvidia-ctk writes of them"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.two_nvidia_cards()
+        for minor, address in ((0, TWO), (1, ONE)):
+            for name in (f"card{minor}", f"renderD{128 + minor}"):
+                (self.host.path(address) / "drm" / name).mkdir(parents=True)
+                fake.write(self.node(f"dri/{name}"), b"")
+        self.driver = self.root / "driver"
+        self.document = fake.nvidia(self.driver, [0, 1])
+        self.edits: dict[str, Any] = self.document["containerEdits"]
+
+    def given(self, *addresses: str, owner_uid: int = UID) -> values.GuestContents:
+        fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
+        return self.contents(*map(card, addresses), owner_uid=owner_uid)
+
+    def targets(self) -> dict[str, str]:
+        return {mount.target: mount.source for mount in self.given(ONE).mounts}
+
+    def add_mount(self, target: str, content: bytes = b"x", source: str = "") -> pathlib.Path:
+        path = self.driver / (source or target.lstrip("/"))
+        fake.write(path, content)
+        self.edits["mounts"].append({"hostPath": str(path), "containerPath": target})
+        return path
+
+
+class TestNodes(CDITestCase):
+    def test_the_cards_and_the_shared(self) -> None:
+        own = ("/dev/nvidia1", "/dev/dri/card1", "/dev/dri/renderD129")
+        self.assertEqual({*own, *NVIDIA_SHARED, "/dev/nvidia-modeset"}, set(self.given(ONE).nodes))
+
+    def test_several_cards(self) -> None:
+        given = set(self.given(ONE, TWO).nodes)
+        self.assertLessEqual(
+            {"/dev/nvidia0", "/dev/nvidia1", "/dev/dri/card0", "/dev/dri/card1"}, given
+        )
+
+    def test_nothing_of_another_card_nor_of_all(self) -> None:
+        dropped = (
+            *("/dev/nvidia0", "/dev/dri/card0", "/dev/dri/by-path/pci-0000:88:00.0-card"),
+            *("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap99"),
+            *("/dev/nvidia-caps-imex-channels/channel0", "/dev/nvidia-nvswitchctl"),
+            *("/dev/../dev/nvidia0", "//dev/nvidia0"),
+        )
+        for path in dropped:
+            if not os.path.lexists(self.root / path.lstrip("/")):
+                fake.write(self.root / path.lstrip("/"), b"")
+            self.edits["deviceNodes"].append({"path": path})
+        given = self.given(ONE)
+        self.assertEqual([], [node for node in given.nodes if node in dropped])
+        self.assertNotEqual((), given.mounts)
+
+    def test_another_card_under_an_innocent_name(self) -> None:
+        self.edits["deviceNodes"].append({"path": "/dev/gpu", "hostPath": "/dev/nvidia0"})
+        fake.write(self.node("gpu"), b"")
+        given = self.given(ONE)
+        self.assertNotIn("/dev/gpu", given.nodes)
+        self.assertNotEqual((), given.mounts)
+
+    def test_what_is_not_there_is_not_given(self) -> None:
+        self.node("nvidia-modeset").unlink()
+        self.assertNotIn("/dev/nvidia-modeset", self.given(ONE).nodes)
+
+    def test_a_specification_without_uvm(self) -> None:
+        self.edits["deviceNodes"] = [{"path": "/dev/nvidiactl"}]
+        self.assertIn("/dev/nvidia-uvm", self.given(ONE).nodes)
+
+    def test_what_libvirt_cannot_give(self) -> None:
+        for node in (
+            {"path": "/dev/nvidia-modeset", "hostPath": "/run/driver/dev/nvidia-modeset"},
+            {"path": "/dev/nvidia-modeset", "type": "b"},
+            {"path": "/tmp/nvidia-modeset"},
+        ):
+            self.edits["deviceNodes"] = [node]
+            given = self.given(ONE)
+            self.assertEqual({"/dev/nvidia1", *NVIDIA_SHARED}, set(given.nodes))
+            self.assertEqual(((), ()), (given.mounts, given.env))
+            self.assertIn(f"not used for GPU {ONE}", self.log.output)
+            self.assertIn(node["path"], self.log.output)
+
+    def test_amd_by_its_own_specification(self) -> None:
+        address = "0000:c1:00.0"
+        self.host.add_gpu(address, "1002", "74a1")
+        document = fake.amd([1])
+        document["containerEdits"] = {"env": ["ROCR_VISIBLE_DEVICES=0"]}
+        fake.save(self.host.roots.cdi_spec_dirs[0] / "amd.json", document)
+        given = self.contents(card(address, "amdgpu"))
+        self.assertEqual(("/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"), given.nodes)
+        self.assertEqual((("ROCR_VISIBLE_DEVICES", "0"),), given.env)
+
+
+class TestFiles(CDITestCase):
+    def test_libraries_in_one_folder(self) -> None:
+        folder = pathlib.Path(self.targets()["/usr/lib/nova-gpu"])
+        self.assertEqual(self.root / "state", folder.parent)
+        library = folder / f"libcuda.so.{fake.VERSION}"
+        self.assertEqual(library, (folder / "libcuda.so").resolve())
+        self.assertTrue((folder / "libnvidia-ml.so.1").exists())
+        self.assertTrue((folder / "libGLX_indirect.so.0").exists())
+
+    def test_other_files_where_any_image_can_have_them(self) -> None:
+        targets = self.targets()
+        self.assertEqual(
+            {"/usr/lib/nova-gpu", "/usr/bin/nvidia-smi", "/usr/share/nvidia"}, targets.keys()
+        )
+        self.assertEqual(str(self.driver / "usr/bin/nvidia-smi"), targets["/usr/bin/nvidia-smi"])
+        folder = pathlib.Path(targets["/usr/share/nvidia"])
+        self.assertEqual(b"optix", (folder / "nvoptix.bin").read_bytes())
+        self.assertTrue((folder / fake.VERSION / "profiles").is_file())
+        self.assertIn("do not get /etc/vulkan/icd.d/nvidia_icd.json", self.log.output)
+
+    def test_a_library_in_usr_lib_is_a_library(self) -> None:
+        self.add_mount("/usr/lib64/libnvcuvid.so.570")
+        targets = self.targets()
+        self.assertNotIn("/usr/lib64/libnvcuvid.so.570", targets)
+        self.assertIn("libnvcuvid.so.570", os.listdir(targets["/usr/lib/nova-gpu"]))
+
+    def test_a_folder(self) -> None:
+        path = self.add_mount("/opt/tools/x", source="opt/tools/x").parent
+        self.edits["mounts"][-1] = {"hostPath": str(path), "containerPath": "/opt/tools"}
+        self.assertEqual(str(path), self.targets()["/opt/tools"])
+
+    def test_a_link_is_followed_once(self) -> None:
+        path = self.add_mount("/usr/bin/nvidia-debugdump")
+        link = path.with_name("link")
+        link.symlink_to(path)
+        self.edits["mounts"][-1]["hostPath"] = str(link)
+        self.assertEqual(str(path), self.targets()["/usr/bin/nvidia-debugdump"])
+
+    def test_the_last_of_two_on_one_target(self) -> None:
+        self.add_mount("/usr/bin/tool", source="first")
+        path = self.add_mount("/usr/bin/tool", source="second")
+        self.assertEqual(str(path), self.targets()["/usr/bin/tool"])
+
+    def test_targets_that_are_refused(self) -> None:
+        targets = (
+            *("/", "/etc/passwd", "/dev", "/dev/null", "/proc/driver/nvidia/params", "/sys"),
+            *("/etc", "/usr", "/usr/bin", "/usr/lib/", "//etc//shadow", "/etc/ld.so.preload"),
+            *("/usr/share/nvidia/../../../etc/passwd", "/usr/lib/nova-gpu/libx.so.1"),
+            "/usr/lib/nova-gpu",
+        )
+        expected = self.targets()
+        for index, target in enumerate(targets):
+            self.add_mount(target, source=f"bad{index}")
+        self.assertEqual(expected, self.targets())
+        for index, target in enumerate(targets):
+            plain = os.path.normpath(target.replace("//", "/"))
+            self.assertIn(f"{self.driver}/bad{index} at {plain}", self.log.output)
+
+    def test_sources_that_are_refused(self) -> None:
+        expected = self.targets()
+        self.add_mount("/usr/bin/evil").chmod(0o666)
+        os.mkfifo(self.driver / "socket")
+        self.edits["mounts"].append(
+            {"hostPath": f"{self.driver}/socket", "containerPath": "/usr/bin/socket"}
+        )
+        self.assertEqual(expected, self.targets())
+        self.assertIn("0666", self.log.output)
+        self.assertIn("a way to the host", self.log.output)
+
+    def test_sources_of_another_owner(self) -> None:
+        if UID:
+            self.skipTest("only root can give files away")
+        expected = self.targets()
+        os.chown(self.add_mount("/usr/bin/evil"), 1, 1)
+        self.assertEqual(expected, self.targets())
+        self.assertIn("uid 1", self.log.output)
+
+    def test_a_specification_of_another_owner(self) -> None:
+        given = self.given(ONE, owner_uid=UID + 1)
+        self.assertEqual(((), ()), (given.mounts, given.env))
+        self.assertIn("/dev/nvidia1", given.nodes)
+
+    def test_a_specification_older_than_the_driver(self) -> None:
+        (self.driver / f"usr/lib/x86_64-linux-gnu/libcuda.so.{fake.VERSION}").unlink()
+        error = self.assertRaises(exception.DeviceUnavailable, self.given, ONE)
+        self.assertIn(f"libcuda.so.{fake.VERSION}", str(error))
+        self.assertIn("nvidia.yaml", str(error))
+
+
+class TestEnv(CDITestCase):
+    def test_with_the_libraries(self) -> None:
+        self.assertEqual(
+            (
+                ("LD_LIBRARY_PATH", "/usr/lib/nova-gpu"),
+                ("NVIDIA_CTK_LIBCUDA_DIR", fake.LIBDIR),
+                ("NVIDIA_VISIBLE_DEVICES", "void"),
+            ),
+            self.given(ONE, TWO).env,
+        )
+
+    def test_after_the_specifications_own_path(self) -> None:
+        self.edits["env"] = ["LD_LIBRARY_PATH=/opt/lib", "A=1", "A=2"]
+        self.assertEqual(
+            (("A", "2"), ("LD_LIBRARY_PATH", "/opt/lib:/usr/lib/nova-gpu")), self.given(ONE).env
+        )
+
+    def test_no_libraries_no_path(self) -> None:
+        self.edits["mounts"] = []
+        self.assertNotIn("LD_LIBRARY_PATH", dict(self.given(ONE).env))
+
+
+class TestInstances(ContentsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_gpu(ONE, "10de", "2335", minor=0, mig=[(9, 0), (10, 0)])
+        self.host.add_gpu(TWO, "10de", "2335", minor=1, mig=[(9, 0)])
+        self.driver = self.root / "driver"
+        self.document = fake.nvidia(self.driver, [0, 1])
+
+    def instance(self, card: str, *numbers: int, owner_uid: int = UID) -> values.GuestContents:
+        slots = [Slot.parse(f"{card}/1g.18gb/{number}") for number in numbers]
+        return contents.contents((), self.host.roots, self.root / "state", owner_uid, slots)
+
+    def caps(self, minor: int, gpu_instance: int) -> set[str]:
+        numbers = (nvidia.cap_minor(minor, gpu_instance, *ci) for ci in ((), (0,)))
+        return {f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers}
+
+    def test_nodes(self) -> None:
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
+        self.assertEqual(own, set(self.instance(ONE, 1000).nodes))
+        both = own | self.caps(0, 9)
+        self.assertEqual(both, set(self.instance(ONE, 1000, 900).nodes))
+
+    def test_beside_a_whole_card(self) -> None:
+        slots = [Slot.parse(f"{ONE}/1g.18gb/900")]
+        root = self.root / "state"
+        given = contents.contents([card(TWO)], self.host.roots, root, UID, slots)
+        own = {"/dev/nvidia0", *self.caps(0, 9), "/dev/nvidia1", *self.caps(1, 9)}
+        self.assertEqual({*own, *NVIDIA_SHARED}, set(given.nodes))
+
+    def test_none_without_all_that_leads_to_it(self) -> None:
+        for node in (*sorted(self.caps(0, 10)), "/dev/nvidia0", "/dev/nvidia-uvm"):
+            path = self.node(node.removeprefix("/dev/"))
+            path.rename(self.root / "kept")
+            error = self.assertRaises(exception.DeviceNodeMissing, self.instance, ONE, 1000)
+            self.assertIn(node, str(error))
+            (self.root / "kept").rename(path)
+        error = self.assertRaises(exception.DeviceNodeMissing, self.instance, ONE, 1100)
+        self.assertIn(f"{ONE}/1g.18gb/1100", str(error))
+
+    def described(self, *instances: tuple[str, int, int]) -> None:
+        """As nvidia-ctk names the instances of cards; each has a variable of its own here."""
+        devices = self.document["devices"] = []
+        for name, minor, gpu_instance in instances:
+            paths = [f"/dev/nvidia{minor}", *sorted(self.caps(minor, gpu_instance))]
+            edits = {"deviceNodes": [{"path": path} for path in paths], "env": [f"NAME={name}"]}
+            devices.append({"name": name, "containerEdits": edits})
+        every = [node for each in devices for node in each["containerEdits"]["deviceNodes"]]
+        devices.append({"name": "all", "containerEdits": {"deviceNodes": every}})
+        fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
+
+    def test_the_device_that_describes_it(self) -> None:
+        self.described(("0:0", 0, 9), ("0:1", 0, 10), ("1:0", 1, 9))
+        given = self.instance(ONE, 1000)
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED, "/dev/nvidia-modeset"}
+        self.assertEqual(own, set(given.nodes))
+        self.assertIn(("NAME", "0:1"), given.env)
+        self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
+
+    def test_one_that_describes_its_card_for_the_drivers_files(self) -> None:
+        self.described(("0:0", 0, 9))
+        given = self.instance(ONE, 1000)
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED, "/dev/nvidia-modeset"}
+        self.assertEqual(own, set(given.nodes))
+        self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import stat
+from collections.abc import Sequence
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import contents, exception
+from nova_gpu.host.container import libraries
+from tests.fixtures import elf
+
+LIBDIR = "/usr/lib/x86_64-linux-gnu"
+
+
+class LibrariesTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        self.library_root = self.root / "state/libraries"
+        self.cuda = self.library("libcuda.so.570", "libcuda.so.1")
+
+    def library(self, name: str, soname: str, folder: str = "host") -> contents.Mount:
+        path = self.root / folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(elf.shared_object(soname))
+        return contents.Mount(str(path), f"{LIBDIR}/{name}")
+
+    def gather(
+        self, *mounts: contents.Mount, links: Sequence[tuple[str, str]] = ()
+    ) -> pathlib.Path:
+        mount = libraries.gather(mounts, links, self.library_root)
+        self.assertEqual("/usr/lib/nova-gpu", mount.target)
+        return pathlib.Path(mount.source)
+
+    def tree(self, folder: pathlib.Path) -> dict[str, str | None]:
+        """What each link holds by name, None for what is no link"""
+        return {
+            path.name: os.readlink(path) if path.is_symlink() else None for path in folder.iterdir()
+        }
+
+
+class TestGather(LibrariesTestCase):
+    def test_soname_links(self) -> None:
+        other = self.library("libnvidia-ml.so.570", "libnvidia-ml.so.1")
+        folder = self.gather(self.cuda, other)
+        self.assertEqual(
+            {
+                "libcuda.so.570": None,
+                "libcuda.so.1": "libcuda.so.570",
+                "libnvidia-ml.so.570": None,
+                "libnvidia-ml.so.1": "libnvidia-ml.so.570",
+            },
+            self.tree(folder),
+        )
+        self.assertEqual(
+            pathlib.Path(self.cuda.source).read_bytes(), (folder / "libcuda.so.1").read_bytes()
+        )
+
+    def test_everybody_can_read_it(self) -> None:
+        self.addCleanup(os.umask, os.umask(0o077))
+        mount = contents.Mount("/proc/version", "/usr/share/nvidia/a/b/version")
+        for gathered in (
+            libraries.gather([self.cuda], (), self.library_root),
+            libraries.gather_folder([mount], "/usr/share/nvidia", self.library_root),
+        ):
+            folder = pathlib.Path(gathered.source)
+            for path in (folder, *folder.rglob("*")):
+                others = 0o005 if path.is_dir() else 0o004
+                self.assertEqual(others, path.stat().st_mode & others, str(path))
+
+    def test_links_that_are_asked_for(self) -> None:
+        links = [
+            ("libcuda.so.1", f"{LIBDIR}/libcuda.so"),
+            ("/usr/lib/libcuda.so.570", f"{LIBDIR}/libcuda_indirect.so.0"),
+            # ldconfig makes this one as well.
+            ("libcuda.so.570", f"{LIBDIR}/libcuda.so.1"),
+            # None of these leads from one library in the folder to another.
+            ("libabsent.so.1", f"{LIBDIR}/libabsent.so"),
+            ("libabsent.so", f"{LIBDIR}/libabsent_indirect.so"),
+            ("libcuda.so.570", f"{LIBDIR}/libcuda.so.570"),
+            ("/etc/passwd", f"{LIBDIR}/libpasswd.so"),
+            ("libcuda.so.1", f"{LIBDIR}/gbm/nvidia-drm_gbm.so"),
+            ("../..", f"{LIBDIR}/libparent.so"),
+            ("", f"{LIBDIR}/"),
+        ]
+        self.assertEqual(
+            {
+                "libcuda.so.570": None,
+                "libcuda.so.1": "libcuda.so.570",
+                "libcuda.so": "libcuda.so.1",
+                "libcuda_indirect.so.0": "libcuda.so.570",
+            },
+            self.tree(self.gather(self.cuda, links=links)),
+        )
+
+    def test_a_source_that_is_a_link(self) -> None:
+        link = self.root / "libcuda.so.570"
+        link.symlink_to(self.cuda.source)
+        folder = self.gather(contents.Mount(str(link), self.cuda.target))
+        self.assertFalse((folder / "libcuda.so.570").is_symlink())
+
+    def test_64_bit_before_32_bit(self) -> None:
+        small = self.root / "host32/libcuda.so.570"
+        small.parent.mkdir()
+        small.write_bytes(elf.LIBRARY_32)
+        mount = contents.Mount(str(small), "/usr/lib/i386-linux-gnu/libcuda.so.570")
+        folder = self.gather(mount, self.cuda)
+        self.assertEqual(
+            pathlib.Path(self.cuda.source).read_bytes(), (folder / "libcuda.so.570").read_bytes()
+        )
+        self.assertIn(str(small), self.log.output)
+
+    def test_is_library(self) -> None:
+        for name in ("libcuda.so", "libcuda.so.570.172.08", "libstdc++.so.6"):
+            self.assertTrue(libraries.is_library(contents.Mount("/x", f"/lib/{name}")), name)
+            self.assertTrue(libraries.is_library(contents.Mount(f"/lib/{name}", "/x")), name)
+        for name in ("nvidia-smi", "lib.txt", "libcuda.sock", "nvidia_drv.so", "libfoo.so.conf~"):
+            self.assertFalse(libraries.is_library(contents.Mount("/x", f"/lib/{name}")), name)
+
+
+class TestFolder(LibrariesTestCase):
+    def test_made_once(self) -> None:
+        folder = self.gather(self.cuda)
+        inode = (folder / "libcuda.so.1").lstat().st_ino
+        os.utime(folder, (0, 0))
+        self.assertEqual(folder, self.gather(self.cuda))
+        self.assertEqual(inode, (folder / "libcuda.so.1").lstat().st_ino)
+        self.assertGreater(folder.stat().st_mtime, 0)
+
+    def test_another_version_is_another_folder(self) -> None:
+        before = self.gather(self.cuda)
+        os.utime(self.cuda.source, (1, 1))
+        after = self.gather(self.cuda)
+        with_link = self.gather(self.cuda, links=[("libcuda.so.1", "/libcuda.so")])
+        self.assertEqual(3, len({before, after, with_link}))
+        self.assertTrue(before.is_dir())
+
+    def test_many_at_once(self) -> None:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            folders = list(pool.map(lambda _: self.gather(self.cuda), range(16)))
+        self.assertEqual(1, len(set(folders)))
+        self.assertEqual(folders[:1], list(self.library_root.iterdir()))
+        self.assertEqual(2, len(list(folders[0].iterdir())))
+
+    def test_a_source_that_is_gone(self) -> None:
+        os.unlink(self.cuda.source)
+        error = self.assertRaises(exception.GuestFilesUnavailable, self.gather, self.cuda)
+        self.assertIn(self.cuda.source, str(error))
+
+    def test_no_room(self) -> None:
+        self.library_root.parent.mkdir()
+        self.library_root.write_text("a file")
+        error = self.assertRaises(exception.GuestFilesUnavailable, self.gather, self.cuda)
+        self.assertIn(str(self.library_root), str(error))
+
+    def test_ldconfig_fails(self) -> None:
+        tool = self.root / "bin/ldconfig"
+        tool.parent.mkdir()
+        tool.write_text("#!/bin/sh\nexit 3\n")
+        tool.chmod(0o755)
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(tool.parent)))
+        self.assertRaises(exception.GuestFilesUnavailable, self.gather, self.cuda)
+        self.assertEqual([], list(self.library_root.iterdir()))
+
+    def test_files_of_one_folder(self) -> None:
+        mounts = []
+        for name in ("nvoptix.bin", "570/profiles"):
+            path = self.root / name.replace("/", "-")
+            path.write_text(name)
+            mounts.append(contents.Mount(str(path), f"/usr/share/nvidia/{name}"))
+        mount = libraries.gather_folder(mounts, "/usr/share/nvidia", self.library_root)
+        self.assertEqual("/usr/share/nvidia", mount.target)
+        folder = pathlib.Path(mount.source)
+        self.assertEqual({"nvoptix.bin", "570"}, set(os.listdir(folder)))
+        self.assertEqual("570/profiles", (folder / "570/profiles").read_text())
+
+    def test_a_copy_where_no_hard_link_can_be(self) -> None:
+        mount = contents.Mount("/proc/version", "/usr/share/nvidia/version")
+        gathered = libraries.gather_folder([mount], "/usr/share/nvidia", self.library_root)
+        copy = pathlib.Path(gathered.source, "version")
+        self.assertFalse(copy.is_symlink())
+        self.assertEqual(pathlib.Path("/proc/version").read_bytes(), copy.read_bytes())
+        self.assertEqual(0o644, stat.S_IMODE(copy.stat().st_mode))
+
+
+class TestPrune(LibrariesTestCase):
+    def prune(self, *in_use: str) -> list[str]:
+        return libraries.prune(self.library_root, in_use)
+
+    def old(self, path: pathlib.Path) -> pathlib.Path:
+        os.utime(path, (1, 1))
+        return path
+
+    def test_what_nobody_names_goes(self) -> None:
+        used = self.old(self.gather(self.cuda))
+        unused = self.gather(self.library("libcuda.so.571", "libcuda.so.1"))
+        self.old(unused)
+        self.assertEqual([str(unused)], self.prune(f"{used}/", "/dev/nvidia0"))
+        self.assertEqual([used], list(self.library_root.iterdir()))
+
+    def test_a_guest_may_be_about_to_be_defined(self) -> None:
+        folder = self.gather(self.cuda)
+        self.assertEqual([], self.prune())
+        self.assertEqual([str(self.old(folder))], self.prune())
+
+    def test_what_a_killed_process_left(self) -> None:
+        self.library_root.mkdir(parents=True)
+        left = self.library_root / ".unfinished-abc"
+        left.mkdir()
+        self.assertEqual([str(self.old(left))], self.prune())
+
+    def test_nothing_was_ever_gathered(self) -> None:
+        self.assertEqual([], self.prune())

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.mig import gpu_instances
+from tests.fixtures import hosts, nvidia
+
+CARD = "0000:18:00.0"
+
+
+class MIGTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        layout = [(1, 0), (2, 0), (2, 1), (11, 0)]
+        self.host.add_gpu(CARD, "10de", "2335", minor=3, mig=layout)
+        self.mig = self.host.roots.proc / "driver/nvidia/capabilities/gpu3/mig"
+
+
+class TestInstances(MIGTestCase):
+    def instances(self, gpu_minor: int = 3) -> tuple[gpu_instances.Instance, ...]:
+        return gpu_instances.instances(gpu_instances.capabilities(gpu_minor, self.host.roots))
+
+    def test_each_with_the_capabilities_that_lead_to_it(self) -> None:
+        self.assertEqual(
+            [
+                (each, (nvidia.cap_minor(3, int(each[:-2])), nvidia.cap_minor(3, *_parts(each))))
+                for each in ("1/0", "2/0", "2/1", "11/0")
+            ],
+            [(each.index, each.minors) for each in self.instances()],
+        )
+
+    def test_of_that_card_only(self) -> None:
+        self.assertEqual((), self.instances(gpu_minor=0))
+
+    def test_no_instance_without_all_that_leads_to_it(self) -> None:
+        (self.mig / "gi2/access").write_text("DeviceFileMode: 292\n")
+        (self.mig / "gi11/ci0/access").unlink()
+        self.assertEqual(["1/0"], [each.index for each in self.instances()])
+
+    def test_other_names_are_no_instances(self) -> None:
+        (self.mig / "gix/ci0").mkdir(parents=True)
+        (self.mig / "gix/ci0/access").write_text("DeviceFileMinor: 7\n")
+        (self.mig / "gi1/ci/access").mkdir(parents=True)
+        self.assertEqual(4, len(self.instances()))
+
+
+def _parts(index: str) -> tuple[int, int]:
+    gpu_instance, _, compute_instance = index.partition("/")
+    return int(gpu_instance), int(compute_instance)
+
+
+class TestSlots(MIGTestCase):
+    def test_which_card(self) -> None:
+        self.assertEqual(3, gpu_instances.gpu_minor(PciAddress.parse(CARD), self.host.roots))
+        self.assertIsNone(
+            gpu_instances.gpu_minor(PciAddress.parse("0000:19:00.0"), self.host.roots)
+        )
+
+    def test_is_divided(self) -> None:
+        self.assertTrue(gpu_instances.is_divided(3, self.host.roots))
+        self.assertFalse(gpu_instances.is_divided(1, self.host.roots))
+        self.host.set_mig(CARD, [])
+        self.assertFalse(gpu_instances.is_divided(3, self.host.roots))
+        (self.mig / "gi2").mkdir(parents=True)  # of which nothing can be read
+        self.assertTrue(gpu_instances.is_divided(3, self.host.roots))
+
+    def test_is_slot_there(self) -> None:
+        for number, expected in ((201, True), (202, False), (300, False)):
+            slot = Slot.parse(f"{CARD}/1g.18gb/{number}")
+            self.assertIs(expected, gpu_instances.is_slot_there(slot, self.host.roots))
+        (self.mig / "gi2/ci1/access").write_text("?")
+        self.assertTrue(
+            gpu_instances.is_slot_there(Slot.parse(f"{CARD}/1g.18gb/201"), self.host.roots)
+        )
+        elsewhere = Slot.parse("0000:19:00.0/1g.18gb/201")
+        self.assertFalse(gpu_instances.is_slot_there(elsewhere, self.host.roots))

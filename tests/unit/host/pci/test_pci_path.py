@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+import tempfile
+import unittest
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host.pci import pci_path
+from tests.fixtures import hosts
+
+CARD = "0000:84:00.0"
+
+
+class AboveTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.host = hosts.Host(pathlib.Path(folder.name))
+
+    def above(self, *bridges: str) -> tuple[str | None, PciAddress | None]:
+        parent = None
+        for bridge in bridges:
+            parent = self.host.add_bridge(bridge, parent=parent)
+        self.host.add_gpu(CARD, "10de", "2335", parent=parent)
+        return pci_path.above(f"{self.host.devices}/{CARD}")
+
+    def test_a_root_port_of_its_own(self) -> None:
+        self.assertEqual(("pci0000:80", None), self.above("0000:80:01.0"))
+
+    def test_on_the_root_itself(self) -> None:
+        self.assertEqual(("pci0000:84", None), self.above())
+
+    def test_behind_a_switch(self) -> None:
+        bridges = ("0000:80:01.0", "0000:81:00.0", "0000:82:04.0")
+        self.assertEqual(("pci0000:80", PciAddress(0, 0x81, 0, 0)), self.above(*bridges))
+
+    def test_behind_two_switches_the_nearer_one_counts(self) -> None:
+        bridges = ("0000:80:01.0", "0000:81:00.0", "0000:82:04.0", "0000:83:00.0", "0000:83:10.0")
+        self.assertEqual(("pci0000:80", PciAddress(0, 0x83, 0, 0)), self.above(*bridges))
+
+    def test_what_cannot_be_read(self) -> None:
+        self.assertEqual((None, None), pci_path.above(f"{self.host.devices}/0000:01:00.0"))
+        link = self.host.root / "link"
+        link.symlink_to("somewhere/else")
+        self.assertEqual((None, None), pci_path.above(str(link)))
+
+    def test_the_domain_of_a_vmd(self) -> None:
+        link = self.host.root / "link"
+        link.symlink_to("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:01:00.0")
+        self.assertEqual(("pci10000:00", None), pci_path.above(str(link)))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from oslotest import base
+
+from nova_gpu.core import exception, model
+from nova_gpu.host.pci import products
+
+
+class TestTable(base.BaseTestCase):
+    def test_cards_of_three_vendors(self) -> None:
+        for key, name, architecture in (
+            ("10de:1091", "Tesla M2090", "fermi"),
+            ("10de:2335", "H200 SXM 141GB", "hopper"),
+            ("1002:74a1", "Instinct MI300X", "cdna3"),
+            ("8086:56c0", "Data Center GPU Flex 170", "xe-hpg"),
+        ):
+            product = products.table()[key]
+            self.assertEqual((name, architecture), (product.name, product.architecture))
+
+    def test_every_line_is_a_product_of_its_key(self) -> None:
+        self.assertGreater(len(products.table()), 1000)
+        for key, product in products.table().items():
+            self.assertEqual((product.vendor_id, product.product_id), products.parse_key(key))
+            self.assertTrue(product.name and product.architecture, key)
+            self.assertIsNone(product.memory_mib, key)
+
+
+class TestShortName(base.BaseTestCase):
+    def test_maker_and_spaces_go(self) -> None:
+        for name, expected in (
+            ("NVIDIA H200", "H200"),
+            ("NVIDIA GeForce  RTX 3090 ", "GeForce RTX 3090"),
+            ("Tesla M2090", "Tesla M2090"),
+            ("AMD Instinct MI300X", "Instinct MI300X"),
+            ("Intel(R) Data Center GPU Max 1550", "Data Center GPU Max 1550"),
+            ("Nvidiana 7", "Nvidiana 7"),
+            ("NVIDIA", None),
+            ("", None),
+            (None, None),
+        ):
+            self.assertEqual(expected, products.short_name(name), repr(name))
+
+
+class TestParseOverrides(base.BaseTestCase):
+    def test_all_of_it(self) -> None:
+        line = "10DE:2335 architecture=Hopper memory_mib=143771 name=H200 SXM = fast"
+        self.assertEqual(
+            {"10de:2335": model.Product("10de", "2335", "H200 SXM = fast", "hopper", 143771)},
+            products.parse_overrides([line]),
+        )
+
+    def test_one_fact_each(self) -> None:
+        lines = ["10de:0001 architecture=kepler", "10de:0002 memory_mib=1", "1002:0003 name=X"]
+        self.assertEqual(
+            [
+                model.Product("10de", "0001", architecture="kepler"),
+                model.Product("10de", "0002", memory_mib=1),
+                model.Product("1002", "0003", name="X"),
+            ],
+            list(products.parse_overrides(lines).values()),
+        )
+
+    def test_refused_with_option_line_reason_and_remedy(self) -> None:
+        for line, reason in (
+            ("", "'' is not vendor_id:product_id"),
+            ("0x10de:2335 name=A", "'0x10de:2335' is not vendor_id:product_id"),
+            ("10de:2335", "says nothing about the product"),
+            ("10de:2335 name=", "says nothing about the product"),
+            ("10de:2335 architecture=", "architecture must be one word, not ''"),
+            ("10de:2335 architecture=a/b", "architecture must be one word, not 'a/b'"),
+            ("10de:2335 memory_mib=80GB", "memory_mib must be a number of MiB above 0, not '80GB'"),
+            ("10de:2335 memory_mib=0", "memory_mib must be a number of MiB above 0, not '0'"),
+            ("10de:2335 memory_mib=²", "memory_mib must be a number of MiB above 0, not '²'"),
+            ("10de:2335 color=red", "'color=red' is not a fact"),
+            ("10de:2335 fast", "'fast' is not a fact"),
+            ("10de:2335 memory_mib=1 memory_mib=2", "memory_mib is given twice"),
+        ):
+            error = self.assertRaises(exception.InvalidOption, products.parse_overrides, [line])
+            self.assertEqual(("product", line), (error.option, error.value))
+            self.assertIn(reason, error.reason)
+            self.assertIn("for example 10de:2335 architecture=hopper", error.remedy)
+
+    def test_a_product_described_twice_is_refused(self) -> None:
+        lines = ["10de:2335 name=A", "10DE:2335 name=B"]
+        error = self.assertRaises(exception.InvalidOption, products.parse_overrides, lines)
+        self.assertEqual("10de:2335 is described twice", error.reason)
+
+
+class TestMerge(base.BaseTestCase):
+    def test_each_fact_is_the_first_that_is_known(self) -> None:
+        merged = products.merge(
+            model.Product("10de", "2335", architecture="own"),
+            model.Product("10de", "2335", "H200", "hopper", 143771),
+            model.Product("10de", "2335", "H200 SXM 141GB", "hopper", 1, (9, 0)),
+        )
+        self.assertEqual(model.Product("10de", "2335", "H200", "own", 143771, (9, 0)), merged)

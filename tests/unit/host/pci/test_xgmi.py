@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import model
+from nova_gpu.host.pci import xgmi
+from tests.fixtures import hosts
+
+FOUR = ["0000:03:00.0", "0000:26:00.0", "0000:43:00.0", "10000:63:02.1"]
+
+
+class TestLinks(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.nodes = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
+
+    def links(self) -> dict[str, list[str]]:
+        found = xgmi.links(self.host.roots.sysfs)
+        self.assertEqual(
+            {model.LinkType.XGMI}, {link.type for links in found.values() for link in links}
+        )
+        return {str(card): [str(link.peer) for link in links] for card, links in found.items()}
+
+    def test_all_to_all_without_the_cpu(self) -> None:
+        self.host.add_xgmi(FOUR)
+        self.assertEqual(
+            {card: [peer for peer in FOUR if peer != card] for card in FOUR}, self.links()
+        )
+
+    def test_pcie_is_no_link(self) -> None:
+        self.host.add_xgmi(FOUR[:3])
+        for path in self.nodes.glob("1/io_links/*/properties"):
+            path.write_text(path.read_text().replace("type 11", "type 2"))
+        self.assertEqual({FOUR[1]: [FOUR[0], FOUR[2]], FOUR[2]: FOUR[:2]}, self.links())
+
+    def test_parts_of_a_split_card_are_one(self) -> None:
+        self.host.add_xgmi(FOUR[:3])
+        properties = self.nodes / "2/properties"  # becomes a second part of the first card
+        split = 0x0300 | 1 << 28
+        properties.write_text(f"simd_count 304\nlocation_id {split}\ndomain 0\n")
+        self.assertEqual({FOUR[0]: [FOUR[2]], FOUR[2]: [FOUR[0]]}, self.links())
+
+    def test_unreadable_node_has_no_links(self) -> None:
+        self.host.add_xgmi(FOUR[:3])
+        (self.nodes / "1/properties").unlink()
+        self.assertEqual({FOUR[1]: [FOUR[2]], FOUR[2]: [FOUR[1]]}, self.links())
+
+    def test_no_kfd(self) -> None:
+        self.assertEqual({}, xgmi.links(self.host.roots.sysfs))

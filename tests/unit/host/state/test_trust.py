@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.host.state import trust
+
+UID = os.getuid()
+
+
+class TestDistrust(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "file"
+        self.path.touch(0o644)
+
+    def distrust(self, owner_uid: int = UID) -> str | None:
+        return trust.distrust(self.path.stat(), owner_uid)
+
+    def test_the_owners(self) -> None:
+        self.assertIsNone(self.distrust())
+
+    def test_another_owner(self) -> None:
+        self.assertIn(f"uid {UID + 1}", self.distrust(UID + 1) or "")
+
+    def test_writable_for_everybody(self) -> None:
+        self.path.chmod(0o602)
+        self.assertIn("0602", self.distrust() or "")
+        self.path.chmod(0o664)
+        self.assertIsNone(self.distrust())

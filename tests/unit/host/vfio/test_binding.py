@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With the real script in a process of its own, and a kernel that a thread plays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception, model
+from nova_gpu.host import child
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.state import former_drivers
+from nova_gpu.host.vfio import binding, open_devices, passthrough, rebinder
+from tests.fixtures import consoles, hosts, kernel, pci
+
+CARD, AUDIO, USB = "0000:81:00.0", "0000:81:00.1", "0000:81:00.2"
+
+
+class BindingTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+        self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO, 0x0C0330))
+        self.host.bind(AUDIO, "snd_hda_intel")
+        self.kernel = self.useFixture(
+            kernel.Kernel(self.host, ("vfio-pci", "nvidia", "snd_hda_intel"))
+        )
+        self.card = model.PciAddress.parse(CARD)
+        self.records = self.root / "gpu-bindings"
+        self.log = self.useFixture(fixtures.FakeLogger())
+        # One that an earlier test's was started for is of that test's Python.
+        ahead = child.Ahead(rebinder._SCRIPT)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.rebinder._ahead", ahead))
+
+    def means(self, timeout_s: float = 60) -> rebinder.Means:
+        return rebinder.Means(self.host.roots, self.records, timeout_s)
+
+    def to_guests(self, timeout_s: float = 60) -> None:
+        binding.give_to_guests(self.card, self.means(timeout_s))
+
+    def to_host(self) -> None:
+        binding.give_to_host(self.card, self.means())
+
+    def refused(self, timeout_s: float = 60) -> exception.BindingFailed:
+        error = self.assertRaises(exception.BindingFailed, self.to_guests, timeout_s)
+        self.assertEqual(CARD, error.address)
+        return error
+
+    def drivers(self) -> list[str | None]:
+        links = [self.host.path(address) / "driver" for address in (CARD, AUDIO, USB)]
+        return [
+            os.readlink(link).rpartition("/")[2] if link.is_symlink() else None for link in links
+        ]
+
+    def overrides(self) -> list[str]:
+        functions = (CARD, AUDIO, USB)
+        texts = [(self.host.path(each) / "driver_override").read_text() for each in functions]
+        return [text.strip() for text in texts]
+
+
+class TestThereAndBack(BindingTestCase):
+    def test_there_and_back(self) -> None:
+        for _ in range(2):
+            self.to_guests()
+            self.assertEqual(["vfio-pci"] * 3, self.drivers())
+            self.assertEqual(["vfio-pci"] * 3, self.overrides())
+            self.assertEqual({self.card}, former_drivers.recorded(self.records))
+            self.to_host()
+            self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+            self.assertEqual([""] * 3, self.overrides())
+            self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def test_what_the_operator_wants_to_drive_it(self) -> None:
+        """driverctl's way: the host is booted with it, and it is neither lost nor believed."""
+        for address, override in ((CARD, "nvidia"), (USB, "none")):
+            (self.host.path(address) / "driver_override").write_text(f"{override}\n")
+        for _ in range(2):
+            self.to_guests()
+            self.assertEqual(["vfio-pci"] * 3, self.overrides())
+            self.to_host()
+            self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+            self.assertEqual(["nvidia", "", "none"], self.overrides())
+
+    def test_the_same_when_an_earlier_try_left_it(self) -> None:
+        (self.host.path(CARD) / "driver_override").write_text("nvidia\n")
+        self.to_guests()
+        self.host.bind(CARD, None)
+        self.to_guests()
+        self.to_host()
+        self.assertEqual("nvidia", self.overrides()[0])
+
+    def test_again_changes_nothing(self) -> None:
+        self.to_guests()
+        done = list(self.kernel.done)
+        self.to_guests()
+        self.assertEqual(done, self.kernel.done)
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+        done = list(self.kernel.done)
+        self.to_host()
+        self.assertEqual(done, self.kernel.done)
+
+    def test_prepared_at_boot_stays(self) -> None:
+        for address in (CARD, AUDIO, USB):
+            self.host.bind(address, "vfio-pci")
+        self.to_guests()
+        self.to_host()
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+        self.assertEqual([], self.kernel.done)
+        self.assertFalse(self.records.exists())
+
+    def test_prepared_in_part(self) -> None:
+        self.host.bind(CARD, "vfio-pci")
+        self.to_guests()
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+        self.to_host()
+        self.assertEqual(["vfio-pci", "snd_hda_intel", None], self.drivers())
+
+    def test_what_was_written_before_the_host_booted_is_void(self) -> None:
+        self.to_guests()
+        self.kernel.boot("00000000-30a7-4b02-8d0c-1f36be1a5d80")
+        self.to_host()  # prepared at boot since
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def test_what_an_earlier_try_left_without_a_driver(self) -> None:
+        self.to_guests()
+        self.host.bind(CARD, None)
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+
+    def test_the_same_when_the_next_guest_comes(self) -> None:
+        self.to_guests()
+        self.host.bind(CARD, None)
+        self.to_guests()
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+
+    def test_what_the_operator_bound_meanwhile_stays(self) -> None:
+        self.to_guests()
+        self.host.bind(CARD, "nouveau")
+        self.to_host()
+        self.assertEqual(["nouveau", "snd_hda_intel", None], self.drivers())
+
+    def test_a_card_that_is_gone(self) -> None:
+        self.to_guests()
+        for address in (USB, AUDIO, CARD):
+            self.host.remove(address)
+        self.to_host()
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertIn("no GPU at this address", self.refused().reason)
+        self.assertNotIn("[gpu]addresses", self.log.output)
+
+    def test_a_card_that_went_and_came_back(self) -> None:
+        self.to_guests()
+        for address in (USB, AUDIO, CARD):
+            self.host.remove(address)
+        self.host.add_gpu(CARD, "10de", "1e04")
+        self.to_host()
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertEqual("nvidia", os.path.basename(os.readlink(self.host.path(CARD) / "driver")))
+
+    def test_nothing_but_a_card(self) -> None:
+        self.host.add_device("0000:05:00.0", "8086", "10d3", class_code=0x020000, driver="nvidia")
+        nic = model.PciAddress.parse("0000:05:00.0")
+        for address in (nic, model.PciAddress.parse(AUDIO)):
+            error = self.assertRaises(
+                exception.BindingFailed, binding.give_to_guests, address, self.means()
+            )
+            self.assertIn("no GPU", error.reason)
+        self.assertEqual([], self.kernel.done)
+
+
+class TestRefusals(BindingTestCase):
+    def assertAsBefore(self) -> None:
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+        self.assertNotIn("vfio-pci", self.overrides())
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def refuse(self, address: str) -> None:
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.vfio.rebinder._SETTLE_S", 2.0))
+        self.kernel.refused.add(address)
+
+    def test_second_function_fails(self) -> None:
+        self.refuse(AUDIO)
+        self.assertIn(f"{AUDIO} is with no driver and not with vfio-pci", self.refused().reason)
+        # The kernel of this test refuses to bind it to anything.
+        self.assertEqual(["nvidia", None, None], self.drivers())
+        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+        self.assertIn("did not get its former drivers back", self.log.output)
+        self.kernel.refused.clear()
+        self.to_guests()
+        self.assertEqual(["vfio-pci"] * 3, self.drivers())
+
+    def test_last_function_fails(self) -> None:
+        (self.host.path(CARD) / "driver_override").write_text("nvidia\n")
+        self.refuse(USB)
+        self.assertIn(f"{USB} is with no driver", self.refused().reason)
+        self.assertAsBefore()
+        self.assertEqual(["nvidia", "", ""], self.overrides())
+
+    def test_no_module(self) -> None:
+        folder = self.host.roots.sysfs / "bus/pci/drivers/vfio-pci"
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.root)))
+        error = self.refused()
+        self.assertIn("modprobe vfio-pci cannot be started", error.reason)
+        self.assertAsBefore()
+
+    def test_in_use_by_a_process(self) -> None:
+        """The device is /dev/null, which anybody may open."""
+        sound = self.host.path(AUDIO) / "sound/card0/controlC0"
+        sound.mkdir(parents=True)
+        (sound / "dev").write_text("1:3\n")
+        process = self.host.roots.proc / "812"
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(b"/usr/bin/pipewire\0-v\0")
+        (process / "fd/7").symlink_to("/dev/null")
+        error = self.refused()
+        self.assertEqual("/usr/bin/pipewire -v (pid 812)", error.others)
+        self.assertIn("in use by processes of the host: /usr/bin/pipewire -v", str(error))
+        self.assertEqual([], self.kernel.done)
+        self.assertAsBefore()
+        (process / "fd/7").unlink()
+        self.to_guests()
+        (process / "fd/7").symlink_to("/dev/null")
+        error = self.assertRaises(exception.CardInUse, self.to_host)
+        self.assertIn("pid 812", error.others)
+        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+
+    def test_a_host_that_cannot_be_read(self) -> None:
+        """privsep could not send DiscoveryFailed: it is made of two arguments and has one."""
+        self.host.devices.rename(self.root / "devices")
+        self.assertIn("cannot be listed", self.refused().reason)
+
+    def test_shows_the_console(self) -> None:
+        consoles.add_framebuffer(self.host.path(CARD), self.host.roots.sysfs, 0)
+        consoles.add_terminals(self.host.roots.sysfs, framebuffer=True)
+        self.assertIn("text console", self.refused().reason)
+        self.assertAsBefore()
+
+    def test_records_that_are_not_roots(self) -> None:
+        self.records.mkdir(mode=0o755)
+        self.records.chmod(0o777)
+        self.assertIn("everybody can write to it", self.refused().reason)
+        self.records.rmdir()
+        elsewhere = self.root / "elsewhere"
+        elsewhere.mkdir()
+        self.records.symlink_to(elsewhere)
+        self.assertIn("is not a folder", self.refused().reason)
+        self.assertEqual([], self.kernel.done)
+
+    def test_a_record_that_cannot_be_understood(self) -> None:
+        self.to_guests()
+        (path,) = self.records.iterdir()
+        for text in ("", "{}", '{"boot_id": "' + kernel.BOOT_ID + '", "functions": {"x": []}}'):
+            path.write_text(text)
+            error = self.assertRaises(exception.BindingFailed, self.to_host)
+            self.assertIn(str(path), error.reason)
+
+    def test_a_driver_is_no_path(self) -> None:
+        self.to_guests()
+        (path,) = self.records.iterdir()
+        path.write_text(path.read_text().replace('"nvidia"', '"../../nvidia"'))
+        error = self.assertRaises(exception.BindingFailed, self.to_host)
+        self.assertIn("is no driver", error.reason)
+
+
+class TestInUse(BindingTestCase):
+    def open(self, function: str, pid: int, command: bytes) -> None:
+        """The device of all is /dev/null, which anybody may open."""
+        process = self.host.roots.proc / str(pid)
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(command)
+        device = self.host.path(function) / "drm/card0"
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "dev").write_text("1:3\n" if function == CARD else "1:5\n")
+        (process / "fd/7").symlink_to("/dev/null" if function == CARD else "/dev/zero")
+
+    def in_use(self, *addresses: str) -> dict[str, str]:
+        cards = map(model.PciAddress.parse, addresses)
+        found = open_devices.in_use(cards, self.means())
+        return {str(address): who for address, who in found.items()}
+
+    def test_who_has_which(self) -> None:
+        other, third = "0000:82:00.0", "0000:83:00.0"
+        for address in (other, third):
+            self.host.add_gpu(address, "1002", "74a1")
+        self.assertEqual({}, self.in_use(CARD, other, third))
+        self.open(CARD, 812, b"/usr/bin/nvidia-persistenced\0--verbose\0")
+        self.open(CARD, 813, b"dcgm\0")
+        self.open(other, 814, b"rocm-smi\0")
+        found = self.in_use(CARD, other, third)
+        self.assertEqual({CARD, other}, found.keys())
+        self.assertEqual("rocm-smi (pid 814)", found[other])
+        self.assertIn("/usr/bin/nvidia-persistenced --verbose (pid 812)", found[CARD])
+        self.assertIn("dcgm (pid 813)", found[CARD])
+        self.assertEqual({}, self.in_use(third))
+        self.assertEqual({}, self.in_use())
+
+    def test_what_does_not_answer_is_nobody(self) -> None:
+        """give_to_guests looks again."""
+        self.open(CARD, 812, b"x\0")
+        self.useFixture(fixtures.MonkeyPatch("sys.executable", str(self.root / "python")))
+        self.assertEqual({}, self.in_use(CARD))
+        self.assertIn("is not known", self.log.output)
+
+
+class TestHangs(BindingTestCase):
+    def test_a_driver_that_does_not_let_go(self) -> None:
+        self.kernel.hang("snd_hda_intel")
+        error = self.refused(timeout_s=2)
+        self.assertIn(f"unbinding {AUDIO} from snd_hda_intel", error.reason)
+        self.assertIn("[gpu]bind_timeout", error.reason)
+        # It could be ended after all: everything is as before.
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+
+    def test_one_that_cannot_be_ended(self) -> None:
+        process = subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        output = b"looking\nunbinding 0000:81:00.0 from nvidia\n"
+
+        def run(ahead: child.Ahead, words: bytes, timeout_s: float) -> bytes:
+            raise child.TimedOut("did not answer", output, process)
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(fixtures.MonkeyPatch("nova_gpu.host.child.Ahead.run", run))
+            for _ in range(2):
+                error = self.refused(timeout_s=1)
+                self.assertIn("unbinding 0000:81:00.0 from nvidia does not end", error.reason)
+                self.assertIn("booted anew", error.remedy)
+        self.assertEqual({self.card}, former_drivers.recorded(self.records))
+        self.refused()
+        process.kill()
+        process.communicate()
+        self.to_guests()
+        self.to_host()
+        self.assertEqual(["nvidia", "snd_hda_intel", None], self.drivers())
+
+    def test_two_at_a_time(self) -> None:
+        errors = []
+
+        def give() -> None:
+            try:
+                self.to_guests()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=give) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], errors)
+        self.assertEqual(3, len([each for each in self.kernel.done if each.endswith("vfio-pci")]))
+
+
+class TestLock(BindingTestCase):
+    def test_nobody_but_the_script_reads_what_waits_for_the_functions_lock(self) -> None:
+        """With real vfio such a read cannot be ended; here nobody answers it."""
+        self.useFixture(fixtures.Timeout(60, gentle=True))
+        for name in ("driver_override", "sriov_numvfs"):
+            path = self.host.path(CARD) / name
+            path.unlink(missing_ok=True)
+            os.mkfifo(path)
+        reason = self.refused(timeout_s=2).reason
+        self.assertIn(f"reading driver_override of {CARD} took too long", reason)
+        self.assertEqual(frozenset(), former_drivers.recorded(self.records))
+        self.assertIsNone(
+            passthrough.obstacle(discovery.card_at(self.card, self.host.roots), self.host.roots)
+        )
+
+
+class TestScript(base.BaseTestCase):
+    def test_needs_nothing_of_this_package(self) -> None:
+        """Otherwise a guest would wait for imports."""
+        folder = os.path.dirname(rebinder.__file__)
+        code = f"import sys; sys.path.insert(0, {folder!r}); import rebind; "
+        code += (
+            "print([name for name in sys.modules if name.split('.')[0] in ('nova_gpu', 'oslo')])"
+        )
+        self.assertEqual(b"[]\n", child.run([sys.executable, "-I", "-c", code], 60))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import model
+from nova_gpu.host.vfio import iommu
+from tests.fixtures import hosts, pci
+
+CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
+
+
+class TestVfio(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO,))
+        self.functions = [model.PciAddress.parse(each) for each in (CARD, AUDIO)]
+
+    def test_driver(self) -> None:
+        drivers = [iommu.driver(each, self.host.roots) for each in self.functions]
+        self.assertEqual(["nvidia", None], drivers)
+
+    def test_prepared_is_every_function(self) -> None:
+        self.assertFalse(iommu.is_prepared(self.functions, self.host.roots))
+        self.host.bind(CARD, "vfio-pci")
+        self.assertFalse(iommu.is_prepared(self.functions, self.host.roots))
+        self.host.bind(AUDIO, "vfio-pci")
+        self.assertTrue(iommu.is_prepared(self.functions, self.host.roots))
+
+    def test_drivers_of_vfio(self) -> None:
+        for driver in ("vfio-pci", "mlx5_vfio_pci", "nvgrace-gpu-vfio-pci"):
+            self.assertTrue(iommu.is_vfio(driver), driver)
+        for driver in (None, "nvidia", "pci-stub", "vfio-pci-bus"):
+            self.assertFalse(iommu.is_vfio(driver), driver)
+
+    def test_group_members(self) -> None:
+        members = iommu.group_members(self.functions[1], self.host.roots)
+        self.assertEqual((CARD, AUDIO), members)
+
+    def test_no_group(self) -> None:
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, iommu=False)
+        host.add_gpu(CARD, "10de", "1e04")
+        self.assertEqual((), iommu.group_members(self.functions[0], host.roots))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import pathlib
+import unittest
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import model
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci.selection import Selection
+from nova_gpu.host.vfio import open_devices
+from tests.fixtures import hosts, nodes, pci
+
+CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
+
+
+class TestNumbers(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+
+    def numbers(self) -> set[tuple[int, int]]:
+        selection = Selection(frozenset(), addresses=frozenset({model.PciAddress.parse(CARD)}))
+        (gpu,) = discovery.discover(self.host.roots, selection, {}, dict)
+        return set(open_devices.numbers(gpu, self.host.roots))
+
+    def device(self, path: pathlib.Path, number: str, subsystem: str | None = None) -> None:
+        path.mkdir(parents=True)
+        (path / "dev").write_text(f"{number}\n")
+        if subsystem:
+            pci.link(path / "subsystem", self.host.roots.sysfs / "class" / subsystem)
+
+    def test_every_function(self) -> None:
+        self.host.add_gpu(CARD, "1002", "74a1", companions=(pci.AUDIO,))
+        self.device(self.host.path(AUDIO) / "sound/card0/controlC0", "116:2", "sound")
+        self.assertEqual({(226, 1), (226, 129), (116, 2)}, self.numbers())
+
+    def test_what_can_be_taken_away(self) -> None:
+        self.host.add_gpu(CARD, "10de", "1e04", driver=None, companions=(pci.AUDIO,))
+        self.device(self.host.path(AUDIO) / "sound/card0/input9/event9", "13:73", "input")
+        self.assertEqual(set(), self.numbers())
+
+    def test_what_vfio_makes(self) -> None:
+        self.host.add_gpu(CARD, "10de", "1e04", driver="vfio-pci", iommu_group=26)
+        self.device(self.host.path(CARD) / "vfio-dev/vfio0", "511:0", "vfio-dev")
+        self.device(self.host.roots.sysfs / "class/vfio/26", "510:3")
+        self.device(self.host.roots.sysfs / "class/vfio/27", "510:4")
+        self.assertEqual({(511, 0), (510, 3)}, self.numbers())
+
+    @unittest.skipIf(os.geteuid() != 0, "mknod needs root")
+    def test_nvidias_nodes(self) -> None:
+        self.host = hosts.Host(self.root / "nvidia", nodes=nodes.Nodes.DEVICES)
+        self.host.add_gpu("0000:02:00.0", "10de", "1e04", minor=1)
+        self.host.add_gpu(CARD, "10de", "1e04", minor=5)
+        self.assertEqual({(195, 5)}, self.numbers())

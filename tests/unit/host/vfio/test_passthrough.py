@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import mmio, model
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci.selection import Selection
+from nova_gpu.host.vfio import passthrough
+from tests.fixtures import consoles, hosts, pci
+
+CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
+
+
+class PassthroughTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+
+    def add(self, product_id: str = "1e04", **attributes: object) -> None:
+        self.host.add_gpu(CARD, "10de", product_id, companions=(pci.AUDIO,), **attributes)
+
+    def gpu(self) -> model.GPU:
+        card = model.PciAddress.parse(CARD)
+        selection = Selection(frozenset(), addresses=frozenset({card}))
+        (gpu,) = discovery.discover(self.host.roots, selection, {}, dict)
+        return gpu
+
+    def reasons(self) -> list[str]:
+        return list(passthrough.obstacles(self.gpu(), self.host.roots))
+
+    def reason(self) -> str:
+        (reason,) = self.reasons()
+        self.assertEqual(reason, passthrough.obstacle(self.gpu(), self.host.roots))
+        return reason
+
+
+class TestObstacles(PassthroughTestCase):
+    def test_none(self) -> None:
+        self.add()
+        self.assertEqual([], self.reasons())
+        self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots))
+
+    def test_functions(self) -> None:
+        self.add()
+        functions = passthrough.functions(self.gpu())
+        self.assertEqual([CARD, AUDIO], [str(address) for address in functions])
+
+    def test_no_iommu(self) -> None:
+        self.host = hosts.Host(self.root / "plain", iommu=False)
+        self.add()
+        self.assertIn("no IOMMU is on", self.reason())
+
+    def test_not_behind_the_iommu(self) -> None:
+        self.add()
+        (self.host.path(AUDIO) / "iommu_group").unlink()
+        self.assertIn(f"does not cover {AUDIO}", self.reason())
+
+    def test_no_protection(self) -> None:
+        self.add()
+        (self.host.path(CARD) / "iommu_group/name").write_text("vfio-noiommu\n")
+        self.assertIn("no-IOMMU mode", self.reason())
+
+    def test_bridges_are_no_strangers(self) -> None:
+        port = self.host.add_bridge("0000:80:01.0", iommu_group=99)
+        self.add(iommu_group=99, parent=port)
+        self.assertEqual([], self.reasons())
+
+    def test_strangers(self) -> None:
+        self.add(iommu_group=99)
+        for address, driver in (("0000:82:00.0", "e1000e"), ("0000:83:00.0", None)):
+            self.host.add_device(
+                address, "8086", "10d3", class_code=0x020000, iommu_group=99, driver=driver
+            )
+        reason = self.reason()
+        self.assertIn("group 99", reason)
+        self.assertIn("0000:82:00.0 (e1000e), 0000:83:00.0 (no driver)", reason)
+
+    def test_another_card_is_a_stranger(self) -> None:
+        self.add(iommu_group=99)
+        self.host.add_gpu("0000:82:00.0", "10de", "1e04", iommu_group=99)
+        self.assertIn("0000:82:00.0 (nvidia)", self.reason())
+
+    def test_strangers_of_a_companion(self) -> None:
+        self.add()
+        group = (self.host.path(AUDIO) / "iommu_group").resolve()
+        (self.host.path(AUDIO) / "iommu_group").unlink()
+        (group / "devices" / AUDIO).unlink()
+        self.host.add_device("0000:82:00.0", "8086", "10d3", class_code=0x020000, iommu_group=99)
+        group = (self.host.path("0000:82:00.0") / "iommu_group").resolve()
+        pci.link(self.host.path(AUDIO) / "iommu_group", group)
+        pci.link(group / "devices" / AUDIO, self.host.path(AUDIO))
+        self.assertIn("0000:82:00.0", self.reason())
+
+    def test_an_nvswitch_is_a_stranger_although_it_is_a_bridge_by_class(self) -> None:
+        self.add(iommu_group=99)
+        self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000, iommu_group=99)
+        self.assertIn("0000:05:00.0", self.reason())
+
+    def test_virtual_functions(self) -> None:
+        self.add("2335", totalvfs=16)
+        self.host.add_vf(CARD, "0000:81:00.4")
+        self.assertIn("1 SR-IOV virtual functions", self.reason())
+
+    def test_mediated_devices(self) -> None:
+        self.add()
+        devices = self.host.path(CARD) / "mdev_supported_types/nvidia-35/devices"
+        devices.mkdir(parents=True)
+        self.assertEqual([], self.reasons())
+        (devices / "4b20d080-1b54-4048-85b3-a6a62d165c01").mkdir()
+        self.assertIn("4b20d080", self.reason())
+
+    def test_console(self) -> None:
+        self.add(class_code=pci.VGA, boot_vga=True)
+        self.assertIn("booted on", self.reason())
+
+    def test_a_card_that_is_gone(self) -> None:
+        self.add()
+        gpu = self.gpu()
+        for address in (AUDIO, CARD):
+            self.host.remove(address)
+        self.assertIn(CARD, str(passthrough.obstacle(gpu, self.host.roots)))
+
+    def test_all_are_said(self) -> None:
+        self.add(iommu_group=99, memory_mib=64 * 1024)
+        self.host.add_gpu("0000:82:00.0", "10de", "1e04", iommu_group=99)
+        consoles.add_framebuffer(self.host.path(CARD), self.host.roots.sysfs, 0)
+        consoles.add_terminals(self.host.roots.sysfs, framebuffer=True)
+        self.assertEqual(3, len(self.reasons()), self.reasons())
+
+
+class TestMemory(PassthroughTestCase):
+    def test_what_a_card_takes(self) -> None:
+        self.add(memory_mib=128 * 1024)
+        self.assertEqual(256 * mmio.GIB, passthrough.mmio_bytes(self.gpu(), self.host.roots))
+
+    def test_larger_than_a_guest_has(self) -> None:
+        self.add("26b9", memory_mib=64 * 1024)
+        reason = self.reason()
+        self.assertIn("L40S maps 128 GiB", reason)
+        self.assertIn("room for 32 GiB", reason)
+        self.assertIn("[gpu]guest_mmio_gib", reason)
+        self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots, 128))
+
+    def test_unreadable(self) -> None:
+        self.add()
+        (self.host.path(CARD) / "resource").write_text("nonsense\n")
+        self.assertIn("does not tell", self.reason())
+
+
+class TestSwitchedBoards(PassthroughTestCase):
+    def switch(self) -> None:
+        self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)
+
+    def test_module_beside_switches(self) -> None:
+        self.add("2330")
+        self.assertEqual([], self.reasons())  # a board of four
+        self.switch()
+        self.assertIn("H100 SXM5 80GB is a module of an HGX board", self.reason())
+
+    def test_switches_that_are_not_seen(self) -> None:
+        for product_id in ("2901", "2909", "3182"):
+            with self.subTest(product_id):
+                self.host = hosts.Host(self.root / product_id)
+                self.add(product_id)
+                self.assertIn("HGX", self.reason())
+
+    def test_modules_whose_names_do_not_say_so(self) -> None:
+        """H800, H20B, H20, H20 HBM3e, H20 NVL16, V100 SXM3, A100 SXM4."""
+        for product_id in ("2324", "2328", "2329", "232c", "230c", "1db8", "20b2"):
+            with self.subTest(product_id):
+                self.host = hosts.Host(self.root / product_id)
+                self.add(product_id)
+                self.switch()
+                self.assertIn("HGX", self.reason())
+
+    def test_cards_for_a_slot_beside_switches(self) -> None:
+        """PCIe, NVL, CNX, L and the products that have no other form."""
+        for product_id in ("2331", "233b", "2313", "2321", "20f1", "1db4", "2236", "2235", "2204"):
+            with self.subTest(product_id):
+                self.host = hosts.Host(self.root / product_id)
+                self.add(product_id)
+                self.switch()
+                self.assertEqual([], self.reasons())
+
+    def test_plug_in_card_beside_switches(self) -> None:
+        self.add("26b9")
+        self.switch()
+        self.assertEqual([], self.reasons())
+
+    def test_unknown_product_beside_switches(self) -> None:
+        self.add("ffff")
+        self.assertEqual([], self.reasons())
+        self.switch()
+        self.assertIn("10de:ffff", self.reason())
+
+    def test_other_vendors(self) -> None:
+        self.host.add_gpu(CARD, "1002", "74a1")
+        self.switch()
+        self.assertEqual([], self.reasons())

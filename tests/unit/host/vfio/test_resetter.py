@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is written to a card's files, in a generated tree. What VFIO does, tests/vfio tests."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception, model
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.vfio import rebinder, resetter
+from tests.fixtures import hosts, pci
+
+CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
+PORT = "0000:3a:01.0"
+
+
+class ResetterTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_bridge(PORT)
+
+    def means(self, timeout_s: float = 60) -> rebinder.Means:
+        return rebinder.Means(self.host.roots, self.host.root / "records", timeout_s)
+
+    def add(self, *methods: str, companions: bool = True) -> model.GPU:
+        self.host.add_gpu(
+            CARD,
+            "10de",
+            "25b6",
+            driver="vfio-pci",
+            parent=PORT,
+            companions=[pci.AUDIO] if companions else (),
+        )
+        for address, method in zip((CARD, AUDIO), methods, strict=False):
+            (self.host.devices / address / "reset_method").write_text(f"{method}\n")
+        gpu = discovery.card_at(model.PciAddress.parse(CARD), self.host.roots)
+        assert gpu is not None
+        return gpu
+
+    def written(self) -> list[str]:
+        """The functions that were reset"""
+        files = self.host.devices.glob("*/reset")
+        return sorted(path.parent.name for path in files if path.read_text())
+
+    def reason(self, gpu: model.GPU, timeout_s: float = 60, **kwargs: bool) -> str:
+        error = self.assertRaises(
+            exception.NotClean, resetter.reset, gpu, self.means(timeout_s), **kwargs
+        )
+        self.assertEqual(CARD, error.address)
+        return str(error.reason)
+
+    def test_every_function_by_its_own(self) -> None:
+        resetter.reset(self.add("flr bus", "pm"), self.means())
+        self.assertEqual([CARD, AUDIO], self.written())
+
+    def test_bus_works_for_what_is_alone_on_it(self) -> None:
+        resetter.reset(self.add("bus", companions=False), self.means())
+        self.assertEqual([CARD], self.written())
+
+    def test_bus_does_not_work_beside_others(self) -> None:
+        """The file of function 0 is there all the same; VFIO, which this tree lacks, is asked."""
+        gpu = self.add("bus", "flr")
+        self.assertIn("the reset of its bus by VFIO", self.reason(gpu))
+        self.assertEqual([], self.written())
+
+    def test_function_without_a_method(self) -> None:
+        gpu = self.add("flr")
+        (self.host.devices / AUDIO / "reset").unlink()
+        self.assertIn("VFIO", self.reason(gpu))
+
+    def test_old_kernel_does_not_tell_its_methods(self) -> None:
+        gpu = self.add(companions=False)
+        (self.host.devices / CARD / "reset_method").unlink()
+        resetter.reset(gpu, self.means())
+        self.assertEqual([CARD], self.written())
+
+    def test_not_required(self) -> None:
+        gpu = self.add("bus", "bus")
+        resetter.reset(gpu, self.means(), required=False)
+        (self.host.devices / AUDIO / "config").write_bytes(b"\xff" * 256)
+        self.assertIn(f"{AUDIO} does not answer", self.reason(gpu, required=False))
+
+    def test_does_not_answer(self) -> None:
+        gpu = self.add("flr", "flr")
+        for content in (b"\xff" * 256, b""):
+            (self.host.devices / CARD / "config").write_bytes(content)
+            self.assertIn(f"{CARD} does not answer after its reset", self.reason(gpu))
+
+    def test_refused_by_the_kernel(self) -> None:
+        gpu = self.add("flr", "flr")
+        (self.host.devices / AUDIO / "reset").unlink()
+        (self.host.devices / AUDIO / "reset").mkdir()
+        self.assertIn(f"{AUDIO}/reset: Is a directory", self.reason(gpu))
+
+    def test_gone(self) -> None:
+        gpu = self.add("flr", "flr")
+        self.host.remove(AUDIO)
+        self.assertIn(AUDIO, self.reason(gpu))
+
+    def test_hangs(self) -> None:
+        """A FIFO that nobody reads holds the child, as a card does that does not come back."""
+        gpu = self.add("flr", "flr")
+        (self.host.devices / CARD / "reset").unlink()
+        os.mkfifo(self.host.devices / CARD / "reset")
+        self.assertEqual(f"resetting {CARD} did not end in 5 s", self.reason(gpu, 5))
+        (self.host.devices / CARD / "reset").unlink()
+        (self.host.devices / CARD / "reset").touch()
+        resetter.reset(gpu, self.means())

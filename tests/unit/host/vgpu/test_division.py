@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+from types import MappingProxyType
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import vgpu as values
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.vgpu import division
+from tests.fixtures import hosts, vgpu
+
+ONE, TWO = "0000:3b:00.0", "0000:82:00.0"
+
+
+class TestDivided(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu.host.vgpu.division"))
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+
+    told: division.Told = MappingProxyType({})
+
+    def divided(self) -> dict[str, values.DividedCard]:
+        chosen = selection.Selection.parse(["10de", "1002", "8086"], [], [])
+        cards = discovery.discover(self.host.roots, chosen, {}, dict)
+        found = division.divided(cards, self.host.roots, self.told)
+        return {str(address): card for address, card in found.items()}
+
+    def test_no_card_that_cannot_be_divided(self) -> None:
+        self.host.add_gpu(ONE, "10de", "2335")
+        self.assertEqual({}, self.divided())
+
+    def test_a_card_with_mediated_devices(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1bb3")
+        vgpu.add_types(self.host, ONE, vgpu.TESLA_P4)
+        vgpu.make(self.host, ONE, "nvidia-64")
+        left = {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0, "nvidia-66": 0}
+        vgpu.set_available(self.host, ONE, left)
+        card = self.divided()[ONE]
+        self.assertEqual(left.keys(), card.types.keys())
+        self.assertEqual(
+            {PciAddress.parse(ONE): values.Parent(values.Kind.MEDIATED, left, {"nvidia-64": 1})},
+            card.parents,
+        )
+
+    def test_a_card_whose_functions_mediate(self) -> None:
+        """Ampere, with a kernel before 6.8: one of any type at each function"""
+        self.host.add_gpu(ONE, "10de", "2235", totalvfs=4)
+        functions = vgpu.add_functions(self.host, ONE, 4)
+        for function in functions:
+            vgpu.add_types(self.host, function, vgpu.TESLA_P4)
+            vgpu.set_available(self.host, function, dict.fromkeys(("nvidia-63", "nvidia-64"), 1))
+        made = vgpu.make(self.host, functions[2], "nvidia-63")
+        self.assertTrue(made)
+        card = self.divided()[ONE]
+        self.assertEqual(functions, [str(each) for each in card.parents])
+        self.assertEqual({"nvidia-63": 1}, card.parents[PciAddress.parse(functions[2])].made)
+        self.assertEqual("GRID P4-2Q", card.types["nvidia-64"].name)
+
+    def test_a_card_whose_functions_are_plain(self) -> None:
+        self.host.add_gpu(ONE, "8086", "56c0", totalvfs=31)
+        functions = vgpu.add_functions(self.host, ONE, 3)
+        self.host.add_gpu(TWO, "8086", "56c0", totalvfs=31)
+        self.host.add_vf(TWO, TWO.replace(".0", ".1"))
+        cards = self.divided()
+        self.assertEqual(functions, [str(each) for each in cards[ONE].parents])
+        plain = values.Parent(values.Kind.PLAIN, {"vf": 1}, {})
+        self.assertEqual([plain], list(cards[TWO].parents.values()))
+        self.assertEqual([3, 1], [cards[each].types["vf"].per_card for each in (ONE, TWO)])
+
+    def test_nvidias_functions_are_not_plain(self) -> None:
+        """Without its vGPU software they have no types, and are of no use."""
+        self.host.add_gpu(ONE, "10de", "26b9", totalvfs=32)
+        vgpu.add_functions(self.host, ONE, 2)
+        self.assertEqual({}, self.divided())
+
+    def test_a_card_whose_functions_have_profiles(self) -> None:
+        self.host.add_gpu(TWO, "10de", "26b9", totalvfs=3)
+        functions = vgpu.add_functions(self.host, TWO, 3)
+        vgpu.set_profiles(self.host, functions[0], {}, current=1147)
+        # A function with a type can have no other, whatever the list says.
+        vgpu.set_profiles(self.host, functions[1], vgpu.L40S, current=1145)
+        vgpu.set_profiles(self.host, functions[2], {1147: "NVIDIA L40S-1Q"})
+        card = self.divided()[TWO]
+        self.assertEqual(
+            [
+                values.Parent(values.Kind.TYPED, {}, {"nvidia-1147": 1}),
+                values.Parent(values.Kind.TYPED, {}, {"nvidia-1145": 1}),
+                values.Parent(values.Kind.TYPED, {"nvidia-1147": 1}, {}),
+            ],
+            list(card.parents.values()),
+        )
+        self.assertEqual(1024, card.types["nvidia-1145"].memory_mib)
+
+    def test_a_full_card_names_its_types_no_longer(self) -> None:
+        self.host.add_gpu(TWO, "10de", "26b9", totalvfs=1)
+        (function,) = vgpu.add_functions(self.host, TWO, 1)
+        vgpu.set_profiles(self.host, function, {}, current=1156)
+        self.assertEqual({"nvidia-1156": values.VGPUType("nvidia-1156")}, self.divided()[TWO].types)
+        types = {each: values.VGPUType(each, "told") for each in ("nvidia-1155", "nvidia-1156")}
+        self.told = {PciAddress.parse(function): types}
+        self.assertEqual(types, self.divided()[TWO].types)
+
+    def test_what_was_told_before_beside_a_card_that_tells_it_still(self) -> None:
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "26b9", totalvfs=1)
+            (function,) = vgpu.add_functions(self.host, address, 1)
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+        types = self.divided()[TWO].types
+        vgpu.set_profiles(self.host, function, {}, current=1156)
+        self.told = {PciAddress.parse(function): types}
+        self.assertEqual(types, self.divided()[TWO].types)
+
+    def test_types_that_no_guest_takes(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1bb3")
+        vgpu.add_types(self.host, ONE, vgpu.SAMPLES)
+        card = self.divided()[ONE]
+        self.assertNotIn("vfio_ccw-io", card.types)
+        self.assertNotIn("vfio_ccw-io", card.parents[PciAddress.parse(ONE)].available)
+
+    def test_a_card_that_does_not_tell(self) -> None:
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "26b9", totalvfs=1)
+            (function,) = vgpu.add_functions(self.host, address, 1)
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+        (self.host.path(function) / "nvidia/current_vgpu_type").write_text("?\n")
+        found = self.divided()
+        self.assertIsNone(found[ONE].unread)
+        self.assertIn("does not tell how it is divided", found[TWO].unread or "")
+        self.assertEqual({}, found[TWO].parents)
+        self.assertIn(TWO, self.log.output)
+
+    def test_a_card_that_tells_of_more_than_can_be(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1bb3")
+        vgpu.add_types(self.host, ONE, vgpu.TESLA_P4)
+        path = self.host.path(ONE) / "mdev_supported_types/nvidia-64/available_instances"
+        for number, is_known in (("4096", True), ("4097", False), ("9" * 4000, False)):
+            path.write_text(number)
+            card = self.divided()[ONE]
+            self.assertEqual(is_known, card.unread is None, number)
+            self.assertEqual(is_known, bool(card.parents), number)
+        self.assertIn("says more than 4096", card.unread or "")
+
+    def test_a_mediated_device_of_no_type(self) -> None:
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "1bb3")
+            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        link = self.host.path(TWO) / vgpu.make(self.host, TWO, "nvidia-64") / "mdev_type"
+        link.unlink()
+        link.symlink_to("-1")
+        found = self.divided()
+        self.assertIsNone(found[ONE].unread)
+        self.assertIn("a mediated device of the type '-1'", found[TWO].unread or "")
+
+    def test_a_product_is_asked_about_a_type_once(self) -> None:
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "1bb3")
+            vgpu.add_types(self.host, address, vgpu.TESLA_P4)
+        path = self.host.path(TWO) / "mdev_supported_types/nvidia-64/description"
+        path.write_text("num_heads=99")
+        self.assertEqual(4, self.divided()[TWO].types["nvidia-64"].heads)

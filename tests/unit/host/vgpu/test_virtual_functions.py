@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.host.pci import by_card
+from nova_gpu.host.vgpu import virtual_functions
+from tests.fixtures import hosts, sriov_kernel
+
+CARD, FUNCTION = "0000:3b:00.0", "0000:3b:00.1"
+
+
+class TestParse(base.BaseTestCase):
+    def test_by_address_and_product(self) -> None:
+        numbers = virtual_functions.parse([" 8086:56C0 = 4", "0000:3B:00.0=7"])
+        self.assertEqual({"8086:56c0": 4, CARD: 7}, numbers)
+        flex = Product("8086", "56c0")
+        for address, number in ((CARD, 7), ("0000:af:00.0", 4)):
+            card = GPU(address=PciAddress.parse(address), product=flex, class_code=0x038000)
+            self.assertEqual(number, by_card.of(card, numbers))
+        other = GPU(
+            address=PciAddress.parse("0000:af:00.0"),
+            product=Product("1002", "74a1"),
+            class_code=0x120000,
+        )
+        self.assertIsNone(by_card.of(other, numbers))
+
+    def test_what_cannot_be_used(self) -> None:
+        for entry, said in (
+            ("8086:56c0", "it has no ="),
+            ("8086:56c0=0", "is no number of functions"),
+            ("8086:56c0=-1", "is no number of functions"),
+            ("flex=4", "'flex' is neither an address nor a product"),
+        ):
+            error = self.assertRaises(
+                exception.InvalidOption, virtual_functions.parse, ["1002:74a1=8", entry]
+            )
+            self.assertIn(said, str(error))
+            self.assertIn(f"[gpu]virtual_functions = '{entry}'", str(error))
+
+
+class TestEnable(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_gpu(CARD, "8086", "56c0", totalvfs=3, driver="i915")
+        self.kernel = self.useFixture(sriov_kernel.SriovKernel(self.host))
+
+    def enable(self, number: int) -> None:
+        virtual_functions.enable(PciAddress.parse(CARD), number, self.host.roots, 10)
+
+    def refused(self, number: int) -> str:
+        error = self.assertRaises(exception.DeviceUnavailable, self.enable, number)
+        return f"{error}"
+
+    def test_once(self) -> None:
+        for _ in range(2):
+            self.enable(2)
+        self.assertEqual([f"{CARD} 2"], self.kernel.done)
+        for function in (FUNCTION, FUNCTION.replace(".1", ".2")):
+            card = PciAddress.parse(function)
+            self.assertIsNone(virtual_functions.obstacle(card, self.host.roots))
+
+    def test_others_than_there_are(self) -> None:
+        self.enable(2)
+        self.assertIn("wants 3 virtual functions of it: it has 2; write 0 to", self.refused(3))
+
+    def test_more_than_there_can_be(self) -> None:
+        self.assertIn("it can have 3", self.refused(4))
+        self.assertEqual([], self.kernel.done)
+
+    def test_a_driver_that_refuses(self) -> None:
+        self.kernel.refused.add(CARD)
+        self.assertIn("Device or resource busy", self.refused(1))
+
+    def test_a_card_that_has_none(self) -> None:
+        self.host.add_gpu("0000:af:00.0", "1002", "74a1")
+        error = self.assertRaises(
+            exception.DeviceUnavailable,
+            virtual_functions.enable,
+            PciAddress.parse("0000:af:00.0"),
+            1,
+            self.host.roots,
+            10,
+        )
+        self.assertIn("it can have 0", str(error))
+
+
+class TestEnableNvidias(base.BaseTestCase):
+    """By a stand-in for NVIDIA's program, which is a program too."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(folder / "host")
+        self.host.add_gpu(CARD, "10de", "26b9", totalvfs=2, driver="nvidia")
+        self.device = self.host.path(CARD)
+        self.program = folder / "sriov-manage"
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.host.vgpu.virtual_functions.SRIOV_MANAGE", self.program)
+        )
+
+    def write(self, *lines: str) -> None:
+        self.program.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+        self.program.chmod(0o755)
+
+    def enable(self, number: int, timeout_s: float = 30) -> None:
+        virtual_functions.enable(PciAddress.parse(CARD), number, self.host.roots, timeout_s)
+
+    def refused(self, number: int, timeout_s: float = 30) -> str:
+        error = self.assertRaises(
+            exception.DeviceUnavailable, self.enable, number, timeout_s=timeout_s
+        )
+        return f"{error}"
+
+    def test_once(self) -> None:
+        links = (f"ln -s ../{CARD[:-1]}{each + 4} {self.device}/virtfn{each}" for each in (0, 1))
+        self.write(f'[ "$*" = "-e {CARD}" ] || exit 1', *links)
+        for _ in range(2):
+            self.enable(2)
+
+    def test_not_installed(self) -> None:
+        self.assertIn(f"there is no {self.program}; install NVIDIA's", self.refused(2))
+
+    def test_another_number_than_all(self) -> None:
+        self.write("exit 1")
+        self.assertIn("sriov-manage enables all 2 that it can have; say so many", self.refused(1))
+
+    def test_one_that_fails(self) -> None:
+        self.write("echo 'vgpu is busy' >&2; exit 3")
+        self.assertIn("ended with 3: vgpu is busy", self.refused(2))
+
+    def test_one_that_hangs(self) -> None:
+        self.write("sleep 60")
+        self.assertIn("0.5 s", self.refused(2, timeout_s=0.5))
+
+    def test_one_that_does_nothing(self) -> None:
+        self.write("exit 0")
+        self.assertIn("said nothing and enabled 0", self.refused(2))
+
+
+class TestObstacle(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_gpu(CARD, "8086", "56c0", totalvfs=31, driver="i915")
+        self.host.set_autoprobe(CARD, enabled=False)
+
+    def add(self, **attributes: int) -> None:
+        self.host.add_vf(CARD, FUNCTION, **attributes)
+
+    def obstacle(self) -> str:
+        found = virtual_functions.obstacle(PciAddress.parse(FUNCTION), self.host.roots)
+        return found or ""
+
+    def test_none(self) -> None:
+        self.add()
+        self.assertEqual("", self.obstacle())
+
+    def test_with_vfio_whatever_the_host_would_take(self) -> None:
+        self.add()
+        self.host.set_autoprobe(CARD, enabled=True)
+        for driver in ("vfio-pci", "xe_vfio_pci"):
+            self.host.bind(FUNCTION, driver)
+            self.assertEqual("", self.obstacle())
+
+    def test_that_the_host_drives(self) -> None:
+        self.add()
+        self.host.bind(FUNCTION, "i915")
+        self.assertIn(f"{FUNCTION} is with i915, a driver of the host; write 0 to", self.obstacle())
+
+    def test_that_the_host_would_drive_again(self) -> None:
+        self.add()
+        self.host.set_autoprobe(CARD, enabled=True)
+        said = f"{CARD}/sriov_drivers_autoprobe before sriov_numvfs"
+        self.assertIn(said, self.obstacle())
+        (self.host.path(CARD) / "sriov_drivers_autoprobe").unlink()
+        self.assertIn(said, self.obstacle())
+
+    def test_beside_a_neighbour(self) -> None:
+        self.add(iommu_group=77)
+        self.host.add_vf(CARD, "0000:3b:00.2", iommu_group=77)
+        self.assertIn(f"the IOMMU group of its virtual function {FUNCTION} has", self.obstacle())
+        self.assertIn("0000:3b:00.2 (no driver)", self.obstacle())
+
+    def test_without_iommu(self) -> None:
+        self.host.iommu = False
+        self.add()
+        self.assertIn(f"the IOMMU does not cover {FUNCTION}; turn on VT-d", self.obstacle())
+
+    def test_gone(self) -> None:
+        self.assertRaises(OSError, self.obstacle)

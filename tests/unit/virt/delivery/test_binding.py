@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is asked to bind what, and when. What binding does is tested with the functions that do it;
+here stand-ins for them change a generated tree."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import threading
+import types
+
+import fixtures
+from nova.compute import task_states
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU
+from nova_gpu.host.vfio import passthrough
+from nova_gpu.virt.delivery import binding, unbound
+from nova_gpu.virt.usage import occupancy, records
+from tests.fixtures import cards, hosts, pci
+
+CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
+
+
+class BindingsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.occupancy = occupancy.Occupancy()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
+        self.bindings = self.new_service()
+        self.calls: list[str] = []
+        self.error: Exception | None = None
+        for verb, driver in (("give_to_guests", "vfio-pci"), ("give_to_host", "nouveau")):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_gpu.privsep.vfio.{verb}", self._stand_in(verb, driver))
+            )
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def new_service(self) -> binding.Bindings:
+        return binding.Bindings(self.host.roots, self.occupancy, self.folder)
+
+    def _stand_in(self, verb: str, driver: str) -> object:
+        def bind(address: str) -> None:
+            self.calls.append(f"{verb} {address}")
+            if self.error:
+                raise self.error
+            if verb == "give_to_guests" or not self.prepared:
+                for function in (CARD, AUDIO):
+                    self.host.bind(function, driver)
+
+        return bind
+
+    def card(self, driver: str) -> GPU:
+        self.host.add_gpu(CARD, "10de", "25b6", driver=driver, companions=[pci.AUDIO])
+        self.prepared = driver == "vfio-pci"
+        return dataclasses.replace(cards.card(CARD, driver), companions=cards.addresses(AUDIO))
+
+    def test_late_bound(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.bindings.give_to_guests(card)
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.bindings.give_back([card])
+        self.bindings.give_back([card])
+        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+
+    def test_begun_before_the_start(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.begin(card, "one")
+        self.bindings.end(card, "one")
+        self.bindings.begin(card, "one")
+        self.bindings.end(card, "one")
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+
+    def test_begun_in_vain(self) -> None:
+        """It is not tried a second time for the same start."""
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.bindings.begin(card, "one")
+        self.assertRaises(exception.BindingFailed, self.bindings.end, card, "one")
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.error = None
+        self.bindings.end(card, "one")
+        self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
+
+    def test_begun_for_one_that_did_not_come(self) -> None:
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.bindings.begin(card, "one")
+        self.assertTrue(self.bindings._begun[card.address][1].exception(10))
+        self.error = None
+        self.bindings.end(card, "other")
+        self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
+
+    def test_host_had_it_back_meanwhile(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.begin(card, "one")
+        self.bindings._begun[card.address][1].result(10)
+        self.bindings.give_back([card])
+        self.bindings.end(card, "one")
+        self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
+
+    def test_a_companion_alone_with_the_host_is_bound(self) -> None:
+        card = self.card("vfio-pci")
+        self.host.bind(AUDIO, "snd_hda_intel")
+        self.bindings.give_to_guests(card)
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+
+    def test_prepared(self) -> None:
+        """Nobody is woken for it to be given, and to be given back once in a service's life."""
+        card = self.card("vfio-pci")
+        for _ in range(2):
+            self.bindings.give_to_guests(card)
+            self.bindings.give_back([card])
+        self.assertEqual([f"give_to_host {CARD}"], self.calls)
+
+    def test_taken(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        del self.calls[:]
+        self.occupancy.saw_domains({"one": frozenset({card.address})})
+        self.bindings.give_back([card])
+        self.occupancy.saw_domains({})
+        with self.occupancy.hold("one", frozenset({card.address}), dict):
+            self.bindings.give_back([card])
+        self.assertEqual([], self.calls)
+
+    def test_gone(self) -> None:
+        card = self.card("vfio-pci")
+        for function in (CARD, AUDIO):
+            self.host.remove(function)
+        self.bindings.give_back([card])
+        self.assertEqual([], self.calls)
+
+    def test_refused_to_guests(self) -> None:
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first")
+        self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
+        self.assertIn("in use by X", self.log.output)
+        self.assertEqual({card.address}, self.bindings.refused())
+        self.assertEqual({card.address}, unbound.reasons(self.folder, [card]).keys())
+        self.error = None
+        self.bindings.give_to_guests(card)
+        self.assertEqual(set(), self.bindings.refused())
+        self.assertEqual({}, unbound.reasons(self.folder, [card]))
+
+    def test_forgiven(self) -> None:
+        card = self.card("nouveau")
+        self.error = exception.BindingFailed(CARD, "there is no GPU at this address", "see")
+        self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
+        self.bindings.forgive(card.address)
+        self.assertEqual(set(), self.bindings.refused())
+        self.assertEqual({}, unbound.reasons(self.folder, [card]))
+
+    def test_refused_to_the_host(self) -> None:
+        """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.error = ValueError("no daemon")
+        for _ in range(2):
+            self.bindings.give_back([card])
+        self.assertEqual(1, self.log.output.count(f"GPU {CARD} was not given back"))
+        self.error = None
+        self.bindings.give_back([card])
+        self.assertEqual(3, self.calls.count(f"give_to_host {CARD}"))
+
+    def test_in_use_for_a_moment(self) -> None:
+        """After a refused or ended start nothing is wrong; a period later it may be."""
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.error = exception.CardInUse(CARD, "it is in use by X (pid 1)", "end that first")
+        with self.assertLogs("nova_gpu.virt.delivery.binding", "INFO") as log:
+            for expected in (["INFO"], ["INFO", "WARNING"], ["INFO", "WARNING"]):
+                self.bindings.give_back([card])
+                self.assertEqual(expected, [each.levelname for each in log.records])
+        self.assertIn("in use by X (pid 1)", log.output[0])
+        self.assertIn("end that first", log.output[1])
+        self.error = None
+        self.bindings.give_back([card])
+        self.assertEqual("nouveau", (self.host.path(CARD) / "driver").resolve().name)
+
+    def test_no_longer_offered(self) -> None:
+        """What is written down of it tells; one that an instance here has stays."""
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.records", lambda: folder))
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        (folder / f"{CARD}.json").touch()
+        self.count(card)
+        self.bindings.settle([])
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.occupancy.read_records(lambda guests: records.Records({}))
+        self.bindings.settle([])
+        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+
+    def count(self, card: GPU) -> None:
+        counted = {"one": frozenset({("here", str(card.address))})}
+        self.occupancy.read_records(lambda guests: records.Records(counted))
+
+    def test_taken_again_of_whoever_has_it(self) -> None:
+        """Also where its domain is gone: a reboot had failed."""
+        card = self.card("nouveau")
+        self.count(card)
+        self.bindings.settle([card])
+        self.host.bind(CARD, "nouveau")
+        self.bindings.settle([card])
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+
+    def test_not_taken_again(self) -> None:
+        """Whatever privsep raises: the service is being started."""
+        card = self.card("nouveau")
+        self.count(card)
+        for error in (
+            exception.BindingFailed(CARD, "it is in use by X (pid 1)", "end that first"),
+            TypeError("no such error class"),
+        ):
+            self.error = error
+            self.new_service().settle([card])
+            self.assertIn(str(error), self.log.output)
+
+    def test_nobodys_is_given_back_at_once(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        self.count(card)
+        self.bindings.settle([card])
+        self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+        self.occupancy.read_records(lambda guests: records.Records({}))
+        self.bindings.settle([card])
+        self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
+
+    def test_a_start_waits_for_a_card_that_is_given_back(self) -> None:
+        card = self.card("nouveau")
+        self.bindings.give_to_guests(card)
+        began, go_on = threading.Event(), threading.Event()
+
+        def slow(address: str) -> None:
+            began.set()
+            go_on.wait(200)
+            self.host.bind(CARD, "nouveau")
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.give_to_host", slow))
+        giving = threading.Thread(target=self.bindings.give_back, args=([card],))
+        giving.start()
+        self.assertTrue(began.wait(200))
+
+        def start() -> None:
+            with self.occupancy.hold("one", frozenset({card.address}), dict):
+                self.bindings.give_to_guests(card)
+
+        starting = threading.Thread(target=start)
+        starting.start()
+        starting.join(0.2)
+        self.assertTrue(starting.is_alive())
+        go_on.set()
+        for thread in (giving, starting):
+            thread.join(200)
+        self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
+        self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
+
+
+class RebuildTest(base.BaseTestCase):
+    def test_task_states(self) -> None:
+        for state, rebuilding in (
+            (task_states.REBUILDING, True),
+            (task_states.REBUILD_SPAWNING, True),
+            (task_states.DELETING, False),
+            (None, False),
+        ):
+            with self.subTest(state=state):
+                instance = types.SimpleNamespace(task_state=state)
+                self.assertEqual(rebuilding, binding.is_rebuilding(instance))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+import types
+from typing import Any
+
+import fixtures
+from nova import exception as nova_exception
+from nova.compute import power_state
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.virt.delivery import container_root
+
+_UUID = "6f70656e-7374-4163-8b20-342065766572"
+
+
+class _Driver:
+    """Of Nova's driver what is asked here: the state of one guest, or that there is none."""
+
+    def __init__(self, state: int | None) -> None:
+        self._state = state
+
+    def get_info(self, instance: Any) -> Any:
+        if self._state is None:
+            raise nova_exception.InstanceNotFound(instance_id=instance.uuid)
+        return types.SimpleNamespace(state=self._state)
+
+
+class InUseTest(base.BaseTestCase):
+    def _is_in_use(self, state: int | None) -> bool:
+        instance = types.SimpleNamespace(uuid=_UUID)
+        return container_root.is_in_use(_Driver(state), instance)
+
+    def test_while_the_guest_runs(self) -> None:
+        self.assertIs(True, self._is_in_use(power_state.RUNNING))
+
+    def test_not_after_a_start_that_failed(self) -> None:
+        self.assertIs(False, self._is_in_use(power_state.SHUTDOWN))
+        self.assertIs(False, self._is_in_use(power_state.CRASHED))
+        self.assertIs(False, self._is_in_use(None))
+
+
+class StaleDeviceTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self._sysfs = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        CONF.set_override("instances_path", str(self._sysfs / "instances"))
+        self.addCleanup(CONF.clear_override, "instances_path")
+
+    def _kept(self, device: str) -> bool:
+        metadata = {"rootfs_device_name": device, "image_min_ram": "0"}
+        instance = types.SimpleNamespace(uuid=_UUID, system_metadata=metadata)
+        container_root.forget_stale_device(instance, self._sysfs)
+        self.assertEqual("0", metadata.pop("image_min_ram"))
+        return bool(metadata)
+
+    def _attach(self, name: str, file: str) -> None:
+        folder = self._sysfs / f"block/{name}/loop"
+        folder.mkdir(parents=True)
+        (folder / "backing_file").write_text(f"{file}\n")
+
+    def test_its_own(self) -> None:
+        self._attach("loop3", f"/var/lib/nova/instances/{_UUID}/disk")
+
+        self.assertTrue(self._kept("/dev/loop3"))
+
+    def test_another_guests(self) -> None:
+        self._attach("loop3", "/var/lib/nova/instances/00000000-0000-4000-8000-000000000000/disk")
+
+        self.assertFalse(self._kept("/dev/loop3"))
+
+    def test_detached_before(self) -> None:
+        (self._sysfs / "block/loop3").mkdir(parents=True)
+
+        self.assertFalse(self._kept("/dev/loop3"))
+        self.assertFalse(self._kept("/dev/loop4"))
+
+    def test_no_loop_device(self) -> None:
+        self.assertTrue(self._kept("/dev/nbd0"))
+
+    def test_nothing_recorded(self) -> None:
+        instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
+        container_root.forget_stale_device(instance, self._sysfs)
+        self.assertEqual({}, instance.system_metadata)
+
+    def test_those_that_were_left(self) -> None:
+        detached: list[str] = []
+        self.useFixture(fixtures.MonkeyPatch("nova.privsep.fs.loopremove", detached.append))
+        self._attach("loop2", f"/var/lib/nova/instances/{_UUID}/disk")
+        self._attach("loop3", "/var/lib/nova/instances/00000000-0000-4000-8000-000000000000/disk")
+        self._attach("loop10", f"/var/lib/nova/instances/{_UUID}_del/disk (deleted)")
+        (self._sysfs / "block/loop4").mkdir()
+        instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
+        container_root.detach_left_devices(instance, self._sysfs)
+        self.assertEqual(["/dev/loop10", "/dev/loop2"], sorted(detached))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.vgpu import sriov
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+
+INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+ANOTHER = "0b9c8d7e-1111-4222-8333-444455556666"
+FIRST = Slot.parse("0000:3b:00.0/nvidia-63/0")
+SECOND = Slot.parse("10000:e1:00.0/i915-GVTg_V5_4/11")
+
+
+class TestMadeVGPUs(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-vgpus")
+
+    def test_the_next_service_knows(self) -> None:
+        made = MadeVGPUs(self.folder)
+        self.assertEqual({}, made.instances())
+        made.add(FIRST, INSTANCE)
+        made.add(SECOND, ANOTHER)
+        made.add(SECOND, ANOTHER)
+        expected = {FIRST: INSTANCE, SECOND: ANOTHER}
+        self.assertEqual(expected, made.instances())
+        self.assertEqual(expected, MadeVGPUs(self.folder).instances())
+        made.remove(FIRST, ANOTHER)  # whose it is not
+        self.assertEqual(expected, made.instances())
+        made.remove(FIRST, INSTANCE)
+        made.remove(FIRST, INSTANCE)
+        self.assertEqual({SECOND: ANOTHER}, made.instances())
+        self.assertEqual({SECOND: ANOTHER}, MadeVGPUs(self.folder).instances())
+
+    def test_what_the_types_are_called(self) -> None:
+        names = {"nvidia-1155": "NVIDIA L40S-24Q", "nvidia-1156": "NVIDIA L40S-48Q"}
+        made = MadeVGPUs(self.folder)
+        made.add(FIRST, INSTANCE, names)
+        made.add(SECOND, ANOTHER)
+        types = {each: sriov.named(each, name) for each, name in names.items()}
+        expected = {FIRST.parent: types, SECOND.parent: {}}
+        self.assertEqual(expected, MadeVGPUs(self.folder).told())
+        self.assertEqual(49152, types["nvidia-1156"].memory_mib)
+        (path,) = self.folder.glob(f"{INSTANCE}*")
+        for text in ("{", "[]", '{"../x": "y", "nvidia-1": 2}', "[" * 100_000):
+            path.write_text(text)
+            nothing = {FIRST.parent: {}, SECOND.parent: {}}
+            self.assertEqual(nothing, MadeVGPUs(self.folder).told())
+            self.assertEqual({FIRST: INSTANCE, SECOND: ANOTHER}, MadeVGPUs(self.folder).instances())
+
+    def test_other_files(self) -> None:
+        made = MadeVGPUs(self.folder)
+        made.add(FIRST, INSTANCE)
+        for name in ("README", f"{INSTANCE}@nothing", "nobody@0000:3b:00.0@nvidia-63@1"):
+            (self.folder / name).touch()
+        self.assertEqual({FIRST: INSTANCE}, MadeVGPUs(self.folder).instances())
+
+    def test_where_nothing_can_be_written(self) -> None:
+        self.folder.write_text("")
+        made = MadeVGPUs(self.folder)
+        self.assertEqual({}, made.instances())
+        self.assertRaises(OSError, made.add, FIRST, INSTANCE)
+        self.assertEqual({}, made.instances())

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping
+
+import fixtures
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.health import NvmlHealth
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci.selection import Selection
+from nova_gpu.virt.health import monitor
+from tests.fixtures import ailments, cards, hosts
+
+A, B = "0000:3b:00.0", "0000:af:00.0"
+FIRST, SECOND = cards.addresses(A, B)
+
+
+class WatchTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        for address in (A, B):
+            self.host.add_gpu(address, "10de", "2335")
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        self.asked: list[set[PciAddress]] = []
+        self.told: dict[PciAddress, NvmlHealth] = {}
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.health", self._nvml))
+        self.clock = 1000.0
+        self.useFixture(fixtures.MonkeyPatch("time.monotonic", lambda: self.clock))
+        self.watch = monitor.Watch(self.host.roots, DeliveryMode.LXC)
+
+    def _nvml(
+        self, addresses: Iterable[PciAddress], timeout_s: float
+    ) -> Mapping[PciAddress, NvmlHealth]:
+        self.asked.append(set(addresses))
+        return self.told
+
+    def found(self) -> tuple[GPU, ...]:
+        return discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
+
+    def look(self) -> tuple[dict[PciAddress, str], dict[PciAddress, str]]:
+        found = self.watch.look(self.found())
+        return dict(found.ill), dict(found.kept_back)
+
+    def assertWell(self) -> None:
+        self.assertEqual(({}, {}), self.look())
+
+
+class TestSysfs(WatchTest):
+    def test_all_is_well(self) -> None:
+        self.assertWell()
+
+    def test_one_that_does_not_answer_and_answers_again(self) -> None:
+        ailments.silence(self.host, A)
+        self.assertEqual(({FIRST: monitor.SILENT}, {}), self.look())
+        ailments.answer_again(self.host, A)
+        self.assertWell()
+
+    def test_errors_from_before_do_not_count(self) -> None:
+        ailments.count_bus_errors(self.host, A, fatal=3, nonfatal=9)
+        self.assertWell()
+        self.assertWell()
+
+    def test_errors_since(self) -> None:
+        ailments.count_bus_errors(self.host, A, fatal=3)
+        self.assertWell()
+        ailments.count_bus_errors(self.host, A, fatal=5)
+        ill, kept_back = self.look()
+        self.assertEqual(({}, {FIRST}), (ill, set(kept_back)))
+        self.assertIn("2 fatal", kept_back[FIRST])
+        ailments.count_bus_errors(self.host, A, fatal=6)
+        self.assertEqual(({}, kept_back), self.look())
+
+    def test_it_was_reset(self) -> None:
+        ailments.count_bus_errors(self.host, A, fatal=0)
+        self.assertWell()
+        ailments.count_bus_errors(self.host, A, fatal=1)
+        self.assertIn(FIRST, self.look()[1])
+        self.watch.mended(FIRST)
+        self.assertWell()
+        ailments.count_bus_errors(self.host, A, fatal=2)
+        self.assertIn("1 fatal", self.look()[1][FIRST])
+
+    def test_it_was_found_anew(self) -> None:
+        ailments.count_bus_errors(self.host, A, fatal=1)
+        ailments.count_bus_errors(self.host, B, fatal=1)
+        self.assertWell()
+        ailments.count_bus_errors(self.host, A, fatal=2)
+        ailments.count_bus_errors(self.host, B, fatal=2)
+        self.assertEqual({FIRST, SECOND}, set(self.look()[1]))
+        ailments.count_bus_errors(self.host, A, fatal=0)
+        self.host.remove(B)
+        self.assertWell()
+        self.host.add_gpu(B, "10de", "2335")
+        ailments.count_bus_errors(self.host, B, fatal=3)
+        self.assertWell()
+
+    def test_corrected_errors_are_told_and_no_more(self) -> None:
+        ailments.count_bus_errors(self.host, A, correctable=3)
+        self.assertWell()
+        ailments.count_bus_errors(self.host, A, correctable=10)
+        self.assertWell()
+        self.assertIn(f"{A}: 7 more PCIe errors were corrected", self.log.output)
+        self.assertWell()
+        self.assertEqual(1, self.log.output.count("were corrected"))
+
+
+class TestNvml(WatchTest):
+    def test_what_the_driver_says(self) -> None:
+        self.told = {FIRST: NvmlHealth(uncorrected=2), SECOND: NvmlHealth(lost=True)}
+        ill, kept_back = self.look()
+        self.assertEqual({SECOND: monitor.LOST}, ill)
+        self.assertIn("2 ECC errors", kept_back[FIRST])
+        self.assertEqual([{FIRST, SECOND}], self.asked)
+
+    def test_once_in_the_interval(self) -> None:
+        self.assertWell()
+        self.told = {FIRST: NvmlHealth(uncorrected=2)}
+        self.clock += CONF.gpu.health_interval - 1
+        self.assertWell()
+        self.clock += 1
+        self.assertIn(FIRST, self.look()[1])
+        self.told = {FIRST: NvmlHealth(uncorrected=0)}
+        self.clock += CONF.gpu.health_interval
+        self.assertWell()
+
+    def test_no_answer_changes_nothing(self) -> None:
+        self.told = {FIRST: NvmlHealth(uncorrected=2)}
+        before = self.look()
+        self.told = {}
+        self.clock += CONF.gpu.health_interval
+        self.assertEqual(before, self.look())
+
+    def test_who_is_not_asked(self) -> None:
+        self.host.bind(B, "vfio-pci")
+        self.look()
+        self.assertEqual([{FIRST}], self.asked)
+        monitor.Watch(self.host.roots, DeliveryMode.PCI).look(self.found())
+        self.config.config(nvml=False, group="gpu")
+        monitor.Watch(self.host.roots, DeliveryMode.LXC).look(self.found())
+        self.assertEqual([{FIRST}], self.asked)

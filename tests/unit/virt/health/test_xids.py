@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+import nova.privsep
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.health import Verdict
+from nova_gpu.core.model import GPU
+from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci.selection import Selection
+from nova_gpu.virt.health import xids
+from tests.fixtures import ailments, hosts, kernel
+
+A, B = "0000:3b:00.0", "0000:af:00.0"
+BOOT, NEXT_BOOT = kernel.BOOT_ID, "77777777-30a7-4b02-8d0c-1f36be1a5d80"
+
+
+class XidsTest(base.BaseTestCase):
+    """The real reader in a real process over a file"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root)
+        kernel.boot(self.host, BOOT)
+        for address in (A, B):
+            self.host.add_gpu(address, "10de", "2335")
+        self.kernel_log = ailments.KernelLog(self.host)
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        for name in ("sysfs", "dev", "proc"):
+            self.config.config(group="gpu", **{f"{name}_root": str(getattr(self.host.roots, name))})
+        self.config.config(state_path=str(self.root))
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        self.clock = 1000.0
+        self.useFixture(fixtures.MonkeyPatch("time.monotonic", lambda: self.clock))
+        self.put: list[tuple[str, str, str | None]] = []
+        self.xids = xids.Xids(self.host.roots)
+
+    def _put_away(self, card: GPU, verdict: Verdict, until_boot: str | None) -> None:
+        self.put.append((str(card.address), verdict.reason, until_boot))
+
+    def look(self) -> list[tuple[str, str, str | None]]:
+        found = discovery.discover(self.host.roots, Selection(frozenset({"10de"})), {}, dict)
+        self.put.clear()
+        self.xids.look(found, self._put_away)
+        self.clock += CONF.gpu.health_interval
+        return list(self.put)
+
+    def test_each_line_once(self) -> None:
+        self.kernel_log.xid(A, 48)
+        self.assertEqual([(A, "its driver reported Xid 48 (Some words)", BOOT)], self.look())
+        self.assertEqual([], self.look())
+        self.kernel_log.xid(B, 79)
+        self.assertEqual([(B, "its driver reported Xid 79 (Some words)", None)], self.look())
+
+    def test_what_an_earlier_service_has_read(self) -> None:
+        self.kernel_log.xid(A, 48)
+        self.look()
+        self.xids = xids.Xids(self.host.roots)
+        self.assertEqual([], self.look())
+        kernel.boot(self.host, NEXT_BOOT)
+        self.assertEqual(NEXT_BOOT, self.look()[0][2])
+
+    def test_what_is_not_fatal_is_told(self) -> None:
+        self.kernel_log.xid(A, 13)
+        self.assertEqual([], self.look())
+        self.assertIn(f"GPU {A}: its driver reported Xid 13", self.log.output)
+        self.config.config(fatal_xids=[13], group="gpu")
+        self.kernel_log.xid(A, 13)
+        self.assertEqual(1, len(self.look()))
+
+    def test_a_card_that_is_not_ours(self) -> None:
+        self.kernel_log.xid("0000:01:00.0", 79)
+        self.assertEqual([], self.look())
+
+    def test_where_it_is_not_read(self) -> None:
+        self.kernel_log.xid(A, 79)
+        for address in (A, B):
+            self.host.bind(address, "vfio-pci")
+        self.assertEqual([], self.look())
+        self.host.bind(A, "nvidia")
+        self.config.config(fatal_xids=[], group="gpu")
+        self.assertEqual([], self.look())
+        self.config.config(fatal_xids=[79], group="gpu")
+        self.assertEqual(1, len(self.look()))
+
+    def test_once_in_the_interval(self) -> None:
+        self.look()
+        self.clock -= 1
+        self.kernel_log.xid(A, 79)
+        self.assertEqual([], self.look())
+        self.assertEqual(1, len(self.look()))
+
+    def test_what_could_not_be_put_away_is_tried_again(self) -> None:
+        self.kernel_log.xid(A, 79)
+        put_away, self._put_away = self._put_away, _fail  # type: ignore[method-assign]
+        self.assertEqual([], self.look())
+        self.assertIn("No space", self.log.output)
+        self._put_away = put_away  # type: ignore[method-assign]
+        self.assertEqual(1, len(self.look()))
+
+    def test_a_log_that_cannot_be_read_is_said_once(self) -> None:
+        (self.host.roots.dev / "kmsg").unlink()
+        for _ in range(3):
+            self.assertEqual([], self.look())
+        self.assertEqual(1, self.log.output.count("Xids of this host's NVIDIA GPUs are not known"))
+        ailments.KernelLog(self.host).xid(A, 79)
+        self.assertEqual(1, len(self.look()))
+
+
+def _fail(card: GPU, verdict: Verdict, until_boot: str | None) -> None:
+    raise OSError(28, "No space left on device")

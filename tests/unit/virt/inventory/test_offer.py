@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+import unittest
+from collections.abc import Iterable
+
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Product
+from nova_gpu.core.scheduling import stats
+from nova_gpu.virt.inventory import offer
+from tests.fixtures import cards
+
+A, B = "0000:04:00.0", "0000:05:00.0"
+FERMI = Product("10de", "1091", "Tesla M2090", "fermi")
+KEPLER = Product("10de", "1023", "Tesla K40m", "kepler")
+FERMIS = GroupKey("10de", "1091", DeliveryMode.LXC)
+KEPLERS = GroupKey("10de", "1023", DeliveryMode.LXC)
+
+
+WELL = offer.Ailments()
+
+
+def look(
+    gpus: Iterable[GPU],
+    before: offer.Offer,
+    *obstructed: str,
+    ailments: offer.Ailments = WELL,
+) -> offer.Offer:
+    obstacles = dict.fromkeys(cards.addresses(*obstructed), "no node")
+    return offer.offer(gpus, before, DeliveryMode.LXC, obstacles, ailments)
+
+
+class OfferTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.both = [cards.placed(A, product=FERMI), cards.placed(B, product=FERMI)]
+        self.before = look(self.both, {})
+
+    def assertOffer(
+        self, expected: dict[GroupKey, dict[str, str | None]], found: offer.Offer
+    ) -> None:
+        """Each card's ailment, ``None`` where it is well"""
+        self.assertEqual(
+            expected,
+            {
+                key: {str(address): group.ill.get(address) for address in group.gpus}
+                for key, group in found.items()
+            },
+        )
+
+    def test_groups_are_of_one_product(self) -> None:
+        found = look([self.both[0], cards.placed(B, product=KEPLER)], {})
+        self.assertOffer({FERMIS: {A: None}, KEPLERS: {B: None}}, found)
+        self.assertEqual(FERMI, found[FERMIS].product)
+
+    def test_never_offered_and_obstructed_is_left_out(self) -> None:
+        self.assertOffer({FERMIS: {A: None}}, look(self.both, {}, B))
+        self.assertOffer({}, look(self.both, {}, A, B))
+
+    def test_once_offered_it_stays_and_is_ill(self) -> None:
+        self.assertOffer({FERMIS: {A: None, B: "no node"}}, look(self.both, self.before, B))
+
+    def test_one_that_ails_is_offered_from_the_start(self) -> None:
+        first, second = cards.addresses(A, B)
+        ailments = offer.Ailments(ill={first: "silent"}, kept_back={second: "Xid 48"})
+        found = look(self.both, {}, ailments=ailments)
+        self.assertOffer({FERMIS: {A: "silent", B: None}}, found)
+        self.assertEqual({second: "Xid 48"}, found[FERMIS].kept_back)
+        self.assertEqual({first: "silent", second: "Xid 48"}, found[FERMIS].withheld)
+        again = look(self.both, found)[FERMIS]
+        self.assertEqual(({}, {}), (again.ill, again.kept_back))
+
+    def test_one_that_ails_and_has_an_obstacle_is_left_out(self) -> None:
+        (first,) = cards.addresses(A)
+        ailments = offer.Ailments(kept_back={first: "Xid 48"})
+        self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, ailments=ailments))
+
+    def test_kept_back_between_two_looks(self) -> None:
+        first, second = cards.addresses(A, B)
+        stranger = cards.addresses("0000:99:00.0")[0]
+        before = look(self.both, {}, ailments=offer.Ailments(kept_back={first: "Xid 48"}))
+        found = offer.keeping_back(before, {second: "not clean", stranger: "elsewhere"})
+        self.assertEqual({first: "Xid 48", second: "not clean"}, found[FERMIS].kept_back)
+        self.assertEqual({}, found[FERMIS].ill)
+
+    def test_gone(self) -> None:
+        found = look(self.both[:1], self.before)
+        self.assertOffer({FERMIS: {A: None, B: offer.GONE}}, found)
+        # in the next period as well
+        self.assertOffer({FERMIS: {A: None, B: offer.GONE}}, look(self.both[:1], found))
+
+    def test_all_gone(self) -> None:
+        self.assertOffer({FERMIS: {A: offer.GONE, B: offer.GONE}}, look([], self.before))
+
+    def test_back(self) -> None:
+        gone = look([], self.before)
+        self.assertOffer({FERMIS: {A: None, B: None}}, look(self.both, gone))
+
+    def test_replaced_by_another_product(self) -> None:
+        found = look([self.both[0], cards.placed(B, product=KEPLER)], self.before)
+        self.assertOffer({FERMIS: {A: None, B: offer.REPLACED}, KEPLERS: {B: None}}, found)
+
+    def test_the_latest_facts_count(self) -> None:
+        moved = cards.placed(A, 1, product=FERMI)
+        found = look([moved, self.both[1]], self.before)
+        self.assertEqual(1, found[FERMIS].gpus[moved.address].numa_node)
+
+
+class IncludingTest(unittest.TestCase):
+    def test_a_card_that_is_known(self) -> None:
+        known = look([cards.placed(A, product=FERMI)], {})
+        (address,) = cards.addresses(A)
+        self.assertEqual(known, offer.including(known, FERMIS, address))
+
+    def test_a_card_that_is_not_found(self) -> None:
+        (address,) = cards.addresses(B)
+        known = look([cards.placed(A, product=FERMI)], {})
+        group = offer.including(known, FERMIS, address)[FERMIS]
+        self.assertEqual({address: offer.NOT_FOUND}, group.ill)
+        self.assertEqual(set(cards.addresses(A, B)), set(group.gpus))
+        self.assertEqual(FERMI, group.gpus[address].product)
+
+    def test_a_group_that_is_not_found(self) -> None:
+        (address,) = cards.addresses(B)
+        group = offer.including({}, KEPLERS, address)[KEPLERS]
+        self.assertEqual({address: offer.NOT_FOUND}, group.ill)
+        self.assertIsNone(group.product.architecture)
+
+
+class MemoryTest(unittest.TestCase):
+    def test_a_group_is_what_each_of_its_cards_is_at_least(self) -> None:
+        for sizes, expected in (
+            ((81920, 81920), 81920),
+            ((81920, 40960), 40960),
+            ((40960, 81920), 40960),
+            ((81920, None), None),
+            ((None, 81920), None),
+            ((None, None), None),
+        ):
+            found = [
+                cards.placed(address, product=dataclasses.replace(FERMI, memory_mib=size))
+                for address, size in zip((A, B), sizes, strict=True)
+            ]
+            with self.subTest(sizes=sizes):
+                self.assertEqual(expected, look(found, {})[FERMIS].product.memory_mib)
+
+
+class ReportTest(unittest.TestCase):
+    def test_what_there_is_and_what_is_free(self) -> None:
+        found = look(
+            [cards.placed(A, 0, product=FERMI), cards.placed(B, 0, product=FERMI)],
+            {},
+        )
+        for free, cells in (((A, B), ((-1, 0, -1, -1, 2),)), ((B,), ((-1,) * 4 + (1,),)), ((), ())):
+            report = stats.loads(offer.report(found, "LXC", cards.addresses(*free)))
+            (group,) = report.host.groups
+            with self.subTest(free=free):
+                self.assertEqual((2, 2), (group.total, group.islands.numa))
+                self.assertEqual((cells,), report.free)

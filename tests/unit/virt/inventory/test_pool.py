@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool, through Nova's own resource tracker: the lines it lives from are Nova's internals."""
+
+from __future__ import annotations
+
+import copy
+import unittest
+from collections.abc import Collection, Set
+from typing import Any
+from unittest import mock
+
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import provider_tree, resource_tracker
+from oslo_utils import uuidutils
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.topology import choose, topology
+from nova_gpu.virt.inventory import pool
+from nova_gpu.virt.usage import handed_out
+from tests.fixtures import cards
+
+ROOT, GROUP, OTHER = (uuidutils.generate_uuid() for _ in range(3))
+
+FIRST = ("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
+SECOND = ("0000:84:00.0", "0000:85:00.0", "0000:88:00.0", "0000:89:00.0")
+
+
+class Host:
+    """Two sockets of four cards; a :class:`pool.Supply`."""
+
+    def __init__(self) -> None:
+        gpus = [cards.placed(a, 0) for a in FIRST] + [cards.placed(a, 1) for a in SECOND]
+        self.gpus = {gpu.address: gpu for gpu in gpus}
+        self.taken: set[PciAddress] = set()
+        self.handed_out = handed_out.HandedOut()
+        self.asked_for: list[str] = []
+
+    def usable(
+        self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
+    ) -> frozenset[PciAddress]:
+        self.asked_for.append(provider_uuid)
+        self.handed_out.compare(addresses, assigned)
+        return frozenset(set(addresses) - self.taken - self.handed_out.waiting())
+
+    def choose(
+        self, provider_uuid: str, free: Collection[PciAddress], count: int
+    ) -> tuple[PciAddress, ...]:
+        return choose.choose(free, count, topology.places(self.gpus[each] for each in free))
+
+    def hand_out(
+        self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
+    ) -> None:
+        self.handed_out.add(addresses, back, assigned, 60)
+
+
+class TrackerTest(unittest.TestCase):
+    def setUp(self) -> None:
+        objects.register_all()
+        self.host = Host()
+        self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
+        self.tracker.provider_tree = provider_tree.ProviderTree()
+        self.tracker.provider_tree.new_root("host", ROOT)
+        self.tracker.provider_tree.new_child(GROUP, ROOT, uuid=GROUP)
+        self._publish()
+
+    def _publish(self) -> None:
+        resources = {"PGPU": pool.publish(GROUP, self.host.gpus, self.host)}
+        self.tracker.provider_tree.update_resources(GROUP, resources)
+
+    def claim(self, amount: int) -> list[str]:
+        return sorted(each.identifier for each in self._claim(amount))
+
+    def _claim(self, amount: int) -> objects.ResourceList:
+        allocations = {ROOT: {"resources": {"VCPU": 1}}, GROUP: {"resources": {"PGPU": amount}}}
+        return self.tracker._claim_resources(allocations)
+
+    def test_best_sets_one_after_another(self) -> None:
+        self.assertEqual(list(FIRST[:1]), self.claim(1))
+        self.assertEqual(list(SECOND), self.claim(4))
+        self.assertEqual(list(FIRST[1:3]), self.claim(2))
+
+    def test_what_is_claimed_is_assigned(self) -> None:
+        self.claim(1)
+        self.claim(3)
+        assigned = self.tracker.assigned_resources[GROUP]["PGPU"]
+        self.assertEqual(set(FIRST), {each.identifier for each in assigned})
+        for each in assigned:
+            # hashed only once it is what it is to be, or the tracker would not find it again
+            self.assertIn(each, assigned)
+
+    def test_given_back_is_free(self) -> None:
+        """At once: a claim may fail before its guest is started."""
+        allocations = {GROUP: {"resources": {"PGPU": 8}}}
+        claimed = self.tracker._claim_resources(allocations)
+        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
+            self.claim(1)
+        self.tracker._release_assigned_resources(claimed)
+        self.assertEqual(sorted(FIRST + SECOND), self.claim(8))
+
+    def test_too_many(self) -> None:
+        with self.assertRaisesRegex(
+            nova_exception.ComputeResourcesUnavailable, "Needed 9 .* but 8"
+        ):
+            self.claim(9)
+        self.assertEqual(set(), self.host.handed_out.waiting())
+
+    def test_what_is_not_usable_is_not_free(self) -> None:
+        self.host.taken = set(cards.addresses(*FIRST))
+        self.assertEqual(list(SECOND), self.claim(4))
+        with self.assertRaisesRegex(
+            nova_exception.ComputeResourcesUnavailable, "Needed 1 .* but 0"
+        ):
+            self.claim(1)
+
+    def test_it_is_looked_up_at_the_claim(self) -> None:
+        """The tree keeps the old set when the new one has equal elements."""
+        published = self.tracker.provider_tree.data(GROUP).resources["PGPU"]
+        self.host.taken = set(cards.addresses(*FIRST))
+        self._publish()
+        self.assertEqual(published, self.tracker.provider_tree.data(GROUP).resources["PGPU"])
+        self.assertEqual(list(SECOND[:1]), self.claim(1))
+
+    def test_only_the_best_set_is_handed_out(self) -> None:
+        """On the way to four the pool draws from the first socket, and puts it back."""
+        self.claim(1)
+        self.claim(4)
+        expected = set(cards.addresses(FIRST[0], *SECOND))
+        self.assertEqual(expected, self.host.handed_out.waiting())
+
+    def test_never_assigned_is_free(self) -> None:
+        """A claim that was refused for something else that it wanted."""
+        self.tracker.provider_tree.new_child("other", ROOT, uuid=OTHER)
+        self.tracker.provider_tree.update_resources(OTHER, {"PGPU": set()})
+        wanted = {GROUP: {"resources": {"PGPU": 8}}, OTHER: {"resources": {"PGPU": 1}}}
+        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
+            self.tracker._claim_resources(wanted)
+        self.assertEqual(sorted(FIRST + SECOND), self.claim(8))
+
+    def test_forgotten_by_a_filling_is_not_free(self) -> None:
+        claimed = self._claim(4)
+        self._period()
+        self.assertEqual(list(SECOND), self.claim(4))
+        with self.assertLogs("nova_gpu.virt.usage.handed_out", "WARNING") as logged:
+            self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
+        for address in FIRST:
+            self.assertIn(f"GPU {address} is kept from a claim: 0 s ago", "".join(logged.output))
+        # Nova says of these that it does not know them.
+        self.tracker._release_assigned_resources(claimed)
+        self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
+
+    def test_released_after_a_filling_that_knew_it_is_free(self) -> None:
+        claimed = self._claim(4)
+        self._period(claimed)
+        self.claim(1)
+        self.tracker._release_assigned_resources(claimed)
+        self.assertEqual(list(FIRST), self.claim(4))
+
+    def _period(self, *saved: objects.ResourceList) -> None:
+        """The tracker fills its sets from the database, which has *saved*."""
+        instances = {str(number): mock.Mock(resources=each) for number, each in enumerate(saved)}
+        self.tracker.tracked_instances = set(instances)
+        self.tracker._populate_assigned_resources(mock.sentinel.context, instances)
+
+    def test_nobody_to_ask_is_nothing_free(self) -> None:
+        pool._supply_by_provider.pop(GROUP)
+        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
+            self.claim(1)
+
+    def test_a_host_is_asked_for_its_own_provider(self) -> None:
+        self.claim(1)
+        self.assertEqual({GROUP}, set(self.host.asked_for))
+
+    def test_a_provider_without_cards(self) -> None:
+        self.host.gpus = {}
+        self._publish()
+        with self.assertRaises(nova_exception.ComputeResourcesUnavailable):
+            self.claim(1)
+
+
+class SetTest(unittest.TestCase):
+    def setUp(self) -> None:
+        objects.register_all()
+        self.host = Host()
+        self.published = pool.publish(GROUP, self.host.gpus, self.host)
+
+    def test_survives_a_deep_copy(self) -> None:
+        copied = copy.deepcopy(self.published)
+        self.assertIsInstance(copied, pool.DeviceSet)
+        self.assertEqual(self.published, copied)
+        self.assertEqual(8, len(copied - set()))
+
+    def test_drawing_does_not_touch_what_is_published(self) -> None:
+        before = {each.identifier for each in self.published}
+        drawn = self.published - set()
+        for _ in range(5):
+            drawn.pop()
+        self.assertEqual(before, {each.identifier for each in self.published})
+        self.assertEqual(3, len(drawn))
+
+    def test_an_empty_pool(self) -> None:
+        drawn = self.published - self.published
+        with self.assertRaises(KeyError):
+            drawn.pop()
+
+    def test_metadata_is_left_unset(self) -> None:
+        for each in self.published:
+            self.assertFalse(each.obj_attr_is_set("metadata"))
+
+    def test_the_way_back_ends_with_the_host(self) -> None:
+        """A service that has ended must not be kept for the sake of its sets."""
+        del self.host
+        self.assertEqual(0, len(self.published - set()))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import pathlib
+
+import fixtures
+import nova.privsep
+from nova import exception as nova_exception
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import DeliveryMode
+from nova_gpu.virt.inventory import offer, survey
+from tests.fixtures import drm, hosts, nodes, pci
+
+CARD = "0000:3b:00.0"
+
+
+class SurveyTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(
+            pathlib.Path(self.useFixture(fixtures.TempDir()).path), nodes=nodes.Nodes.FILES
+        )
+        self.conf = self.useFixture(config_fixture.Config(CONF))
+        self.conf.config(group="gpu", sysfs_root=str(self.host.roots.sysfs))
+        self.conf.config(group="gpu", dev_root=str(self.host.roots.dev))
+        self.conf.config(group="gpu", proc_root=str(self.host.roots.proc), nvml=False)
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def survey(self, virt_type: str, *device_spec: object) -> survey.Survey:
+        self.conf.config(group="libvirt", virt_type=virt_type)
+        self.conf.config(group="pci", device_spec=[json.dumps(each) for each in device_spec])
+        return survey.Survey()
+
+    def obstacle(self, virt_type: str, *device_spec: object) -> str | None:
+        looked = self.survey(virt_type, *device_spec)
+        (card,) = looked.find()
+        return looked.obstacle(card)
+
+
+class HypervisorTest(SurveyTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_gpu(CARD, "10de", "25b6", companions=[pci.AUDIO])
+        self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+
+    def test_who_gets_it(self) -> None:
+        for virt_type, mode in (
+            ("lxc", DeliveryMode.LXC),
+            ("kvm", DeliveryMode.PCI),
+            ("qemu", DeliveryMode.PCI),
+        ):
+            with self.subTest(virt_type=virt_type):
+                self.assertEqual(mode, self.survey(virt_type).mode)
+                self.assertIsNone(self.obstacle(virt_type))
+
+    def test_another(self) -> None:
+        self.assertIn("virt_type = parallels", self.obstacle("parallels") or "")
+
+    def test_what_the_host_has_against_it_whole(self) -> None:
+        group = int((self.host.path(CARD) / "iommu_group").resolve().name)
+        self.host.add_device("0000:3c:00.0", "8086", "10d3", class_code=0x020000, iommu_group=group)
+        self.assertIn("0000:3c:00.0", self.obstacle("kvm") or "")
+        self.assertIsNone(self.obstacle("lxc"))
+
+    def test_what_a_process_of_the_host_has_open(self) -> None:
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        device = self.host.path(CARD) / "drm/card0"
+        device.mkdir(parents=True)
+        (device / "dev").write_text("1:3\n")
+        process = self.host.roots.proc / "812"
+        (process / "fd").mkdir(parents=True)
+        (process / "cmdline").write_bytes(b"nvidia-persistenced\0")
+        (process / "fd/7").symlink_to("/dev/null")
+        looked = self.survey("kvm")
+        (reason,) = looked.obstacles(looked.find()).values()
+        self.assertEqual("it is in use by processes of the host; end that first", reason)
+        looked.obstacles(looked.find())
+        said = f"GPU {CARD} is in use by nvidia-persistenced (pid 812)"
+        self.assertEqual(1, self.log.output.count(said))
+        for address in (CARD, CARD.replace(".0", ".1")):
+            self.host.bind(address, "vfio-pci")
+        self.assertEqual({}, looked.obstacles(looked.find()))
+
+    def test_without_privsep_it_is_not_asked(self) -> None:
+        broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))
+        self.useFixture(broken)
+        looked = self.survey("kvm")
+        self.assertEqual({}, looked.obstacles(looked.find()))
+        self.assertIn("is not known: helper", self.log.output)
+
+    def test_the_display_the_host_booted_on(self) -> None:
+        """It is found and not offered, with a reason. LXC guests have it where it is named."""
+        self.host.remove(CARD)
+        self.host.remove(CARD.replace(".0", ".1"))
+        self.host.add_gpu(CARD, "10de", "25b6", class_code=pci.VGA, boot_vga=True)
+        for virt_type in ("kvm", "lxc"):
+            self.assertIn("booted on", self.obstacle(virt_type) or "")
+        self.conf.config(group="gpu", addresses=[CARD])
+        self.assertIn("booted on", self.obstacle("kvm") or "")
+        self.assertIsNone(self.obstacle("lxc"))
+        self.conf.config(group="gpu", addresses=[])
+        self.host.bind(CARD, "vfio-pci")
+        self.assertIsNone(self.obstacle("kvm"))
+
+    def test_more_memory_than_a_guest_can_map(self) -> None:
+        self.host.remove(CARD)
+        self.host.remove(CARD.replace(".0", ".1"))
+        self.host.add_gpu(CARD, "10de", "25b6", memory_mib=32 << 10)
+        self.assertIn("guest_mmio_gib", self.obstacle("kvm") or "")
+        self.conf.config(group="gpu", guest_mmio_gib=64)
+        self.assertIsNone(self.obstacle("kvm"))
+
+    def test_nvml_only_where_the_host_keeps_its_cards(self) -> None:
+        asked: list[str] = []
+        self.conf.config(group="gpu", nvml=True)
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova_gpu.host.nvidia.nvml.query", lambda timeout: asked.append("asked") or {}
+            )
+        )
+        self.survey("kvm").find()
+        self.assertEqual([], asked)
+        self.survey("lxc").find()
+        self.assertEqual(["asked"], asked)
+
+
+class DeviceSpecTest(SurveyTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_gpu(CARD, "10de", "25b6", companions=[pci.AUDIO])
+
+    def test_specs_that_match(self) -> None:
+        by_function = {"domain": ".*", "bus": "3b", "slot": "00", "function": "1"}
+        for spec, function in (
+            ({"vendor_id": "10de"}, CARD),
+            ({"vendor_id": "10de", "product_id": "25b6"}, CARD),
+            ({"address": "*:3b:00.*"}, CARD),
+            ({"address": by_function}, CARD.replace(".0", ".1")),
+            ({"product_id": "10f0"}, CARD.replace(".0", ".1")),
+        ):
+            with self.subTest(spec=spec):
+                reason = self.obstacle("kvm", {"vendor_id": "8086"}, spec) or ""
+                for part in (
+                    "[pci]device_spec",
+                    function,
+                    "pci_passthrough:alias",
+                    "compute_driver",
+                    "[gpu]addresses",
+                ):
+                    self.assertIn(part, reason)
+                self.assertIn(json.dumps(spec), reason)
+
+    def test_specs_that_do_not(self) -> None:
+        self.assertIsNone(self.obstacle("kvm", {"vendor_id": "8086"}, {"address": "*:3c:00.*"}))
+
+    def test_containers_get_no_pci_devices_anyway(self) -> None:
+        self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+        self.assertIsNone(self.obstacle("lxc", {"vendor_id": "10de"}))
+
+    def test_a_spec_that_nova_cannot_read(self) -> None:
+        self.conf.config(group="libvirt", virt_type="kvm")
+        self.conf.config(group="pci", device_spec=["{"])
+        self.assertRaises(nova_exception.NovaException, survey.Survey)
+
+
+class PartsTest(SurveyTestCase):
+    def test_all_that_leads_to_a_card_and_nothing_that_leads_to_more(self) -> None:
+        self.host.add_gpu(CARD, "10de", "25b6", companions=[pci.AUDIO])
+        self.host.add_gpu("0000:5e:00.0", "1002", "740f")
+        drm.write_card(
+            self.host.path(CARD), self.host.roots.dev, nodes.Nodes.FILES, 7, vendor_id="10de"
+        )
+        self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+        looked = self.survey("lxc")
+        first, second = looked.find()
+        found = looked.parts(offer.offer([first, second], {}, looked.mode, {}, offer.Ailments()))
+        self.assertEqual(
+            {
+                "/dev/nvidia0": first.address,
+                "/dev/dri/card7": first.address,
+                "/dev/dri/renderD135": first.address,
+                "/dev/dri/card1": second.address,
+                "/dev/dri/renderD129": second.address,
+            },
+            found.card_by_node,
+        )
+        self.assertEqual(
+            {
+                first.address: first.address,
+                first.companions[0]: first.address,
+                second.address: second.address,
+            },
+            found.card_by_function,
+        )

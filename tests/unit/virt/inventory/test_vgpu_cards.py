@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+from types import MappingProxyType
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core.model import GPU
+from nova_gpu.core.vgpu.vgpu import Kind, Slot
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.vgpu import division, sriov
+from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_selection
+from tests.fixtures import hosts, profiling_kernel, vgpu
+
+CARD = "0000:82:00.0"
+INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+
+
+class TestProfiles(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_gpu(CARD, "10de", "26b9", totalvfs=4)
+        self.functions = vgpu.add_functions(self.host, CARD, 4)
+        self.kernel = self.useFixture(profiling_kernel.ProfilingKernel(self.host, vgpu.L40S))
+        self.cards = self.new()
+        self.look()
+
+    def new(self, told: division.Told = MappingProxyType({})) -> vgpu_cards.VGPUCards:
+        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), self.host.roots)
+        return vgpu_cards.VGPUCards(self.host.roots, ways, told)
+
+    def found(self) -> tuple[GPU, ...]:
+        selected = selection.Selection.parse(["10de"], [], [])
+        return discovery.discover(self.host.roots, selected, {}, dict)
+
+    def look(self) -> None:
+        self.cards.read(self.found())
+        self.cards.judge(offer.Ailments())
+
+    def slot(self, index: int, number: int = 1155) -> Slot:
+        return Slot.parse(f"{self.functions[index]}/nvidia-{number}/0")
+
+    def give(self, index: int, number: int) -> None:
+        path = f"{self.host.devices}/{self.functions[index]}/nvidia/current_vgpu_type"
+        self.kernel._written(path, str(number), 10)
+
+    def rooms(self) -> dict[str, tuple[int, int]]:
+        """Total and free of each type"""
+        found = {}
+        for group in self.cards.look.groups.values():
+            (card,) = group.cards.values()
+            room = card.room(group.facts.id, (), ())
+            found[group.facts.id.removeprefix("nvidia-")] = (room.total, room.free)
+        return found
+
+    def test_a_function_is_made_when_it_has_the_type(self) -> None:
+        slot = self.slot(1)
+        self.assertIs(Kind.TYPED, self.cards.look.kind(slot))
+        self.assertFalse(self.cards.look.is_made(slot, INSTANCE))
+        self.give(1, 1155)
+        self.cards.read_again(slot)
+        self.assertTrue(self.cards.look.is_made(slot, INSTANCE))
+        self.assertTrue(self.cards.look.is_made(slot, None))
+        self.assertFalse(self.cards.look.is_made(self.slot(1, 1147), INSTANCE))
+        self.assertFalse(self.cards.look.is_made(self.slot(2), INSTANCE))
+
+    def test_types_that_the_driver_lists_no_longer(self) -> None:
+        empty = {"1145": (4, 4), "1147": (4, 4), "1155": (2, 2), "1156": (1, 1)}
+        self.assertEqual(empty, self.rooms())
+        self.give(0, 1155)
+        self.cards.read_again(self.slot(0))
+        part_full = {"1145": (4, 0), "1147": (4, 0), "1155": (2, 1), "1156": (1, 0)}
+        self.assertEqual(part_full, self.rooms())
+        self.give(1, 1155)
+        full = {**part_full, "1155": (2, 0)}
+        self.look()
+        self.assertEqual(full, self.rooms())
+        # The next service knows what was noted with a vGPU, and another only what is there.
+        noted = self.cards.names(self.slot(0))
+        self.assertEqual("NVIDIA L40S-48Q", noted["nvidia-1156"])
+        types = {each: sriov.named(each, name) for each, name in noted.items()}
+        self.cards = self.new({self.slot(1).parent: types})
+        self.look()
+        self.assertEqual(full, self.rooms())
+        self.cards = self.new()
+        self.look()
+        self.assertEqual({"1155": (0, 0)}, self.rooms())
+        self.give(0, 0)
+        self.give(1, 0)
+        self.look()
+        self.assertEqual(empty, self.rooms())
+
+    def test_a_function_that_is_given_whole(self) -> None:
+        (card,) = self.cards.look.cards.values()
+        self.assertIs(card, card.without(frozenset({self.slot(0)})))
+        less = card.without(frozenset({self.slot(0).parent}))
+        self.assertNotIn(self.slot(0, 1147), less.free_slots("nvidia-1147", (), ()))
+        self.assertEqual(3, less.room("nvidia-1147", (), ()).free)
+        none = card.without(frozenset({card.gpu.address}))
+        self.assertEqual((), none.free_slots("nvidia-1147", (), ()))

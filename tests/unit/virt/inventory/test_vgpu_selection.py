@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+from types import MappingProxyType
+
+import fixtures
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.vgpu import division
+from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.virt.inventory import vgpu_selection
+from tests.fixtures import hosts, vgpu
+
+CARD = "0000:82:00.0"
+
+
+class SelectionTestCase(base.BaseTestCase):
+    IOMMU = True
+    told: division.Told = MappingProxyType({})
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root, iommu=self.IOMMU)
+        self.host.add_gpu(CARD, "10de", "26b9", totalvfs=4)
+        for function in vgpu.add_functions(self.host, CARD, 4):
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+
+    def in_parts(self, *device_spec: str) -> DividedCard | None:
+        selected = selection.Selection.parse(["10de"], [], [])
+        found = discovery.discover(self.host.roots, selected, {}, dict)
+        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(device_spec), self.host.roots)
+        parts, _ = vgpu_selection.in_parts(found, ways, self.told)
+        return parts.get(PciAddress.parse(CARD))
+
+
+class TestInParts(SelectionTestCase):
+    def test_what_a_card_carries_is_seen_beside_all_its_types(self) -> None:
+        self.config.config(group="gpu", vgpu_types=["NVIDIA *-24Q"])
+        card = self.in_parts()
+        assert card is not None
+        self.assertEqual(
+            {"nvidia-1155": 2}, {each.id: each.per_card for each in card.types.values()}
+        )
+        self.assertEqual(4, len(card.parents))
+
+    def test_a_full_card_whose_driver_names_no_type_any_more(self) -> None:
+        self.config.config(group="gpu", vgpu_types=["NVIDIA *-24Q"])
+        card = self.in_parts()
+        assert card is not None
+        functions = [str(each) for each in card.parents]
+        for function, number in zip(functions, (1155, 1155, 0, 0), strict=True):
+            vgpu.set_profiles(self.host, function, {}, current=number)
+        self.assertIsNone(self.in_parts())
+        self.told = {next(iter(card.parents)): card.types}
+        self.assertIsNotNone(self.in_parts())
+
+    def test_what_nova_is_told_to_give(self) -> None:
+        named = '{"address": "0000:82:00.6", "managed": "no"}'
+        self.assertIsNone(self.in_parts(named))
+        self.assertIsNone(self.in_parts('{"vendor_id": "10de", "product_id": "0000"}'))
+        self.assertIsNotNone(self.in_parts('{"vendor_id": "10de", "product_id": "1111"}'))
+
+    def test_what_nova_divides_itself_are_mediated_devices(self) -> None:
+        self.config.config(group="devices", enabled_mdev_types=["nvidia-1155"])
+        self.assertIsNotNone(self.in_parts())
+
+
+class TestWithoutIommu(SelectionTestCase):
+    IOMMU = False
+
+    def test_functions_cannot_be_given(self) -> None:
+        self.assertIsNone(self.in_parts())

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps are taken and what they come to; the steps have tests of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import threading
+from typing import Any
+
+import fixtures
+from nova import exception as nova_exception
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import threads
+from nova_gpu.virt.lifecycle import cleaning
+from tests.fixtures import cards, hosts
+
+CARD = "0000:88:00.0"
+UNUSED_UIDS = ["0:1998000000:1000"]
+
+
+class CleaningTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.config(group="libvirt", uid_maps=UNUSED_UIDS)
+        self.calls: list[str] = []
+        self.answers: dict[str, Any] = {"end_processes": [], "run_command": (0, "")}
+        for verb in ("reset", "end_processes", "run_command"):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_gpu.privsep.cleaning.{verb}", self._stand_in(verb))
+            )
+        self.log = self.useFixture(fixtures.FakeLogger())
+        proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.roots = dataclasses.replace(Roots(), proc=proc)
+
+    def _stand_in(self, verb: str) -> Any:
+        def call(address: str) -> Any:
+            self.calls.append(f"{verb} {address}")
+            answer = self.answers.get(verb)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+    def bind(self, card: GPU) -> None:
+        self.calls.append(f"bind {card.address}")
+        if error := self.answers.get("bind"):
+            raise error
+
+    def clean(self, mode: DeliveryMode) -> None:
+        cleaning.Cleaning(mode, self.roots, self.bind).clean(cards.card(CARD))
+
+    def refused(self, mode: DeliveryMode) -> exception.NotClean:
+        error = self.assertRaises(exception.NotClean, self.clean, mode)
+        self.assertEqual(CARD, error.address)
+        self.assertTrue(error.remedy)
+        return error
+
+    def test_kvm(self) -> None:
+        self.clean(DeliveryMode.PCI)
+        self.assertEqual([f"bind {CARD}", f"reset {CARD}"], self.calls)
+
+    def test_lxc_wakes_nobody_for_nothing(self) -> None:
+        self.clean(DeliveryMode.LXC)
+        self.assertEqual([], self.calls)
+
+    def test_what_is_left_is_named(self) -> None:
+        self.config(group="libvirt", uid_maps=[])
+        self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
+        self.clean(DeliveryMode.LXC)
+        self.assertEqual([f"end_processes {CARD}"], self.calls)
+        self.assertIn(f"/usr/bin/miner (pid 812) still had GPU {CARD} open", self.log.output)
+
+    def test_instance(self) -> None:
+        """By its slot in everything: others have the rest of the card."""
+        self.config(group="libvirt", uid_maps=[])
+        self.config(group="gpu", clean_command=["/bin/true"])
+        host = hosts.Host(self.roots.proc.parent / "host")
+        host.add_gpu(CARD, "10de", "2335", mig=[(9, 0)])
+        cleaner = cleaning.Cleaning(DeliveryMode.LXC, host.roots, self.bind)
+        slot = Slot.parse(f"{CARD}/1g.18gb/900")
+        self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
+        cleaner.clean_instance(slot)
+        self.assertEqual([f"end_processes {slot}", f"run_command {slot}"], self.calls)
+        self.assertIn(f"/usr/bin/miner (pid 812) still had GPU {slot} open", self.log.output)
+        self.answers["run_command"] = (3, "no such instance")
+        error = self.assertRaises(exception.NotClean, cleaner.clean_instance, slot)
+        self.assertEqual(str(slot), error.address)
+        # What its owner destroys NVIDIA's driver cleans.
+        self.calls.clear()
+        host.set_mig(CARD, [(10, 0)])
+        cleaner.clean_instance(slot)
+        self.assertEqual([], self.calls)
+
+    def test_command(self) -> None:
+        self.config(group="gpu", clean_command=["/bin/true"])
+        self.answers["run_command"] = (0, "\n".join(f"line {n}" for n in range(1000)))
+        self.clean(DeliveryMode.LXC)
+        self.assertEqual([f"run_command {CARD}"], self.calls)
+        self.assertEqual(100, self.log.output.count(f"[gpu]clean_command for GPU {CARD}: line"))
+        self.assertIn("line 999", self.log.output)
+
+    def test_command_that_fails(self) -> None:
+        self.config(group="gpu", clean_command=["/bin/true"])
+        self.answers["run_command"] = (3, "wiping\nno such card\n")
+        self.assertEqual(
+            "[gpu]clean_command ended with 3: no such card", self.refused(DeliveryMode.LXC).reason
+        )
+
+    def test_what_cannot_be_told_is_not_clean(self) -> None:
+        for verb, error, reason in (
+            ("bind", exception.BindingFailed(CARD, "in use", "end that"), "in use"),
+            ("bind", OSError("no daemon"), "could not be cleaned: OSError('no daemon')"),
+            ("reset", exception.NotClean(CARD, "it is mute", "boot"), "it is mute"),
+            ("reset", ValueError("privsep"), "could not be cleaned: ValueError('privsep')"),
+        ):
+            with fixtures.MockPatchObject(self, "answers", {verb: error}):
+                self.assertIn(reason, self.refused(DeliveryMode.PCI).reason)
+
+    def test_half_of_the_daemon_is_left_to_nova(self) -> None:
+        """Of four cards two are cleaned at once, and never three."""
+        self.config(group="nova_sys_admin", thread_pool_size=4)
+        two, at_once, most = threading.Barrier(2, timeout=200), [], []
+
+        def reset(address: str) -> None:
+            at_once.append(address)
+            most.append(len(at_once))
+            two.wait()
+            at_once.remove(address)
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", reset))
+        cleaner = cleaning.Cleaning(DeliveryMode.PCI, self.roots, self.bind)
+        threads.for_each(cleaner.clean, [cards.card(f"0000:0{n}:00.0") for n in range(4)])
+        self.assertEqual(2, max(most))
+
+    def test_command_that_is_not_run(self) -> None:
+        self.config(group="gpu", clean_command=["clean", "--all"])
+        error = self.assertRaises(nova_exception.InvalidConfiguration, self.clean, DeliveryMode.LXC)
+        self.assertIn("[gpu]clean_command = 'clean --all': it is not an absolute path", str(error))

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import threading
+import unittest
+from collections.abc import Sequence
+
+from nova_gpu.virt.usage import census, domains, occupancy
+from tests.fixtures import cards
+
+(A,) = cards.addresses("0000:04:00.0")
+_GUEST = "<domain><devices><hostdev type='misc'><source><char>/dev/nvidia0</char></source>"
+
+
+class Guest:
+    uuid = "one"
+
+    def get_xml_desc(self) -> str:
+        return _GUEST + "</hostdev></devices></domain>"
+
+
+class SlowHost:
+    """Its first answer is on its way for long, and there is a domain more when it arrives."""
+
+    def __init__(self) -> None:
+        self.asked, self.arrived = threading.Event(), threading.Event()
+        self.guests: Sequence[Guest] = ()
+
+    def list_guests(self, only_running: bool = True) -> Sequence[Guest]:
+        answer = self.guests
+        if not self.asked.is_set():
+            self.asked.set()
+            self.arrived.wait(200)
+        return answer
+
+
+class CensusTest(unittest.TestCase):
+    def test_no_answer_takes_the_place_of_a_newer_one(self) -> None:
+        host, noted = SlowHost(), occupancy.Occupancy()
+        taken = census.Census(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
+        old, new = (threading.Thread(target=taken.look_at_domains) for _ in range(2))
+        old.start()
+        host.asked.wait(200)
+        host.guests = (Guest(),)
+        new.start()
+        new.join(0.3)
+        host.arrived.set()
+        old.join(200)
+        new.join(200)
+        self.assertEqual({A}, noted.taken())

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+from collections.abc import Sequence
+
+import libvirt
+from nova import exception as nova_exception
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.core import exception
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.usage import domains
+from tests.fixtures import cards
+
+A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
+(A_AUDIO,) = cards.addresses("0000:04:00.1")
+PARTS = domains.Parts(
+    {"/dev/nvidia0": A, "/dev/nvidia1": B, "/dev/dri/card1": B},
+    {A: A, A_AUDIO: A, B: B, C: C},
+)
+
+
+def domain(devices: str = "", metadata: str = "") -> str:
+    return (
+        "<domain type='lxc'><name>one</name>"
+        f"<metadata>{metadata}</metadata><devices>{devices}</devices></domain>"
+    )
+
+
+def node(path: str) -> str:
+    source = f"<source><char>{path}</char></source>"
+    return f"<hostdev mode='capabilities' type='misc'>{source}</hostdev>"
+
+
+def mount(path: str) -> str:
+    return f"<filesystem type='mount'><source dir='{path}'/><target dir='{path}'/></filesystem>"
+
+
+def hostdev(domain: str, bus: str, kind: str = "pci", function: int = 0) -> str:
+    address = f"<address domain='{domain}' bus='{bus}' slot='0x00' function='0x{function}'/>"
+    return f"<hostdev mode='subsystem' type='{kind}'><source>{address}</source></hostdev>"
+
+
+class GPUsInTest(unittest.TestCase):
+    def assertNames(self, expected: Sequence[object], xml: str) -> None:
+        self.assertEqual(set(expected), domains.gpus_in(xml, PARTS))
+
+    def test_none(self) -> None:
+        self.assertNames([], domain())
+        self.assertNames([], "<domain><name>one</name></domain>")
+        self.assertNames([], domain(node("/dev/fuse") + mount("/srv") + node("/dev/nvidiactl")))
+
+    def test_device_nodes(self) -> None:
+        self.assertNames([A, B], domain(node("/dev/nvidia0") + node("/dev/dri/card1")))
+
+    def test_a_node_that_is_only_bound(self) -> None:
+        self.assertNames([B], domain(mount("/dev/nvidia1")))
+
+    def test_pci_devices(self) -> None:
+        self.assertNames([A, C], domain(hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")))
+
+    def test_one_function_is_the_card(self) -> None:
+        self.assertNames([A], domain(hostdev("0x0000", "0x04", function=1)))
+
+    def test_other_devices(self) -> None:
+        self.assertNames([], domain(hostdev("0x0000", "0x04", "usb")))
+        self.assertNames([], domain(hostdev("0x0000", "0x3b")))
+
+    def test_metadata_outlasts_the_nodes_numbers(self) -> None:
+        ours = domains.GuestMetaGPUs((A, C)).to_xml()
+        self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
+
+    def test_metadata_does_not_hide_a_pci_device(self) -> None:
+        ours = domains.GuestMetaGPUs((A,)).to_xml()
+        devices = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
+        self.assertNames([A, C], domain(devices, ours))
+
+    def test_a_virtual_function_is_the_vgpu_that_the_metadata_says(self) -> None:
+        vf, other = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
+        parts = domains.Parts({}, {vf: vf, other: other})
+        slot = Slot(vf, "nvidia-1155", 0)
+        metadata = f"<g:gpus xmlns:g='{domains.NAMESPACE}'><g:gpu address='{slot}'/></g:gpus>"
+        devices = [
+            f"<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0x0000' "
+            f"bus='0x3b' slot='0x00' function='0x{each.function}'/></source></hostdev>"
+            for each in (vf, other)
+        ]
+        self.assertEqual({slot}, domains.gpus_in(domain(devices[0], metadata), parts))
+        self.assertEqual({slot, other}, domains.gpus_in(domain("".join(devices), metadata), parts))
+        self.assertEqual({vf}, domains.gpus_in(domain(devices[0]), parts))
+
+    def test_others_metadata(self) -> None:
+        theirs = "<other:gpus xmlns:other='urn:other'><gpu address='x'/></other:gpus>"
+        self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
+
+    def test_metadata_that_somebody_edited(self) -> None:
+        edited = domains.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
+        self.assertNames([A], domain(node("/dev/nvidia0"), edited))
+
+    def test_metadata_as_nova_writes_it(self) -> None:
+        guest = vconfig.LibvirtConfigGuest()
+        guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
+        guest.metadata.append(domains.GuestMetaGPUs((B,)))
+        self.assertNames([B], guest.to_xml())
+
+
+class Gone(libvirt.libvirtError):
+    def get_error_code(self) -> int:
+        return int(libvirt.VIR_ERR_NO_DOMAIN)
+
+
+class Broken(Gone):
+    def get_error_code(self) -> int:
+        return int(libvirt.VIR_ERR_INTERNAL_ERROR)
+
+
+class Guest:
+    def __init__(self, uuid: str, xml: str | libvirt.libvirtError) -> None:
+        self.uuid = uuid
+        self._xml = xml
+
+    def get_xml_desc(self) -> str:
+        if isinstance(self._xml, str):
+            return self._xml
+        raise self._xml
+
+
+class Host:
+    def __init__(self, *guests: Guest) -> None:
+        self._guests = guests
+
+    def list_guests(self, only_running: bool = True, only_guests: bool = True) -> Sequence[Guest]:
+        return () if only_running else self._guests
+
+
+class Unreachable:
+    def list_guests(self, only_running: bool = True) -> Sequence[Guest]:
+        """As ``nova.virt.libvirt.host.Host.get_connection`` does it"""
+        try:
+            raise libvirt.libvirtError("Failed to connect socket")
+        except libvirt.libvirtError:
+            raise nova_exception.HypervisorUnavailable() from None
+
+
+class RenamedTest(unittest.TestCase):
+    """Of a guest that moves to another host"""
+
+    OLD, NEW = Slot(A, "vf", 0), Slot(B, "vf", 0)
+
+    def metadata(self, *names: object) -> str:
+        gpus = "".join(f"<gpu:gpu address='{name}'/>" for name in names)
+        return f"<gpu:gpus xmlns:gpu='{domains.NAMESPACE}'>{gpus}<!-- mine --></gpu:gpus>"
+
+    def test_what_it_has_there(self) -> None:
+        xml = domain(hostdev("0000", "04"), self.metadata(self.OLD, C))
+        found = domains.renamed(xml, [self.OLD], [self.NEW])
+        self.assertEqual({A, self.NEW, C}, domains.gpus_in(found, PARTS))
+        self.assertIn("<name>one</name>", found)
+
+    def test_the_same_at_both(self) -> None:
+        xml = domain(metadata=self.metadata(self.OLD))
+        found = domains.renamed(xml, [self.OLD], [self.OLD])
+        self.assertEqual({self.OLD}, domains.gpus_in(found, PARTS))
+
+    def test_without_metadata(self) -> None:
+        xml = domain(hostdev("0000", "04"))
+        self.assertEqual(xml, domains.renamed(xml, [self.OLD], [self.NEW]))
+
+
+class ByDomainTest(unittest.TestCase):
+    def test_every_domain(self) -> None:
+        host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))
+        self.assertEqual({"one": {A}, "two": set()}, domains.gpus_by_domain(host, PARTS))
+
+    def test_gone_since_it_was_listed(self) -> None:
+        host = Host(Guest("one", Gone("gone")), Guest("two", domain(node("/dev/nvidia1"))))
+        self.assertEqual({"two": {B}}, domains.gpus_by_domain(host, PARTS))
+
+    def test_unreadable_is_not_nothing(self) -> None:
+        host = Host(Guest("one", Broken("broken")), Guest("two", domain()))
+        with self.assertRaisesRegex(exception.DomainsUnreadable, "broken"):
+            domains.gpus_by_domain(host, PARTS)
+
+    def test_nobody_to_ask(self) -> None:
+        """What libvirt said is kept, and not Nova's word for it."""
+        for look in (lambda: domains.gpus_by_domain(Unreachable(), PARTS), self._mount_sources):
+            with self.assertRaisesRegex(exception.DomainsUnreadable, "Failed to connect socket"):
+                look()
+
+    @staticmethod
+    def _mount_sources() -> object:
+        return domains.mount_sources(Unreachable())
+
+    def test_mount_sources(self) -> None:
+        host = Host(Guest("one", domain(mount("/a") + mount("/b"))), Guest("two", domain()))
+        self.assertEqual({"/a", "/b"}, domains.mount_sources(host))

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import unittest
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
+from nova_gpu.virt.usage.occupancy import Occupancy
+from nova_gpu.virt.usage.records import Records
+from tests.fixtures import cards
+
+A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0")
+KEY = GroupKey("10de", "1091", DeliveryMode.LXC)
+
+
+class Between:
+    """Has something happen once, after that many of the things that ``taken`` reads were read."""
+
+    def __init__(self, occupancy: Occupancy, number: int, happens: Callable[[], object]) -> None:
+        self._left = number
+        self._happens = happens
+        self._occupancy, self._lock = occupancy, occupancy._lock
+        self._waiting = occupancy.handed_out.waiting
+        self._held = occupancy._holds.held
+        occupancy.handed_out.waiting = lambda: self._read(self._waiting)
+        occupancy._holds.held = lambda: self._read(self._held)
+        occupancy._lock = self
+        self._count()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *args: object) -> None:
+        self._lock.release()
+        self._count()
+
+    def _read(self, read: Callable[[], frozenset[Any]]) -> frozenset[Any]:
+        found = read()
+        self._count()
+        return found
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self.end()
+            self._happens()
+
+    def end(self) -> None:
+        self._occupancy.handed_out.waiting = self._waiting
+        self._occupancy._holds.held = self._held
+        self._occupancy._lock = self._lock
+
+
+class OccupancyTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.occupancy = Occupancy()
+
+    def test_named_by_a_domain(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "two": frozenset({B})})
+        self.assertEqual({A, B}, self.occupancy.taken())
+        self.occupancy.saw_domains({"two": frozenset({B})})
+        self.assertEqual({B}, self.occupancy.taken())
+
+    def test_taken_whenever_it_goes_from_one_to_the_next(self) -> None:
+        """What happens between two of the things that are read for an answer"""
+
+        def named(domains: Mapping[str, Any]) -> contextlib.ExitStack:
+            self.occupancy.saw_domains(domains)
+            return contextlib.ExitStack()
+
+        def start_ends() -> Callable[[], None]:
+            named({})
+            stack = contextlib.ExitStack()
+            stack.enter_context(self.occupancy.hold("one", frozenset({A}), dict))
+            return lambda: (named({"one": frozenset({A})}), stack.close())[0]
+
+        def start_begins() -> Callable[[], None]:
+            named({})
+            self.occupancy.handed_out.add([A], [], set(), 1000)
+            hold = self.occupancy.hold("one", frozenset({A}), dict)
+            return lambda: self.stack.enter_context(hold)
+
+        def cleaning_begins() -> Callable[[], None]:
+            named({"one": frozenset({A})})
+            clean = self.occupancy.clean(A)
+            return lambda: (named({}), self.stack.enter_context(clean))[0]
+
+        for prepare in (start_begins, start_ends, cleaning_begins):
+            for number in range(5):
+                with self.subTest(prepare.__name__, number=number), contextlib.ExitStack() as stack:
+                    self.stack = stack
+                    self.occupancy = Occupancy()
+                    happens = prepare()
+                    read = Between(self.occupancy, number, happens)
+                    self.assertEqual({A}, self.occupancy.taken())
+                    read.end()
+
+    def test_had_by_an_instance(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        with self.occupancy.hold("one", frozenset({B}), dict):
+            pass
+        self.assertEqual({A, B}, self.occupancy.had_by("one"))
+        self.assertEqual(set(), self.occupancy.had_by("two"))
+
+    def test_used_until_it_is_cleaned(self) -> None:
+        """Named by a domain or given to a start; that a start held it alone is nothing."""
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        with self.occupancy.hold("two", frozenset({B, C}), dict):
+            self.occupancy.was_used([B])
+        self.occupancy.saw_domains({})
+        self.assertEqual({A, B}, self.occupancy.used())
+        with self.occupancy.clean(A):
+            self.assertEqual({A}, self.occupancy.taken())
+            self.occupancy.cleaned(A)
+        self.assertEqual({B}, self.occupancy.used())
+
+    def test_used_before_this_service(self) -> None:
+        """What the database counts first may be a guest's of before, what it counts later not."""
+        self._count({"one": frozenset({("here", str(A))})})
+        self._count({"one": frozenset({("here", str(A))}), "two": frozenset({("here", str(B))})})
+        self.assertEqual({A}, self.occupancy.used())
+
+    def test_left(self) -> None:
+        self._count({"one": frozenset({("here", str(A))})})
+        self.occupancy.saw_domains({"two": frozenset({B})})
+        self.occupancy.was_used([C])
+        self.assertEqual({C}, self.occupancy.left())
+        self.occupancy.saw_domains({})
+        self._count({})
+        self.assertEqual({A, B, C}, self.occupancy.left())
+
+    def test_what_was_read_of_a_card_is_void_when_it_is_clean(self) -> None:
+        self._count({"one": frozenset({("here", str(A)), ("here", str(B))})})
+        with self.occupancy.hold("one", frozenset({A, B}), dict):
+            pass
+        self.occupancy.cleaned(A)
+        self.assertEqual({B}, self.occupancy.started())
+        self.assertEqual({B}, self.occupancy.counted())
+
+    def test_kept_while_it_is_rebuilt(self) -> None:
+        here: dict[str, frozenset[tuple[str, str]]] = {"one": frozenset(), "two": frozenset()}
+        for end in ("started", "gone"):
+            with self.subTest(end=end):
+                self.occupancy.keep("one", frozenset({A}))
+                self._count(here)
+                self.assertEqual({A}, self.occupancy.taken())
+                kept = self.occupancy.kept_by("one")
+                self.assertEqual({A}, kept)
+                if end == "started":
+                    with self.occupancy.hold("one", frozenset(), dict, kept):
+                        self.assertEqual({A}, self.occupancy.taken())
+                else:
+                    self._count({"two": frozenset()})
+                self.assertEqual(set(), self.occupancy.taken())
+
+    def test_kept_from_within_a_hold_to_the_end_of_the_next(self) -> None:
+        with self.occupancy.hold("one", frozenset({A}), dict):
+            self.occupancy.keep("one", frozenset({A}))
+        self.assertEqual({A}, self.occupancy.taken())
+        self.assertEqual({A}, self.occupancy.had_by("one"))
+        with self.occupancy.hold("one", frozenset(), dict, frozenset({A})):
+            pass
+        self.assertEqual(set(), self.occupancy.taken())
+
+    def test_kept_until_it_is_let_go(self) -> None:
+        self.occupancy.keep("one", frozenset({A}))
+        self.occupancy.let_go("one")
+        self.occupancy.let_go("one")
+        self.assertEqual(set(), self.occupancy.taken())
+
+    def test_kept_while_the_database_is_read(self) -> None:
+        """Before it was asked nobody had claimed them."""
+
+        def read(guests: Collection[str]) -> Records:
+            self.occupancy.keep("one", frozenset({A}))
+            return Records({})
+
+        self.occupancy.read_records(read)
+        self.assertEqual({A}, self.occupancy.taken())
+        self._count({})
+        self.assertEqual(set(), self.occupancy.taken())
+
+    def test_a_start_with_anothers_cards_makes_them_nobodys_of_ours(self) -> None:
+        self._count({"one": frozenset()})
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        with self.occupancy.hold("one", frozenset(), dict, frozenset({A})):
+            self.assertEqual({A: "one"}, self.occupancy.strangers())
+        self.assertEqual(set(), self.occupancy.started())
+
+    def test_counted(self) -> None:
+        """What another host's provider calls A may be an instance's here for all anybody knows."""
+        self._count(
+            {"one": frozenset({("here", str(A))}), "two": frozenset({("elsewhere", str(B))})}
+        )
+        self.assertEqual({A, B}, self.occupancy.counted())
+
+    def test_the_hold_takes_the_place_of_what_was_handed_out(self) -> None:
+        self.occupancy.handed_out.add({A, B}, (), set(), 60)
+        with self.occupancy.hold("one", frozenset({A}), dict):
+            self.assertEqual({A, B}, self.occupancy.taken())
+        self.assertEqual({B}, self.occupancy.taken())
+
+    def test_a_refused_hold_gives_back_what_was_handed_out(self) -> None:
+        self.occupancy.handed_out.add({A, B}, (), set(), 60)
+        named = {"stranger": frozenset({A})}
+        with (
+            self.assertRaises(exception.DeviceUnavailable),
+            self.occupancy.hold("one", frozenset({A, B}), lambda: named),
+        ):
+            self.fail("held")
+        self.assertEqual(set(), self.occupancy.taken())
+        self.assertEqual(set(), self.occupancy.started())
+
+    def test_stranger(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "stranger": frozenset({B})})
+        self._count({"one": frozenset({("group", str(A))})})
+        self.assertEqual({B: "stranger"}, self.occupancy.strangers())
+
+    def test_nobody_is_a_stranger_before_the_database_was_read(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "two": frozenset({B})})
+        with self.occupancy.hold("two", frozenset({B}), dict):
+            pass
+        self.assertEqual({}, self.occupancy.strangers())
+        self.assertEqual({A: "one"}, self.occupancy.unjudged())
+        self._count({})
+        self.assertEqual({A: "one", B: "two"}, self.occupancy.strangers())
+        self.assertEqual({}, self.occupancy.unjudged())
+
+    def test_an_instances_domain_with_another_card_is_a_stranger_there(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A, B})})
+        self._count({"one": frozenset({("group", str(A))})})
+        self.assertEqual({B: "one"}, self.occupancy.strangers())
+
+    def test_what_was_just_started_is_no_stranger(self) -> None:
+        self._count({})
+        self._start("one", A)
+        self.assertEqual({}, self.occupancy.strangers())
+        self.assertEqual({A}, self.occupancy.started())
+        self._count({"one": frozenset({("group", str(A))})})
+        self.assertEqual(set(), self.occupancy.started())
+        self.assertEqual({}, self.occupancy.strangers())
+
+    def test_what_was_started_while_the_database_was_read_stays(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A})})
+
+        def read(guests: Collection[str]) -> Records:
+            self._start("one", A)
+            return Records({})
+
+        for _ in range(2):  # the second time it was started before as well
+            self.occupancy.read_records(read)
+            self.assertEqual({A}, self.occupancy.started())
+            self.assertEqual({}, self.occupancy.strangers())
+
+    def test_what_is_being_started_stays(self) -> None:
+        with self.occupancy.hold("one", frozenset({A}), dict):
+            self._count({})
+            self.assertEqual({A}, self.occupancy.started())
+        self._count({})
+        self.assertEqual(set(), self.occupancy.started())
+
+    def test_what_is_saved_when_the_task_ends_stays_until_then(self) -> None:
+        """An instance that is unshelved; what it had before is still in the database."""
+        self._start("one", A)
+        for before in (frozenset({("group", str(B))}), frozenset[tuple[str, str]]()):
+            self._count({"one": before}, busy=frozenset({"one"}))
+            self.assertEqual({A}, self.occupancy.started())
+            self.assertEqual({}, self.occupancy.strangers())
+        self._count({"one": frozenset({("group", str(A))})}, busy=frozenset({"one"}))
+        self.assertEqual(set(), self.occupancy.started())
+        self.assertEqual({}, self.occupancy.strangers())
+
+    def test_what_was_started_and_is_counted_nowhere_is_a_strangers(self) -> None:
+        """It was deleted while the service was away, or is on another host, or has no such GPU."""
+        for counted in ({}, {"one": frozenset[tuple[str, str]]()}):
+            with self.subTest(counted=counted):
+                self._start("one", A)
+                self._count(counted)
+                self.assertEqual(set(), self.occupancy.started())
+                self.assertEqual({A: "one"}, self.occupancy.strangers())
+
+    def test_on_its_way_back_from_another_host_it_is_no_stranger(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A})})
+        self._count({}, returning=frozenset({"one"}))
+        self.assertEqual({}, self.occupancy.strangers())
+        self._count({})
+        self.assertEqual({A: "one"}, self.occupancy.strangers())
+
+    def test_handed_out_is_free_where_no_instance_is_busy(self) -> None:
+        """Whoever it was handed out to is started or has failed."""
+        self.occupancy.handed_out.add({A}, (), set(), 60)
+        self._count({}, busy=frozenset({"one"}))
+        self.assertEqual({A}, self.occupancy.taken())
+        self._count({})
+        self.assertEqual(set(), self.occupancy.taken())
+
+    def test_handed_out_while_the_database_is_read(self) -> None:
+        def read(guests: Collection[str]) -> Records:
+            self.occupancy.handed_out.add({A}, (), set(), 60)
+            return Records({})
+
+        self.occupancy.read_records(read)
+        self.assertEqual({A}, self.occupancy.taken())
+
+    def test_the_database_is_asked_about_domains_with_gpus(self) -> None:
+        self.occupancy.saw_domains({"one": frozenset({A}), "two": frozenset()})
+        asked: list[str] = []
+
+        def read(guests: Collection[str]) -> Records:
+            asked.extend(guests)
+            return Records({})
+
+        self.occupancy.read_records(read)
+        self.assertEqual(["one"], asked)
+
+    def test_database_that_does_not_answer_changes_nothing(self) -> None:
+        self._count({"one": frozenset({("group", str(A))})})
+
+        def read(guests: Collection[str]) -> Records:
+            raise OSError
+
+        self.assertRaises(OSError, self.occupancy.read_records, read)
+        self.assertEqual({(KEY, A)}, self.occupancy.recorded({"group": KEY}))
+
+    def test_recorded_leaves_out_other_hosts_providers(self) -> None:
+        self._count({"one": frozenset({("group", str(A)), ("elsewhere", str(B))})})
+        self.assertEqual({(KEY, A)}, self.occupancy.recorded({"group": KEY}))
+
+    def _start(self, uuid: str, address: PciAddress) -> None:
+        with self.occupancy.hold(uuid, frozenset({address}), dict):
+            self.occupancy.saw_domains({uuid: frozenset({address})})
+
+    def _count(self, counted: Mapping[str, frozenset[tuple[str, str]]], **kwargs: Any) -> None:
+        self.occupancy.read_records(lambda guests: Records(counted, **kwargs))

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+from collections.abc import Mapping, Sequence
+from unittest import mock
+
+from nova import exception as nova_exception
+from nova import objects
+from oslo_utils import uuidutils
+
+from nova_gpu.virt.usage import records
+
+GROUP, ELSEWHERE = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+ONE, TWO = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+A, B = "0000:04:00.0", "0000:05:00.0"
+
+
+def resources(
+    *identifiers: str, provider: str = GROUP, resource_class: str = "PGPU"
+) -> objects.ResourceList:
+    return objects.ResourceList(
+        objects=[
+            objects.Resource(
+                provider_uuid=provider, resource_class=resource_class, identifier=identifier
+            )
+            for identifier in identifiers
+        ]
+    )
+
+
+PROJECT = "a-project"
+
+
+def instance(
+    uuid: str,
+    has: objects.ResourceList | None,
+    old: objects.ResourceList | None = None,
+    new: objects.ResourceList | None = None,
+    vm_state: str = "active",
+    task_state: str | None = None,
+    migration_id: int = 1,
+) -> objects.Instance:
+    moving = None
+    if old is not None or new is not None:
+        moving = objects.MigrationContext(
+            migration_id=migration_id, old_resources=old, new_resources=new
+        )
+    return objects.Instance(
+        uuid=uuid,
+        project_id=PROJECT,
+        resources=has,
+        migration_context=moving,
+        vm_state=vm_state,
+        task_state=task_state,
+    )
+
+
+def migration(
+    uuid: str,
+    source: str,
+    destination: str,
+    status: str = "finished",
+    migration_type: str = "migration",
+) -> objects.Migration:
+    return objects.Migration(
+        id=1,
+        status=status,
+        instance_uuid=uuid,
+        source_compute=source,
+        dest_compute=destination,
+        migration_type=migration_type,
+    )
+
+
+class ReadTest(unittest.TestCase):
+    """The database is Nova's objects here; the functional tests have the real one."""
+
+    def setUp(self) -> None:
+        objects.register_all()
+
+    def read(
+        self,
+        instances: Sequence[objects.Instance],
+        migrations: Sequence[objects.Migration] = (),
+        others: Sequence[objects.Instance] = (),
+    ) -> Mapping[str, frozenset[tuple[str, str]]]:
+        return self.answer(instances, migrations, others).counted
+
+    def answer(
+        self,
+        instances: Sequence[objects.Instance],
+        migrations: Sequence[objects.Migration] = (),
+        others: Sequence[objects.Instance] = (),
+        guests: Sequence[str] = (),
+    ) -> records.Records:
+        elsewhere = {each.uuid: each for each in others}
+
+        def by_uuid(context: object, uuid: str, **kwargs: object) -> objects.Instance:
+            if uuid not in elsewhere:
+                raise nova_exception.InstanceNotFound(instance_id=uuid)
+            return elsewhere[uuid]
+
+        with (
+            mock.patch.object(objects.InstanceList, "get_by_host", return_value=instances),
+            mock.patch.object(
+                objects.MigrationList, "get_in_progress_and_error", return_value=migrations
+            ),
+            mock.patch.object(objects.Instance, "get_by_uuid", by_uuid),
+        ):
+            return records.read(mock.sentinel.context, "host1", "node1", guests)
+
+    def test_what_instances_have(self) -> None:
+        found = self.read([instance(ONE, resources(A, B)), instance(TWO, None)])
+        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}, TWO: set()}, found)
+
+    def test_other_resources_are_not_gpus(self) -> None:
+        memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
+        self.assertEqual({ONE: set()}, self.read([instance(ONE, memory)]))
+
+    def test_on_its_way_here_it_keeps_the_new(self) -> None:
+        moving = instance(ONE, None, old=resources(B, provider=ELSEWHERE), new=resources(A))
+        moves = [migration(ONE, "host2", "host1")]
+        self.assertEqual({ONE: {(GROUP, A)}}, self.read([], moves, [moving]))
+
+    def test_on_its_way_from_here_it_keeps_the_old(self) -> None:
+        has = resources(B, provider=ELSEWHERE)
+        moving = instance(ONE, has, old=resources(A), new=has)
+        moves = [migration(ONE, "host1", "host2")]
+        self.assertEqual({ONE: {(GROUP, A)}}, self.read([], moves, [moving]))
+
+    def test_on_one_host_it_keeps_both(self) -> None:
+        moving = instance(ONE, resources(B), old=resources(A), new=resources(B))
+        moves = [migration(ONE, "host1", "host1")]
+        self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}}, self.read([moving], moves))
+
+    def test_a_move_that_ends_between_two_questions(self) -> None:
+        moving = instance(ONE, None, new=resources(A))
+        arrived = instance(ONE, resources(A))
+        asked: list[str] = []
+
+        def migrations(*args: object) -> list[objects.Migration]:
+            asked.append("migrations")
+            return [] if "instances" in asked else [migration(ONE, "host2", "host1")]
+
+        def instances(*args: object, **kwargs: object) -> list[objects.Instance]:
+            asked.append("instances")
+            return [arrived] if "migrations" in asked else []
+
+        with (
+            mock.patch.object(objects.InstanceList, "get_by_host", instances),
+            mock.patch.object(objects.MigrationList, "get_in_progress_and_error", migrations),
+            mock.patch.object(objects.Instance, "get_by_uuid", return_value=moving),
+        ):
+            found = records.read(mock.sentinel.context, "host1", "node1", ())
+        self.assertEqual({ONE: {(GROUP, A)}}, found.counted)
+
+    def test_whose_they_are(self) -> None:
+        moving = instance(TWO, None, old=resources(B))
+        answer = self.answer(
+            [instance(ONE, resources(A))], [migration(TWO, "host1", "host2")], [moving]
+        )
+        self.assertEqual({ONE: PROJECT, TWO: PROJECT}, answer.projects)
+
+    def test_a_move_whose_instance_is_gone(self) -> None:
+        self.assertEqual({}, self.read([], [migration(ONE, "host1", "host2")]))
+
+    def test_a_move_that_failed(self) -> None:
+        """Nova leaves its context with the instance; the tracker counts it while it goes on."""
+        moves = [migration(ONE, "host1", "host2", "error")]
+        for vm_state, task_state, counted in (
+            ("active", None, False),
+            ("error", None, False),
+            ("error", "deleting", False),
+            ("active", "resize_migrating", True),
+            ("stopped", "resize_prep", True),
+            ("active", "rebuild_spawning", True),
+            ("resized", None, True),
+        ):
+            with self.subTest(vm_state=vm_state, task_state=task_state):
+                moving = instance(
+                    ONE, None, resources(A), resources(B), vm_state=vm_state, task_state=task_state
+                )
+                expected = {ONE: {(GROUP, A)}} if counted else {}
+                self.assertEqual(expected, self.read([], moves, [moving]))
+
+    def test_while_its_guest_moves(self) -> None:
+        """And no longer, whatever became of the migration."""
+        for task_state, kept in (("migrating", {A}), (None, set())):
+            moving = instance(ONE, resources(B), resources(B), resources(A), task_state=task_state)
+            for status in ("running", "error"):
+                live = migration(ONE, "host2", "host1", status, "live-migration")
+                found = self.read([], [live], [moving])
+                self.assertEqual(kept, {each for _, each in found.get(ONE, ())})
+
+    def test_context_of_another_move(self) -> None:
+        """It failed on its way here; later the instance moved from a third host to a fourth."""
+        moving = instance(ONE, None, resources(A), resources(B), "resized", migration_id=2)
+        for status in ("error", "finished"):
+            moves = [migration(ONE, "host2", "host1", status)]
+            self.assertEqual({}, self.read([], moves, [moving]))
+
+    def test_a_move_that_has_claimed_nothing_yet(self) -> None:
+        moves = [migration(ONE, "host1", "host2")]
+        self.assertEqual({ONE: {(GROUP, A)}}, self.read([instance(ONE, resources(A))], moves))
+
+    def test_busy(self) -> None:
+        """A task under way, or a build, which at times has none."""
+        there = instance(TWO, None, task_state="spawning")
+        for states, busy in (
+            ({}, set()),
+            ({"task_state": "spawning", "vm_state": "shelved_offloaded"}, {ONE}),
+            ({"vm_state": "building"}, {ONE}),
+        ):
+            with self.subTest(**states):
+                found = self.answer([instance(ONE, None, **states)], others=[there], guests=[TWO])
+                self.assertEqual(busy, found.busy)
+
+    def test_returning(self) -> None:
+        """The other host has dropped it and this one not yet taken it."""
+        there = instance(ONE, resources(A), task_state="resize_reverting")
+        found = self.answer([], others=[there], guests=[ONE, TWO])
+        self.assertEqual({ONE}, found.returning)
+        here = self.answer([there], guests=[ONE])
+        self.assertEqual(set(), here.returning)
+
+    def test_left_behind_on_its_way_elsewhere(self) -> None:
+        there = instance(ONE, resources(A, provider=ELSEWHERE), task_state="rebooting")
+        self.assertEqual(set(), self.answer([], others=[there], guests=[ONE]).returning)
