@@ -47,7 +47,7 @@ class Card:
 
 
 def read(looked: survey.Survey, watch: monitor.Watch | None = None) -> list[Card]:
-    """As nova-compute judges, as far as whoever asks may see.
+    """The cards as nova-compute judges them, as far as the caller may see.
 
     :param watch: one that has looked before sees what has changed since
     :raises DiscoveryFailed: where the host's cards cannot be listed

@@ -77,7 +77,9 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str
 
 
 def obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
-    """As nova-compute judges, as far as the caller may see who has the card open"""
+    """The reason why nova-compute would not offer the card, as far as the caller may see who has it
+    open
+    """
     reason = looked.obstacle(gpu)
     if reason is None and looked.mode is DeliveryMode.PCI:
         reason = next(in_use(gpu, looked.roots), None)

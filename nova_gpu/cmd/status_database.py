@@ -18,7 +18,7 @@ _profiler = importutils.try_import("osprofiler.opts")
 
 
 def connect() -> None:
-    """As Nova's own commands do it, once"""
+    """Set up the connection once, as Nova's own commands do"""
     objects.register_all()
     # Nova reads osprofiler's options to connect, where that is installed, and oslo.messaging's to
     # look into a cell. Its own commands have registered both when they parsed the command line

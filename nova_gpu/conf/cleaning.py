@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Those of the [gpu] options that say what becomes of a card between two guests."""
+"""The [gpu] options that say what becomes of a card between two guests."""
 
 from __future__ import annotations
 

@@ -132,7 +132,9 @@ def _rule(function: Function) -> str:
 
 
 def _initramfs_tools() -> str:
-    """It copies /etc/modprobe.d, and udev's own hook /etc/udev/rules.d."""
+    """The files for initramfs-tools, which copies /etc/modprobe.d, and udev's hook
+    /etc/udev/rules.d.
+    """
     return (
         f"#!/bin/sh\n{_HEAD}"
         'case "$1" in prereqs) exit 0 ;; esac\n'

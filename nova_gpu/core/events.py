@@ -99,7 +99,7 @@ class Event:
     vgpu_type: Annotated[str | None, "of gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 
     def of(self, instance_uuid: str, project_id: str | None) -> Event:
-        """The same of an instance's GPUs"""
+        """The event of an instance's GPUs"""
         return dataclasses.replace(self, instance_uuid=instance_uuid, project_id=project_id)
 
     @property

@@ -7,7 +7,9 @@ REMEDY = "set the image property hw_machine_type=q35"
 
 
 def has_pci_express(machine_type: str) -> bool:
-    """The same judgement as Nova's ``LibvirtDriver._guest_needs_pcie``."""
+    """True where guests have PCI Express, by the judgement of
+    ``LibvirtDriver._guest_needs_pcie``.
+    """
     return "q35" in machine_type or machine_type.startswith("virt")
 
 

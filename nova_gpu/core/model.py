@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", r
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class PciAddress:
-    """Where a PCI function is: ``0000:88:00.0``.
+    """The address of a PCI function: ``0000:88:00.0``.
 
     The domain has four hex digits as a rule and five or more behind Intel VMD and on Hyper-V; the
     kernel prints it with ``%04x``, and so do we.

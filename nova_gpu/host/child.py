@@ -23,8 +23,9 @@ class Failed(Exception):
 
 
 class TimedOut(Failed):
-    """It did not answer in time and was killed. ``output`` is what it had printed; ``process`` may
-    live on inside the kernel until what it waits for comes."""
+    """The process did not answer in time and was killed. ``output`` is what it had printed;
+    ``process`` may live on inside the kernel until what it waits for comes.
+    """
 
     def __init__(self, reason: str, output: bytes, process: subprocess.Popen[bytes]) -> None:
         super().__init__(reason)

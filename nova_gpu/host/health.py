@@ -18,7 +18,7 @@ _ALL_ONES = b"\xff\xff"
 
 
 def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
-    """Those functions of the card whose configuration space reads as all ones.
+    """The functions of the card whose configuration space reads as all ones.
 
     ``vendor`` and ``device`` of sysfs are what the kernel read when it found the function;
     ``config`` asks the function itself. One that is gone is not silent: discovery tells that.

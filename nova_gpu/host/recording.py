@@ -89,7 +89,7 @@ def _class(device: str) -> int:
 
 
 def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
-    """Those above it, the topmost first"""
+    """The bridges above a device, the topmost first"""
     try:
         parts = os.readlink(iommu.device(address, roots)).split("/")[:-1]
     except OSError:

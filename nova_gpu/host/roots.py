@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the host is read: options, never constants, so that a generated tree can stand in."""
+"""The folders where the host is read: options, never constants, so that a generated tree can stand
+in.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class Roots:
 
     @classmethod
     def of(cls, options: Any) -> Roots:
-        """As the options say: the group ``[gpu]``, or what has the same attributes.
+        """The roots of the group ``[gpu]``, or of what has the same attributes.
 
         :raises InvalidOption: where one of them is no path
         """

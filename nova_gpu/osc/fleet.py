@@ -16,8 +16,9 @@ from nova_gpu.osc.usage import Held
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Capacity:
-    """Of one flavor with GPUs. ``answers`` has one for each host; ``wrong`` is why there is
-    none."""
+    """The capacity for one flavor with GPUs. ``answers`` has one for each host; ``wrong`` is why
+    there is none.
+    """
 
     flavor: str
     asks_for: str

@@ -134,7 +134,7 @@ def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
 
 
 def nameless(connection: Any, uuid: str) -> tuple[str, str]:
-    """As :func:`compute_nodes` has one, for a provider that is none of Nova's"""
+    """A host like those of :func:`compute_nodes`, for a provider that is none of Nova's"""
     return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
 
 

@@ -179,7 +179,7 @@ def _key() -> Any:
 
 
 def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
-    """Who has most of both kinds first"""
+    """The projects, those with most of both kinds first"""
     by_project: dict[str, list[Held]] = {}
     for each in held:
         by_project.setdefault(each.project, []).append(each)

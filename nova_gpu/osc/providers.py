@@ -54,8 +54,8 @@ class Provider:
 
 
 def read(connection: Any) -> list[Provider]:
-    """Those of all hosts, by host and product. That takes a request for each that has GPUs free,
-    and three for any other.
+    """The groups of all hosts, by host and product. That takes a request for each that has GPUs
+    free, and three for any other.
 
     :param connection: an openstack.connection.Connection
     :raises Refused: where Placement does not show them to whoever asks
@@ -73,7 +73,7 @@ def read(connection: Any) -> list[Provider]:
 
 
 def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
-    """Those that Placement counts for an instance or a move, with the number of GPUs of each.
+    """The providers that an instance or a move has allocations of, with the GPUs of each.
 
     :raises Refused: as :func:`read`
     """

@@ -32,7 +32,7 @@ class ShowOne(command.ShowOne):
 
 
 def find(connection: Any, name_or_id: str) -> Any:
-    """Of the project of whoever asks; by its name an administrator finds it in any other as well.
+    """The server, of the caller's project; an administrator finds one of any project by its name.
 
     :raises CommandError: where there is none of that name, or several
     """
@@ -48,13 +48,13 @@ def find(connection: Any, name_or_id: str) -> Any:
 
 
 def extra_specs(server: Any) -> Mapping[str, str]:
-    """Those its flavor had when it was made or resized"""
+    """The extra specs that its flavor had when it was made or resized"""
     found: Mapping[str, str] = (server.flavor or {}).get("extra_specs") or {}
     return found
 
 
 def requests_of(server: Any) -> list[Request]:
-    """Of whole cards and of parts; none too where its flavor has mistakes"""
+    """The requests for whole cards and for parts; none too where its flavor has mistakes"""
     try:
         return flavors.requests(extra_specs(server))
     except exception.InvalidExtraSpec:

@@ -94,7 +94,7 @@ def held(connection: Any) -> list[Held]:
 
 
 class _Consumers:
-    """Who it is that Placement counts GPUs for, asked for host by host."""
+    """The consumers of GPUs in Placement, asked for host by host."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

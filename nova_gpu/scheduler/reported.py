@@ -25,7 +25,7 @@ _MOST_NODES = 100_000
 
 
 def extra_specs(spec: objects.RequestSpec) -> Mapping[str, str]:
-    """Of its flavor; none where it came without."""
+    """The extra specs of its flavor; none where it came without."""
     found: Mapping[str, str] = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     return found
 
@@ -39,7 +39,7 @@ def asked(spec: objects.RequestSpec) -> GPURequest | None:
 
 
 def asked_vgpus(spec: objects.RequestSpec) -> VGPURequest | None:
-    """The same of vGPUs, in our words
+    """The vGPUs that were asked for, in our words
 
     :raises InvalidExtraSpec: as :func:`nova_gpu.core.flavor.vgpu_request.parse`
     """
@@ -91,13 +91,13 @@ def report(host_state: HostState) -> Report | None:
 
 @functools.lru_cache(maxsize=8192)
 def _shared(read: Report) -> Report:
-    """The first of those that are equal to *read*."""
+    """The first of the reports that are equal to *read*."""
     return read
 
 
 @functools.lru_cache(maxsize=4096)
 def _shared_host(read: HostStats) -> HostStats:
-    """The same of what hosts have."""
+    """The first of the equal facts of hosts, so that equal hosts share one object."""
     return read
 
 

@@ -84,7 +84,7 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
 
 
 def with_vgpus(hosts: Sequence[HostState], asked: VGPURequest) -> list[float]:
-    """The same of vGPUs: by how many more the host has room for of a type that is asked for."""
+    """The weight for vGPUs: how many more of the requested type the host has room for."""
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
     ranks: list[Rank | None] = []
     for host in hosts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instances without GPUs must not fail of."""
+"""Keeps a failure about GPUs from affecting instances without GPUs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ LOG = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def contained(what: str) -> Iterator[None]:
-    """Around what is done for instances without GPUs as well: they must not fail of it, whatever
-    goes wrong."""
+    """Log whatever goes wrong in the block, which instances without GPUs go through as well, and
+    let them go on.
+
+    :param what: what failed and what follows from it, for the log
+    """
     try:
         yield
     except Exception:

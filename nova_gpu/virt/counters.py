@@ -42,7 +42,7 @@ class Counters:
 
 
 def read(folder: pathlib.Path) -> Counters:
-    """Those in the state path *folder*; zeros where there is no file, or not one of ours."""
+    """The counters in the state path *folder*; zeros where there is no file, or not one of ours."""
     try:
         fields = json.loads(small_files.read(folder / _NAME))
         return Counters(

@@ -58,7 +58,7 @@ def _facts(gpus: HostGPUs, address: PciAddress) -> Iterator[tuple[str, Any]]:
 
 
 def _facts_of_vgpu(gpus: HostGPUs, slot: Slot) -> Iterator[tuple[str, Any]]:
-    """Those of its card"""
+    """Product of the vGPU's card"""
     for card in gpus.vgpus.cards.look.cards.values():
         if card.has(slot):
             yield "product", card.gpu.product.key

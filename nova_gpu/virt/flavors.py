@@ -19,7 +19,7 @@ def extra_specs(flavor: objects.Flavor) -> Mapping[str, str]:
 
 
 def extra_specs_of(instance: objects.Instance) -> Mapping[str, str]:
-    """The same of an instance, which may have come without its flavor."""
+    """The extra specs of an instance, which may have come without its flavor."""
     try:
         flavor = instance.flavor
     except nova_exception.OrphanedObjectError:

@@ -86,7 +86,7 @@ class HostGPUs:
 
     @property
     def library_root(self) -> pathlib.Path:
-        """Where the libraries that guests bind are gathered"""
+        """The folder in which the libraries that guests bind are gathered"""
         return pathlib.Path(CONF.state_path, "gpu-libraries")
 
     @property

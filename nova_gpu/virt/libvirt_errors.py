@@ -101,7 +101,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @contextlib.contextmanager
 def translated(cards: Sequence[model.GPU]) -> Iterator[None]:
-    """Around the start of a guest with *cards*.
+    """Translate libvirt's errors in the start of a guest with *cards*.
 
     :raises DeviceUnavailable: in place of what libvirt says of one of them
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an override says of its parameters."""
+"""Which Nova the driver overrides, and what an override says of its parameters."""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
 
 
 def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThreadPoolExecutor:
-    """As Nova makes its own, in ``nova.utils`` or, since 34, in ``nova.thread_pool_factory``"""
+    """An executor like Nova's own, in ``nova.utils`` or, since 34, in
+    ``nova.thread_pool_factory``
+    """
     if utils.concurrency_mode_threading():
         return futurist.ThreadPoolExecutor(workers)
     return futurist.GreenThreadPoolExecutor(workers)

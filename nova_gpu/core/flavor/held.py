@@ -65,7 +65,7 @@ def mismatch(
 
 
 def other_product(request: GPURequest, held: Sequence[Held]) -> str | None:
-    """As :func:`mismatch`, of what NVML may know in one run of the service and not in the next.
+    """A mismatch in what NVML may know in one run of the service and not in the next.
 
     So it is judged only when the instance is given its GPUs: one that had them before is not to
     stay away from them because of it.

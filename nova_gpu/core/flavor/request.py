@@ -130,7 +130,7 @@ def asks_for_gpus(extra_specs: Mapping[str, str]) -> bool:
 
 
 def asks_for_parts(extra_specs: Mapping[str, str]) -> bool:
-    """The same of vGPUs."""
+    """True where a flavor asks for vGPUs."""
     return names.VGPUS in extra_specs or request_group.ask_for_gpus(
         extra_specs, names.VGPU_RESOURCE_CLASS
     )

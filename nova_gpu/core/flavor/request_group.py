@@ -85,7 +85,7 @@ def ask_for_gpus(
 
 
 def suffixes(extra_specs: Mapping[str, str]) -> set[str]:
-    """Of the groups with one that ask for something."""
+    """The suffixes of all request groups that request a resource."""
     matches = map(_KEY.fullmatch, extra_specs)
     return {match[2] for match in matches if match and match[1] == "resources" and match[2]}
 

@@ -35,8 +35,8 @@ def mismatch(extra_specs: Mapping[str, str], held: Sequence[VGPUType]) -> str | 
 
 
 def other_facts(extra_specs: Mapping[str, str], held: Sequence[VGPUGroup]) -> str | None:
-    """As :func:`mismatch`, of what drivers and NVML may tell in one run of the service and not in
-    the next. So it is judged only when the instance is given its vGPUs.
+    """A mismatch in what drivers and NVML may tell in one run of the service and not in the next.
+    So it is judged only when the instance is given its vGPUs.
 
     :param held: the group of each of them
     """

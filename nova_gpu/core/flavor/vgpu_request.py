@@ -40,13 +40,13 @@ class VGPURequest:
     resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
 
     def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]:
-        """As :meth:`nova_gpu.core.flavor.request.GPURequest.conditions`"""
+        """The conditions, as :meth:`nova_gpu.core.flavor.request.GPURequest.conditions` has them"""
         if self.type is not None:
             yield names.VGPU_TYPE, self.type, names.TRAIT_VGPU_TYPE
         yield from self.of_each()
 
     def of_each(self) -> Iterator[tuple[str, Stated, str]]:
-        """Those of them that speak of what a vGPU of a type is"""
+        """The conditions on what a vGPU of a type is"""
         yield from request.of_product(self.architecture, self.model, self.memory_mib)
         if self.heads:
             yield names.HEADS, self.heads, names.TRAIT_HEADS
@@ -109,7 +109,7 @@ def _share_the_unsuffixed(extra_specs: Mapping[str, str]) -> bool:
 
 
 def _words(extra_specs: Mapping[str, str]) -> list[str]:
-    """Those of the flavor that speak of vGPUs"""
+    """The extra specs that speak of vGPUs"""
     words = [names.VGPUS, names.VGPU_TYPE, names.HEADS]
     if request.speaks_of_parts(extra_specs):
         words += request.PRODUCT_WORDS

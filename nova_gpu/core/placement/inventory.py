@@ -26,8 +26,8 @@ class Offer:
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
-    """Of one group, or of several: what is reserved may be in use as well, as a card that went bad
-    while an instance has it."""
+    """The GPUs of one group, or of several, that nobody can get. What is reserved may be in use as
+    well, as a card that went bad while an instance has it."""
     return max(total - free - used, 0)
 
 

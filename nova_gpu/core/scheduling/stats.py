@@ -135,7 +135,7 @@ class Report:
 
     @property
     def free_cards(self) -> int:
-        """Those of them of which an instance could have one, or a part"""
+        """The number of cards of which an instance could have one, or a part"""
         return self.free_gpus + self.divided.free
 
     @property
@@ -156,7 +156,7 @@ def dumps(report: Report) -> str:
 
 
 def version(text: str) -> int:
-    """Of whose reports *text* is one, :data:`VERSION` or an older one.
+    """The version of the report *text*: :data:`VERSION` or an older one.
 
     :raises InvalidStats: as :func:`loads`
     """

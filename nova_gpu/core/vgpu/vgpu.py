@@ -47,9 +47,9 @@ class VGPUType:
 
 
 class Kind(enum.Enum):
-    """How a function's vGPUs come to be: as mediated devices of it, as the function itself once it
-    has a type, as the function itself as it is, of FUNCTION_TYPE, or as MIG instances that the
-    operator has made of it."""
+    """How a function provides vGPUs: MEDIATED, as mediated devices; TYPED, as a virtual function
+    with an NVIDIA vGPU type; PLAIN, as a virtual function as it is, of FUNCTION_TYPE; INSTANCE, as
+    MIG instances that the operator has made."""
 
     MEDIATED = enum.auto()
     TYPED = enum.auto()
@@ -95,8 +95,9 @@ class DividedCard:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """Where one vGPU of a type is or can be: ``0000:3b:00.0/nvidia-35/0``, counted from 0. Of a MIG
-    instance the number is :func:`nova_gpu.core.vgpu.mig.slot_number`."""
+    """The place of one vGPU of a type, made or not: ``0000:3b:00.0/nvidia-35/0``, counted from 0.
+    Of a MIG instance the number is :func:`nova_gpu.core.vgpu.mig.slot_number`.
+    """
 
     parent: PciAddress
     type_id: str

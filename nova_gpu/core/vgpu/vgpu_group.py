@@ -35,8 +35,9 @@ class SharedCard:
         return self.card.has_instances and slot not in vgpu_room.instances(self.card, slot.type_id)
 
     def without(self, whole: Set[Device]) -> SharedCard:
-        """The same where nothing more is made at those of its functions that are given *whole*, and
-        nothing at all where the card itself is."""
+        """This card where nothing more is made at those of its functions that are given *whole*,
+        and nothing at all where the card itself is.
+        """
         parents = self.card.parents
         given = parents.keys() if self.gpu.address in whole else parents.keys() & whole
         if not given:

@@ -56,7 +56,7 @@ def room(
 def free_slots(
     card: DividedCard, type_id: str, taken: Collection[Slot] = (), pending: Collection[Slot] = ()
 ) -> tuple[Slot, ...]:
-    """As many slots as :func:`room` has free, in their order, none of them *taken*."""
+    """The free slots, as many as :func:`room` counts, in their order, none of them *taken*."""
     if card.has_instances:
         return tuple(slot for slot in instances(card, type_id) if slot not in taken)
     count = room(card, type_id, taken, pending).free
@@ -73,7 +73,7 @@ def instances(card: DividedCard, type_id: str) -> list[Slot]:
 
 
 def all_instances(card: DividedCard) -> list[Slot]:
-    """Those of all types"""
+    """The MIG instances of all types"""
     return [slot for type_id in sorted(card.types) for slot in instances(card, type_id)]
 
 

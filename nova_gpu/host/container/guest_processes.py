@@ -82,10 +82,11 @@ def may_be_left(roots: Roots, uids: Sequence[Range]) -> bool:
 def end(
     device: model.GPU | Slot, means: Means, uids: Sequence[Range]
 ) -> tuple[list[Process], list[Process]]:
-    """Ends those of a guest that have the own nodes of a card open, or those of a MIG instance:
-    which were there, and which do not end. The host's own processes, such as nvidia-persistenced,
-    are left alone. For root.
+    """Kill a guest's leftover processes that hold the device open. For root.
 
+    The host's own processes, such as nvidia-persistenced, are left alone.
+
+    :returns: the processes that were found, and those of them that still run
     :raises Failed: where they cannot be looked for or ended
     """
     if isinstance(device, Slot):

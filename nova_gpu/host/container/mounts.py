@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a guest has the driver's files, and where it must not have any.
+"""The places in a guest where the driver's files may be, and where they must not.
 
 That they are mounted read-only prevents accidents. Root in a guest can mount them anew, as tried
 with libvirt 9.0; what it cannot is write to files of a user that it has no id for, which is why

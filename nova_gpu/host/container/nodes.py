@@ -130,7 +130,7 @@ def is_required(node: str) -> bool:
 
 
 def on_host(node: str, roots: host_roots.Roots) -> pathlib.Path:
-    """Where *node* is looked at."""
+    """The path at which *node* is looked at on the host."""
     return roots.dev / node.removeprefix("/dev/")
 
 

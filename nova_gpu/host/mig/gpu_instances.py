@@ -64,7 +64,9 @@ def is_divided(gpu_minor: int, roots: Roots) -> bool:
 
 
 def is_slot_there(slot: Slot, roots: Roots) -> bool:
-    """The same of the instance at *slot*; :raises OSError: where the driver does not tell"""
+    """True where the instance of *slot* is there; :raises OSError: where the driver does not
+    tell
+    """
     minor = gpu_minor(slot.parent, roots)
     if minor is None:
         return False
@@ -81,7 +83,7 @@ def _folder(gpu_minor: int, roots: Roots) -> pathlib.Path:
 
 
 def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
-    """Those of the MIG instances of the card that is /dev/nvidia*gpu_minor*, sorted by path.
+    """The capabilities of the MIG instances of the card /dev/nvidia*gpu_minor*, sorted by path.
 
     A file that cannot be read leads to nothing, and is left out.
     """

@@ -19,7 +19,7 @@ from nova_gpu.host.roots import Roots
 
 
 def divided(cards: Iterable[GPU], roots: Roots) -> dict[PciAddress, vgpu.DividedCard]:
-    """Those of *cards* that are divided, by address, and those of which nobody tells how."""
+    """The *cards* that are divided, by address, and those of which nobody tells how."""
     found = {}
     for card in cards:
         if is_divided(card, roots):

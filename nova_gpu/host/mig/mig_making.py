@@ -22,7 +22,7 @@ _FORM = "write the card's PCI address or vendor_id:product_id, =, and a profile:
 
 
 def parse(entries: Iterable[str]) -> Mapping[str, str]:
-    """Of ``[gpu]mig_profile``: the profile by address or product, as :class:`GPU` has them.
+    """The profiles of ``[gpu]mig_profile`` by address or product, as :class:`GPU` has them.
 
     :raises InvalidOption: where an entry is not of its form
     """

@@ -38,8 +38,9 @@ def links(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...
 
 
 def _address(node: str) -> model.PciAddress | None:
-    """Where the node's card is, or ``None`` for a CPU. The high bits of location_id tell the parts
-    of a split card apart; bus, slot and function are the low sixteen."""
+    """The address of the node's card, or ``None`` for a CPU. The high bits of location_id tell the
+    parts of a split card apart; bus, slot and function are the low sixteen.
+    """
     properties = _properties(node)
     location = properties.get("location_id", 0) & 0xFFFF
     if not properties.get("simd_count") or not location:

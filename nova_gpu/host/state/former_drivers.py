@@ -59,7 +59,7 @@ def recorded(folder: pathlib.Path) -> frozenset[model.PciAddress]:
 
 
 def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
-    """What was written of *card* since the host booted, by function; nothing where nothing was.
+    """The record of *card* since the host booted, by function; empty where there is none.
 
     :raises Untrusted: where somebody else could have written it, or it cannot be understood
     """
@@ -147,7 +147,7 @@ def _believe(path: pathlib.Path, status: os.stat_result) -> None:
 
 
 def _checked(name: str | None) -> str | None:
-    """It becomes part of a path."""
+    """The name of a driver, checked as it becomes part of a path."""
     if name is not None and not _DRIVER.fullmatch(name):
         raise ValueError(f"{name!r} is no driver")
     return name

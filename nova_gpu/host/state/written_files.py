@@ -190,7 +190,7 @@ def _write(path: pathlib.Path, content: bytes, mode: int) -> None:
 
 
 def _missing_folders(paths: Iterable[str], root: pathlib.Path) -> list[str]:
-    """Those that writing makes, the outer ones first"""
+    """The folders that writing makes, the outer ones first"""
     relative = [pathlib.PurePath(path.lstrip("/")) for path in (*paths, f"/{_KEPT}")]
     parents = {str(folder) for path in relative for folder in path.parents}
     return sorted(folder for folder in parents if not (root / folder).is_dir())

@@ -48,7 +48,7 @@ def of_instance(slot: Slot, roots: Roots) -> frozenset[Number]:
 
 
 def _nodes(gpu: model.GPU, roots: Roots) -> Iterator[Number]:
-    """Those that the driver does not show in sysfs: NVIDIA's"""
+    """The numbers of nodes that the driver does not show in sysfs: NVIDIA's"""
     yield from _numbers(nodes.card_nodes(gpu, roots), roots)
 
 
@@ -77,7 +77,7 @@ def _number(folder: str) -> Number | None:
 
 
 def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model.PciAddress, str]:
-    """Who has which of these cards open, so that it could not be given to a guest now.
+    """The processes that have these cards open, by card: it could not be given to a guest now.
 
     Nothing where that cannot be found out: :func:`nova_gpu.host.vfio.binding.give_to_guests`
     looks again.

@@ -65,7 +65,7 @@ def obstacles(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> I
 def lasting_obstacles(
     gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB
 ) -> Iterator[str]:
-    """Those of them that stay where the host boots with its IOMMU on and the card prepared."""
+    """The obstacles that stay where the host boots with its IOMMU on and the card prepared."""
     return _said(
         lambda: _strangers(gpu, roots),
         lambda: _on_switched_board(gpu, roots),

@@ -40,7 +40,7 @@ def look(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
 
 
 def move(request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
-    """The same, by a process that was started ahead, if one was: a guest may be waiting.
+    """Move functions, by a process that was started ahead, if one was: a guest may be waiting.
 
     :raises Failed: where it does not
     """

@@ -53,7 +53,7 @@ def _reset_function(device: str) -> None:
 
 
 def _reset_bus(devices: str, functions: list[str], vfio: str) -> None:
-    """As QEMU does it: the kernel resets the bus if all that is on it belongs to these groups.
+    """Reset the bus as QEMU does: the kernel does it if all that is on it belongs to these groups.
 
     Documentation/driver-api/vfio.rst; drivers/vfio/pci/vfio_pci_core.c,
     vfio_pci_ioctl_pci_hot_reset.

@@ -62,7 +62,7 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
 
 
 def _in_use(gpu: model.GPU, means: Means) -> str | None:
-    """Who has the card open, for longer than a guest's QEMU takes to end"""
+    """The processes that have the card open for longer than a guest's QEMU takes to end"""
     deadline = time.monotonic() + means.timeout_s / 2
     while who := open_devices.in_use([gpu.address], means).get(gpu.address):
         if time.monotonic() > deadline:

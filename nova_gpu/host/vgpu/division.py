@@ -30,7 +30,7 @@ Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
 def divided(
     cards: Iterable[model.GPU], roots: Roots, told: Told = MappingProxyType({})
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
-    """Those of *cards* that can be divided, by address, and those whose driver does not tell.
+    """The *cards* that can be divided, by address, and those whose driver does not tell.
 
     Of a function's profiles NVIDIA's driver lists only what is possible beside the vGPUs that there
     are: what was *told* before is among the card's types all the same.
@@ -99,7 +99,7 @@ def _parents(
 
 
 def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]:
-    """Its virtual functions, where no driver has types for them. NVIDIA's are of no use then.
+    """A card's plain virtual functions, which no driver has types for. NVIDIA's are of no use then.
 
     :raises OSError: where the kernel does not tell
     """

@@ -46,7 +46,7 @@ def most(device: str) -> int:
 
 
 def virtual_functions(device: str) -> tuple[PciAddress, ...]:
-    """Those that are enabled, in the order of their numbers.
+    """The enabled virtual functions, in the order of their numbers.
 
     :raises OSError: where the kernel does not tell
     """
@@ -54,7 +54,8 @@ def virtual_functions(device: str) -> tuple[PciAddress, ...]:
 
 
 def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
-    """The same, by what they are called in sysfs: of hundreds it takes a while to write that.
+    """The enabled virtual functions by their names in sysfs: of hundreds these take a while to
+    write.
 
     By the kernel's links. sriov_numvfs has their number too, but to read it one waits for a driver
     that does not let go of the function.
@@ -73,7 +74,7 @@ def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
 
 
 def profiles(device: str) -> Profiles | None:
-    """Of the virtual function with the folder *device*; ``None`` where it has no such files.
+    """The profiles of the function with the folder *device*; ``None`` where it has no such files.
 
     :raises OSError, ValueError: where they are there and do not tell
     """
@@ -123,5 +124,5 @@ def named(type_id: str, name: str) -> vgpu.VGPUType:
 
 
 def _type_id(number: int) -> str:
-    """As NVIDIA's driver calls the same type where it makes mediated devices"""
+    """The type's identifier as NVIDIA's driver has it for mediated devices"""
     return f"nvidia-{number}"

@@ -33,7 +33,7 @@ _REMEDY = (
 
 
 def parse(entries: Iterable[str]) -> Mapping[str, int]:
-    """Of ``[gpu]virtual_functions``: how many by address or product, as :class:`GPU` has them.
+    """The numbers of ``[gpu]virtual_functions`` by address or product, as :class:`GPU` has them.
 
     :raises InvalidOption: where an entry is not of its form
     """

@@ -96,7 +96,7 @@ class Bindings:
         return self._unbound.addresses()
 
     def forgive(self, address: PciAddress) -> None:
-        """It is no longer one of :meth:`refused`: something else keeps it from instances."""
+        """Take the card from :meth:`refused`: something else keeps it from instances."""
         self._unbound.forget(address)
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
@@ -141,8 +141,9 @@ class Bindings:
                     LOG.info("GPU %s is with the host's drivers again", card.address)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
-        """Those that the host does not offer any more, since an option was changed. One that is
-        open to a guest stays."""
+        """Give back the cards that the host does not offer any more, since an option was changed.
+        One that is open to a guest stays.
+        """
         for address in _recorded().difference(known):
             with _lock(address):
                 self._give_back(address)

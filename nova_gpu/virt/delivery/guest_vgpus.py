@@ -24,7 +24,7 @@ class GuestVirtualFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignor
 
 
 def uuids(instance_uuid: str, slots: Collection[Slot]) -> frozenset[str]:
-    """Of the mediated devices that the instance has at *slots*"""
+    """The UUIDs of the mediated devices that the instance has at *slots*"""
     return frozenset(device_uuid(instance_uuid, slot) for slot in slots)
 
 

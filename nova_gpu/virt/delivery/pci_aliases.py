@@ -32,7 +32,7 @@ class DeviceSpec:
         return self.obstacle_of(passthrough.functions(gpu), roots)
 
     def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
-        """The same of these *functions*
+        """The reason why a card of these *functions* is not offered
 
         :raises OSError, ValueError: where one of them cannot be read
         """

@@ -47,14 +47,14 @@ class VGPUs:
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
     def functions(self) -> frozenset[PciAddress]:
-        """Those that vGPUs are made at, or that are vGPUs themselves"""
+        """The functions that vGPUs are made at, or that are vGPUs themselves"""
         return frozenset(itertools.chain.from_iterable(each.parents for each in self.divided()))
 
     def divided(self) -> list[DividedCard]:
         return [each.card for each in self.cards.look.cards.values()]
 
     def containers_cards(self) -> list[GPU]:
-        """Those of which containers have parts, by the nodes of the host"""
+        """The cards of which containers have parts, by the nodes of the host"""
         if self._survey.mode is DeliveryMode.PCI:
             return []
         return [each.gpu for each in self.cards.look.cards.values()]
@@ -78,7 +78,7 @@ class VGPUs:
         return sorted(found, key=lambda each: each[1])
 
     def slots(self, resources: Iterable[objects.Resource] | None) -> list[Slot]:
-        """The same, whether or not they are well"""
+        """The slots among *resources* that are of this host, whether or not they are well"""
         return sorted(slot for slot, _ in self._of_this_host(resources))
 
     def _of_this_host(
@@ -92,7 +92,7 @@ class VGPUs:
         ]
 
     def of_products(self, devices: Iterable[Device]) -> list[tuple[Product, Slot]]:
-        """Those of *devices* that are slots of known cards, each with its group's product"""
+        """The slots of known cards among *devices*, each with its group's product"""
         groups = self.cards.look.groups.values()
         return [
             (group.product, each)
@@ -169,8 +169,10 @@ class VGPUs:
                 self.cards.read_again(slot)
 
     def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
-        """They stay the instance's from within one hold to the end of the next, or until its domain
-        goes: while a guest moves as it runs, it may be in no domain of this host."""
+        """Reserve the slots for the instance until its next start ends or its domain is removed.
+
+        While a guest moves as it runs, it may be in no domain of this host.
+        """
         self._occupancy.keep(instance_uuid, frozenset(slots))
 
     def make_again(self) -> None:

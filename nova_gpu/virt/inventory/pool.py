@@ -25,7 +25,7 @@ class Supply(Protocol):
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        """Those of the provider's *addresses* that are well and that nobody names or starts with.
+        """The provider's *addresses* that are well, in no domain, and not held by a start.
 
         Another product may be at an address now: then it is another provider's as well.
 

@@ -45,7 +45,7 @@ class Stock:
         return [gpu for group in self._offer.values() for gpu in group.gpus.values()]
 
     def kept_back(self) -> frozenset[PciAddress]:
-        """Those of them that nobody new is given"""
+        """The cards that no new instance is given"""
         return frozenset(address for group in self._offer.values() for address in group.kept_back)
 
     def begin_look(self) -> None:
@@ -83,7 +83,7 @@ class Stock:
         return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
 
     def addresses(self, resources: Iterable[objects.Resource]) -> set[PciAddress]:
-        """Those of *resources* that are cards of this host."""
+        """The *resources* that are cards of this host."""
         return {
             PciAddress.parse(each.identifier)
             for each in resources
@@ -114,7 +114,7 @@ class Stock:
                 provider_tree.withdraw(tree, uuid, self)
 
     def owners(self) -> dict[Device, Owner]:
-        """Who has which of the cards"""
+        """The owners of the cards"""
         return self._occupancy.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
@@ -122,7 +122,7 @@ class Stock:
         return {(key, each) for key, each in recorded if isinstance(each, PciAddress)}
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
-        """Those of a group that nobody can be given now and nobody has."""
+        """The cards of a group that cannot be given now and that nobody has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
         bad = group.withheld.keys() | (self._bindings.refused() & group.gpus.keys())

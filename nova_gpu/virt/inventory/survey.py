@@ -95,7 +95,7 @@ class Survey:
     def in_parts(
         self, found: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        """As :func:`nova_gpu.virt.inventory.vgpu_selection.in_parts`"""
+        """The cards given in parts, by :func:`nova_gpu.virt.inventory.vgpu_selection.in_parts`"""
         return vgpu_selection.in_parts(found, self.ways(), MadeVGPUs(self.vgpus).told())
 
     def ways(self) -> vgpu_selection.Ways:
@@ -116,13 +116,13 @@ class Survey:
         return {gpu.address: _DIVIDED_SINCE for gpu in found}
 
     def find_whole(self) -> tuple[GPU, ...]:
-        """Those of :meth:`find` that are not given in parts."""
+        """The cards of :meth:`find` that are not given in parts."""
         found = self.find()
         parts, _ = self.in_parts(found)
         return tuple(gpu for gpu in found if gpu.address not in parts)
 
     def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Those of *found* that a guest of this host cannot be given: why, and what to do.
+        """The reasons why cards of *found* cannot be given to guests of this host, and what to do.
 
         It reads the host, file after file, for every card.
         """
@@ -133,7 +133,7 @@ class Survey:
         return {address: reason for address, reason in reasons.items() if reason}
 
     def _in_use(self, gpus: Iterable[GPU]) -> dict[PciAddress, str]:
-        """Those of *gpus* that the host's own processes have open; the log says which.
+        """The *gpus* that the host's own processes have open; the log says which.
 
         They could not be given, and nobody else is to be sent here for them. One that is with VFIO
         is open only to its guest.

@@ -40,7 +40,7 @@ class Look:
         return address in self.cards
 
     def kind(self, slot: Slot) -> Kind:
-        """Of what the vGPU at *slot* is made"""
+        """The kind of the vGPU at *slot*"""
         parent = self._parent(slot)
         return Kind.MEDIATED if parent is None else parent.kind
 
@@ -127,7 +127,7 @@ class VGPUCards:
             self._take_in(self._read.cards, self._read.there)
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
-        """The same of these cards."""
+        """Offer none of these cards' vGPUs before the next :meth:`judge`."""
         with self._lock:
             known = self._ailments or offers.Ailments()
             kept_back = {**known.kept_back, **reasons}

@@ -66,9 +66,9 @@ def sorted_out(
 def in_parts(
     found: Iterable[GPU], ways: Ways, told: division.Told = MappingProxyType({})
 ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-    """Those of *found* that nova-compute would give in parts if it was started now, with the types
-    that are offered, and why it would give none of others that are divided; but for those that an
-    instance has whole.
+    """The cards of *found* that nova-compute would give in parts if it was started now, with the
+    types that are offered, and why it would give none of others that are divided; but for those
+    that an instance has whole.
 
     :param told: as :func:`nova_gpu.host.vgpu.division.divided`
     :raises OSError: where the kernel does not tell which mediated devices there are

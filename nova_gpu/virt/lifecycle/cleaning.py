@@ -69,7 +69,7 @@ class Cleaning:
                 self._run_command(str(card.address))
 
     def clean_instance(self, slot: Slot) -> None:
-        """The same of a MIG instance: of its card others have the rest, so that this is not reset.
+        """Clean a MIG instance: of its card others have the rest, so that this is not reset.
         One that is gone was cleaned by whoever removed it.
 
         :raises NotClean: as :meth:`clean`

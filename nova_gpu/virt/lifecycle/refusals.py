@@ -40,7 +40,7 @@ _WHAT_STAYS = {
 
 
 class RescueRefused(BaseException):
-    """Of an ``Exception`` Nova's manager makes an instance in ERROR, whatever it says.
+    """The refusal of a rescue: an ``Exception`` would put the instance in ERROR, whatever it says.
 
     This one passes it by, and is written down as the outcome of the instance's action. Nova runs a
     rescue for nobody who waits for an answer.
@@ -80,7 +80,7 @@ def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
 
 
 def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Where Nova stops the guest: for a rescue that is the first thing done to it.
+    """Refuse a rescue where Nova stops the guest, which is the first thing done to it.
 
     :raises RescueRefused: the instance goes on as it was
     """
@@ -114,8 +114,8 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
 
 
 def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Of whole cards, and of containers. What else there is about vGPUs is said with what the
-    destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
+    """Refuse the live migration of whole cards and of containers. What there is about vGPUs is said
+    with what the destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
 
     :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
     """

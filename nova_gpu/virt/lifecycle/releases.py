@@ -61,8 +61,8 @@ class Releases:
 
     @contextlib.contextmanager
     def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
-        """Around the removal of a domain: its GPUs are free for the next claim when it returns,
-        not a period later."""
+        """Wrap the removal of a domain: its GPUs are free for the next claim when this ends, not a
+        period later."""
         if not self._stock.offer and not self._vgpus:
             yield
             return
@@ -152,7 +152,7 @@ class Releases:
         self._bulletin.quarantined(card, f"{reason}; {remedy}", owner)
 
     def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
-        """The same for a card that fell ill, unless it is there already until it is released.
+        """Put a card that failed into quarantine, unless it is there already until it is released.
 
         :raises OSError: as :meth:`quarantine`
         """
@@ -169,8 +169,7 @@ class Releases:
 
     @contextlib.contextmanager
     def _noted(self, cards: Iterable[GPU]) -> Iterator[None]:
-        """Around what makes nobody's cards of them: that it is not forgotten that they are to be
-        cleaned, should this service end meanwhile."""
+        """Record on disk that these cards need cleaning, so that a restarted service resumes it."""
         used = [card for card in cards if card.address in self._occupancy.used()]
         for card in used:
             try:

@@ -39,8 +39,8 @@ LOG = logging.getLogger(__name__)
 def starting(
     gpus: HostGPUs, instance: objects.Instance, *, spawning: bool = False, arriving: bool = False
 ) -> Iterator[None]:
-    """Around everything that ends in a running guest: looks at what the instance holds, compares it
-    with its flavor and holds the GPUs until libvirt knows the guest.
+    """Wrap every start of a guest: look at what the instance holds, compare it with its flavor and
+    hold the GPUs until libvirt knows the guest.
 
     :param arriving: the instance was moved here, or resized
     :raises nova.exception.ComputeResourcesUnavailable: where another host could do better

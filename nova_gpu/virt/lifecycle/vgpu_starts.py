@@ -84,7 +84,7 @@ def without_ours(gpus: HostGPUs, allocations: Any) -> Any:
 def of_others(
     gpus: HostGPUs, instance: objects.Instance | None, assigned: dict[str, str]
 ) -> dict[str, str]:
-    """Those of the mediated devices of the *instance* that were not made by us: Nova renders these.
+    """The mediated devices of the *instance* that were not made by us: Nova renders these.
 
     Of all instances all are told, as it is asked then which are nobody's.
     """

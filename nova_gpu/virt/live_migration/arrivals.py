@@ -79,7 +79,7 @@ def mapped(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
 
 
 def prepare(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """What was claimed is made as for a guest that is started, and kept until libvirt names it.
+    """Make what was claimed, as for a guest that is started, and keep it until libvirt names it.
 
     :raises nova.exception.ComputeResourcesUnavailable: where it cannot be
     """

@@ -76,7 +76,8 @@ def asked(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
 def leaving(
     gpus: HostGPUs, context: nova_context.RequestContext, instance: objects.Instance, guest: Any
 ) -> Iterator[Any]:
-    """Around the moving of a guest by libvirt, of which the guest to be moved is given.
+    """Wrap libvirt's migration of a guest; yields the guest to migrate, with its metadata rewritten
+    for the destination.
 
     Where libvirt refuses to move one of its vGPUs, nothing is raised: of an error here Nova makes
     an instance in ERROR, after it has seen that the guest runs on here and has undone all else.

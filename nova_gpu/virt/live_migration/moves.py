@@ -91,7 +91,7 @@ def stateless(gpus: HostGPUs, slot: Slot, *, is_running: bool) -> str | None:
 
 
 def stays(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Its domain, here, says from now on what it has."""
+    """Keep the vGPUs of a guest that stays here: its domain names them from now on."""
     if not gpus.vgpus:
         return
     moving = instance.migration_context

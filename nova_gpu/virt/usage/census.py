@@ -46,7 +46,7 @@ class Census:
         return named
 
     def look_again(self) -> None:
-        """The same where nobody can do anything about it if libvirt does not say."""
+        """Read the domains again; where libvirt does not answer, log it and keep the last state."""
         try:
             self.look_at_domains()
         except exception.DomainsUnreadable as error:

@@ -80,7 +80,7 @@ class HandedOut:
                     del self._claimed[address]
 
     def drop(self, addresses: Collection[Device]) -> None:
-        """They are held by a start now, or their claim is being given up."""
+        """Forget devices: a start holds them now, or their claim is being given up."""
         with self._lock:
             for address in addresses:
                 self._claimed.pop(address, None)

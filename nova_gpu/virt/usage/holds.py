@@ -34,7 +34,7 @@ class Holds:
             return frozenset().union(self._cleaned, *self._by_instance.values())
 
     def instances(self) -> frozenset[str]:
-        """Those whose guests are being started"""
+        """The instances whose guests are being started"""
         with self._lock:
             return frozenset(self._by_instance)
 

@@ -122,7 +122,7 @@ class Occupancy:
 
     @contextlib.contextmanager
     def clean(self, address: Device) -> Iterator[None]:
-        """Around the cleaning of a card that a guest had: nobody gets it meanwhile.
+        """Reserve a card that a guest had while it is cleaned.
 
         :raises DeviceUnavailable: when a start or a domain has it, or it is being cleaned already
         """
@@ -130,7 +130,7 @@ class Occupancy:
             yield
 
     def cleaned(self, address: Device) -> None:
-        """It does not matter any more that a guest had it, nor what was read of it before that."""
+        """Forget that a guest had the card, and what was read of it before that."""
         with self._lock:
             self._used.discard(address)
             for uuid, started in self._started.items():
@@ -150,7 +150,7 @@ class Occupancy:
             return frozenset(self._used)
 
     def left(self) -> frozenset[Device]:
-        """Of those what no guest has and the database counts for no instance any more."""
+        """The devices that no guest has and the database counts for no instance any more."""
         return self.used() - self.taken() - self.counted()
 
     def is_starting(self, instance_uuid: str) -> bool:
@@ -172,7 +172,7 @@ class Occupancy:
             return frozenset(self._records.counted)
 
     def owners(self, key_by_provider: Mapping[str, GroupKey]) -> dict[Device, Owner]:
-        """Who has which card, by the database and by the last starts.
+        """The owners of cards, by the database and by the last starts.
 
         :param key_by_provider: the host's groups; without any, those before the first provider
             tree, another host's card of the same address may be taken for one of its
@@ -215,7 +215,7 @@ class Occupancy:
             self._rebuilding[instance_uuid] = addresses
 
     def let_go(self, instance_uuid: str) -> None:
-        """They are not kept any more."""
+        """Stop keeping devices for their instance."""
         with self._lock:
             self._rebuilding.pop(instance_uuid, None)
 
@@ -230,7 +230,7 @@ class Occupancy:
             return {} if self._records is _NONE else self._uncounted()
 
     def unjudged(self) -> dict[Device, str]:
-        """The same while the database has not been read: nobody can say whose they are."""
+        """The devices that domains name, and the domains, while the database has not been read."""
         with self._lock:
             return self._uncounted() if self._records is _NONE else {}
 

@@ -31,7 +31,7 @@ class Records:
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def without(self, identifier: str) -> Records:
-        """The same where nobody has that GPU."""
+        """These records without any holder of the GPU *identifier*."""
         counted = {
             uuid: frozenset(each for each in recorded if each[1] != identifier)
             for uuid, recorded in self.counted.items()
@@ -101,7 +101,7 @@ def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
 
 
 def _is_moving(instance: objects.Instance) -> bool:
-    """As ``nova.compute.resource_tracker._instance_in_resize_state`` judges"""
+    """True while the instance is moved, as ``resource_tracker._instance_in_resize_state`` judges"""
     moves = task_states.resizing_states + task_states.rebuild_states
     return instance.vm_state == vm_states.RESIZED or (
         instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and instance.task_state in moves

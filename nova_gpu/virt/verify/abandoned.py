@@ -28,7 +28,7 @@ _AS_IT_RUNS = ("accepted", "queued", "preparing", "running", "error")
 
 
 class AbandonedMoves:
-    """What was seen at the last look: a move under way may be between two tasks, for a moment."""
+    """Moves that were abandoned at the last look: one under way may be between two tasks."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -90,7 +90,9 @@ def _end(
     migration: objects.Migration,
     instance: objects.Instance,
 ) -> None:
-    """As Nova does where a move fails. The record last: it is what the next look goes by."""
+    """End the move as Nova does where one fails. The record last: it is what the next look goes
+    by.
+    """
     LOG.warning(
         "The move %s (%s) was given up when nova-compute ended: what it had is given back",
         migration.uuid,

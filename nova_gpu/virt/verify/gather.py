@@ -43,7 +43,8 @@ _SETTLED = (vm_states.ACTIVE, vm_states.STOPPED)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """Who is asked. ``placement``: Nova's report client. ``obstacles``: why cards cannot be given.
+    """The sources to ask. ``placement``: Nova's report client. ``obstacles``: why cards cannot be
+    given.
 
     ``ask`` calls what it is given, and may give up on it with any exception.
     """
@@ -56,7 +57,7 @@ class Sources:
 
 
 class _Answers:
-    """What was asked, and who did not answer"""
+    """The answers so far, and which sources did not answer"""
 
     def __init__(self, sources: Sources) -> None:
         self._ask = sources.ask
@@ -177,7 +178,7 @@ def _guests(
 
 
 def _nodename(context: nova_context.RequestContext) -> str:
-    """Where libvirt does not say"""
+    """The node's name where libvirt does not say it"""
     (node,) = objects.ComputeNodeList.get_all_by_host(context, CONF.host)
     return str(node.hypervisor_hostname)
 

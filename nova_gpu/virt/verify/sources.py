@@ -82,7 +82,7 @@ class Instance:
 
 
 class Holder(enum.Enum):
-    """Who has an allocation and no instance of this host is"""
+    """A consumer with an allocation that is no instance of this host"""
 
     DELETED = "an instance that is deleted"
     ENDED_MOVE = "a migration that has ended"

@@ -17,14 +17,14 @@ _REMEDY = (
 
 
 def of_cards(truths: Truths) -> Iterator[Difference]:
-    """Of the groups of whole cards"""
+    """The differences of groups of whole cards"""
     for provider_uuid, provider in (truths.providers or {}).items():
         if provider.resource_class == names.RESOURCE_CLASS and truths.cards is not None:
             yield from _of_cards(provider_uuid, provider, truths)
 
 
 def of_vgpus(truths: Truths) -> Iterator[Difference]:
-    """Of the groups of vGPUs, while each vGPU is somebody's"""
+    """The differences of groups of vGPUs, while each vGPU is somebody's"""
     for provider_uuid, provider in (truths.providers or {}).items():
         if provider.resource_class == names.VGPU_RESOURCE_CLASS:
             yield from _of_vgpus(provider_uuid, provider, truths)
