@@ -69,7 +69,7 @@ def _cell(key: str, value: Any, unknown: str | None) -> str:
             return f"not known: {unknown}"
         case "functions", dict():
             return "\n".join(
-                f"{each} with {driver or 'no driver'}" for each, driver in value.items()
+                f"{each} bound to {driver or 'no driver'}" for each, driver in value.items()
             )
         case "links", [_, *_]:
             return "\n".join(f"{each['width']} {each['type']} to {each['peer']}" for each in value)

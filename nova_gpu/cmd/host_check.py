@@ -131,7 +131,9 @@ def text(findings: list[Finding]) -> str:
         verdict = "cannot be given to a guest" if each.obstacles else "can be given to a guest"
         lines.append(f"{each.address} ({each.name}): {verdict}")
         drivers = each.drivers.items()
-        lines += [f"    {function} is with {driver or 'no driver'}" for function, driver in drivers]
+        lines += [
+            f"    {function} is bound to {driver or 'no driver'}" for function, driver in drivers
+        ]
         lines += [f"  - {reason}" for reason in each.obstacles]
         lines += [f"    {remark}" for remark in each.remarks]
     return "\n".join(lines)

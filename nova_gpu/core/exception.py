@@ -137,7 +137,7 @@ class NotClean(GPUError):
 
 class NotRepaired(GPUError):
     def __init__(self, uuid: str, reason: str) -> None:
-        super().__init__(f"{uuid} is as it was: {reason}")
+        super().__init__(f"Not repaired {uuid}: {reason}")
         self.uuid, self.reason = uuid, reason
 
 
@@ -212,7 +212,7 @@ class DeviceUnavailable(GuestCannotStart):
 
 
 class DomainsUnreadable(GuestCannotStart):
-    _begin = "Who has which GPU cannot be said, so none is given: "
+    _begin = "It is not known which guest has which GPU, so no GPU is given: "
 
     def __init__(self, error: str) -> None:
         reason = "libvirt does not list its domains"

@@ -120,7 +120,7 @@ def _gpu(address: PciAddress, roots: Roots) -> _Entry:
         entry["boot_vga"] = True
     if total := sysfs.decimal(device, "sriov_totalvfs"):
         entry["totalvfs"] = total
-    return {**entry, "memory_mib": _memory_mib(device)}
+    return {**entry, "mapped_mib": _mapped_mib(device)}
 
 
 def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
@@ -150,8 +150,11 @@ def _place(address: PciAddress, roots: Roots) -> _Entry:
     return entry
 
 
-def _memory_mib(device: str) -> int:
-    """What it shows of its memory; :raises OSError, ValueError: as :func:`_identity`"""
+def _mapped_mib(device: str) -> int:
+    """How much of its memory it maps, which is often less than it has.
+
+    :raises OSError, ValueError: as :func:`_identity`
+    """
     line = sysfs.attribute(device, "resource").splitlines()[_FRAMEBUFFER]
     start, end, _ = (int(word, 16) for word in line.split())
     return (end - start + 1) // _MIB if end > start else 0

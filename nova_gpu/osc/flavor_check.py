@@ -15,7 +15,7 @@ from nova_gpu.osc import flavors
 from nova_gpu.osc.lines import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
-_UNREADABLE = "cannot be said"
+_UNREADABLE = "unreadable"
 
 
 class CheckFlavor(command.Lister):

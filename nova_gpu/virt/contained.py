@@ -21,4 +21,4 @@ def contained(what: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        LOG.exception("%s. Please report this", what)
+        LOG.exception("%s. This is a bug, please report it", what)

@@ -111,7 +111,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         if not (self._gpus.has_gpus and container_root.is_in_use(self, instance)):
             super()._create_domain_cleanup_lxc(instance, *args, **kwargs)
 
-    # What a guest cannot do, or become
+    # Operations that are refused for instances with GPUs
 
     def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         refusals.rescue(self._gpus, instance)

@@ -49,7 +49,7 @@ class HostGPUs:
         self.bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
         self._stock = stock.Stock(self._occupancy, self.bindings)
         self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
-        self._finding = periodic.Finding(
+        self._step = periodic.Step(
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
         )
         self._census = census.Census(
@@ -111,7 +111,7 @@ class HostGPUs:
         Where it fails of anything else nobody new gets a card before a look that does not.
         :param starting: look even where there is no card: an instance may have one that is gone
         """
-        with contained("This host's GPUs were not looked at to the end, nobody new gets one"):
+        with contained("GPU discovery failed; no GPU is given to new instances until it succeeds"):
             try:
                 self._look(starting)
             except Exception:
@@ -121,14 +121,14 @@ class HostGPUs:
 
     def _look(self, starting: bool) -> None:
         self.releases.resume()
-        say = self._finding.look()
+        say = self._step.look()
         if starting or self.has_gpus or self._stock.provider_uuids:
             self._census.look_again()
             if self._census.read_records():
                 if starting and self.vgpus.divide():
-                    say = self._finding.look()
+                    say = self._step.look()
                 if starting and self.vgpus and self._knows_providers():
-                    say = self._finding.look()  # again: whose cards are whole is known now
+                    say = self._step.look()  # again: whose cards are whole is known now
                     self.vgpus.make_again()
                 self.releases.settle()
                 if self.mode is DeliveryMode.PCI:

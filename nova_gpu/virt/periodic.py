@@ -20,7 +20,9 @@ LOG = logging.getLogger(__name__)
 UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
 
 
-class Finding:
+class Step:
+    """The step of the periodic task that looks at the cards and says what is new of them."""
+
     def __init__(
         self,
         looked: survey.Survey,

@@ -134,7 +134,7 @@ class RefusalsTest(PlainServersTestBase):
         host = self.hosts["host1"]
         host.bind(FIRST.replace(".0", ".1"), "i915")
         said = self.refused({"os-start": None}, server)
-        self.assertIn("is with i915, a driver of the host; write 0 to", said[0])
+        self.assertIn("is bound to i915, a driver of the host; write 0 to", said[0])
         host.bind(FIRST.replace(".0", ".1"), None)
         self._start_server(server)
         self.assertFunctions(server, functions(FIRST, 1))
@@ -145,7 +145,7 @@ class RefusalsTest(PlainServersTestBase):
         self.period()
         self.assertEqual((3, 0, 0), self.vgpus())
         self.assertIn(
-            f"its virtual function {FIRST.replace('.0', '.2')} is with i915",
+            f"its virtual function {FIRST.replace('.0', '.2')} is bound to i915",
             self.stdlog.logger.output,
         )
 

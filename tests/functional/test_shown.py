@@ -217,7 +217,7 @@ class ReasonsTest(ShownTestBase):
                 [
                     "gpus='two': 'two' is not a whole number; allowed: '= N' or N, with N from 1 "
                     "to 1024",
-                    "gpu_archs='fermi': nobody reads it; did you mean gpu_arch?",
+                    "gpu_archs='fermi': unknown property; did you mean gpu_arch?",
                     "hw:cpu_policy='x': 'x' is not one of: dedicated, shared, mixed.",
                 ],
                 with_mistakes[0]["Mistakes"],

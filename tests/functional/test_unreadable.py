@@ -90,7 +90,7 @@ class LibvirtTest(base.GPUServersTestBase):
         (other,) = {"host1", "host2"} - set(happened)
         self.assertGPUs(server, base.FIRST_SOCKET[:2], other)
         self.assertInventory(used=0, host=happened[0])
-        self.assertIn("Who has which GPU cannot be said", self.stdlog.logger.output)
+        self.assertIn("It is not known which guest has which GPU", self.stdlog.logger.output)
 
     def test_a_stranger_stays_one(self) -> None:
         self._define("/srv")

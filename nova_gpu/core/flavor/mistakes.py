@@ -65,7 +65,7 @@ def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:
         alike *= any(stem in lower for stem in _STEMS)
         if key.startswith(_NAMESPACE) or (alike and ":" not in key):
             hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(_ours())}"
-            yield _told(key, value, f"nobody reads it; {hint}")
+            yield _told(key, value, f"unknown property; {hint}")
 
 
 def _told(key: str, value: str, text: str) -> str:

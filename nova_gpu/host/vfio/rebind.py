@@ -125,7 +125,7 @@ def _settle(device: str, driver: str | None, settle_s: float) -> None:
         if time.monotonic() > ends:
             address = device.rpartition("/")[2]
             raise _NotMoved(
-                f"{address} is with {present or 'no driver'} and not with {driver or 'none'}, as "
+                f"{address} is bound to {present or 'no driver'} and not to {driver or 'none'}, as "
                 "the kernel was asked"
             )
         time.sleep(_STEP_S)

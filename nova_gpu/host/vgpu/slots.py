@@ -53,7 +53,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             path = f"{device}/mdev_supported_types/{slot.type_id}/create"
             attributes.write(path, uuid, timeout_s)
             if uuid not in mdev.devices(roots):
-                raise refused("its driver says nothing and made none")
+                raise refused("its driver reported success and created no device")
             return
         if slot.type_id in profiles.parent.made:
             return

@@ -103,7 +103,9 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
     card = iommu.device(sysfs.link(device, "physfn") or "", roots)
     remedy = _REMEDY.format(card=card)
     if driver is not None:
-        return f"its virtual function {function} is with {driver}, a driver of the host; {remedy}"
+        return (
+            f"its virtual function {function} is bound to {driver}, a driver of the host; {remedy}"
+        )
     if sysfs.decimal(card, "sriov_drivers_autoprobe") != 0:
         return f"the host's driver would take its virtual function {function}; {remedy}"
     return None

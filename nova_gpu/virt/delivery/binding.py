@@ -88,7 +88,7 @@ class Bindings:
                     LOG.error("%s", error)
                     self._unbound.add(card, error)
                     raise
-                LOG.info("GPU %s is with vfio-pci now, for guests", card.address)
+                LOG.info("GPU %s is bound to vfio-pci now, for guests", card.address)
             self._unbound.forget(card.address)
 
     def refused(self) -> frozenset[PciAddress]:
@@ -138,7 +138,7 @@ class Bindings:
                 if passthrough.is_with_vfio(card, self._roots):
                     self._prepared.add(card.address)
                 else:
-                    LOG.info("GPU %s is with the host's drivers again", card.address)
+                    LOG.info("GPU %s is bound to the host's drivers again", card.address)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
         """Give back the cards that the host does not offer any more, since an option was changed.

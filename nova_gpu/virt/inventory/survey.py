@@ -191,8 +191,8 @@ class Survey:
             if gpu.driver is None:
                 return "no driver has it; load the vendor's driver"
             return (
-                f"it is with the driver {gpu.driver}, which gives it no device node; bind it to "
-                "the vendor's driver"
+                f"it is bound to the driver {gpu.driver}, which gives it no device node; bind it "
+                "to the vendor's driver"
             )
         return None
 

@@ -175,7 +175,7 @@ class Releases:
             try:
                 quarantine.begin_cleaning(self._folder, card)
             except OSError as error:
-                LOG.error("That GPU %s is to be cleaned was not noted: %s", card.address, error)
+                LOG.error("Cannot record that GPU %s needs cleaning: %s", card.address, error)
         try:
             yield
         finally:

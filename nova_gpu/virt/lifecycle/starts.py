@@ -160,7 +160,11 @@ def _open_nodes(gpus: HostGPUs, instance: objects.Instance, devices: Iterable[De
         given = nodes.guest_nodes(device, gpus.roots)
         if any(_is_closed(node, gpus.roots) for node in given):
             for path in nova_gpu.privsep.nodes.open_to_guests(str(device)):
-                LOG.info("Everybody may open %s now, for the guest", path, instance=instance)
+                LOG.info(
+                    "Set the mode of device node %s so that every user may open it, for the guest",
+                    path,
+                    instance=instance,
+                )
 
 
 def _is_closed(node: str, roots: Roots) -> bool:

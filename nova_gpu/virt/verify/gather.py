@@ -159,7 +159,7 @@ def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, s
         for address, card in cards.items():
             if not passthrough.is_with_vfio(card.gpu, looked.roots):
                 reasons[address] = (
-                    f"it is with {card.gpu.driver or 'no driver'} and not with vfio-pci; see "
+                    f"it is bound to {card.gpu.driver or 'no driver'} and not to vfio-pci; see "
                     "nova-gpu host check"
                 )
     return reasons

@@ -32,7 +32,7 @@ class HostCheckTest(base.HostTestCase):
         shown = self.check(1)
         self.assertIn(f"{CARD} (GeForce RTX 2080 Ti): cannot be given to a guest\n", shown)
         self.assertIn("no IOMMU is on", shown)
-        self.assertIn(f"{AUDIO} is with no driver", shown)
+        self.assertIn(f"{AUDIO} is bound to no driver", shown)
 
     def test_no_module(self) -> None:
         host = self.host()
@@ -93,7 +93,7 @@ class DocumentationTest(base.HostTestCase):
         host = hosts.Host(self.root, iommu=iommu)
         (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
         host.add_gpu(
-            self.CARD, "10de", "1091", driver="bochs-drm", companions=(pci.AUDIO,), memory_mib=0
+            self.CARD, "10de", "1091", driver="bochs-drm", companions=(pci.AUDIO,), mapped_mib=0
         )
         host.bind(self.AUDIO, "snd_hda_intel")
         return host

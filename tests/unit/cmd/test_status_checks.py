@@ -86,7 +86,7 @@ class ChecksTest(test.TestCase):
         self.add_flavor("bad", {"gpus": "two", "gpu_archs": "fermi"})
         result = self.checks._check_flavors()
         self.assertResult(Code.WARNING, "bad: gpus='two': 'two' is not a whole number", result)
-        self.assertResult(Code.WARNING, "bad: gpu_archs='fermi': nobody reads it", result)
+        self.assertResult(Code.WARNING, "bad: gpu_archs='fermi': unknown property", result)
         self.assertNotIn("good:", result.details)
 
     def add_flavor(self, name: str, extra_specs: dict[str, str]) -> None:

@@ -76,7 +76,7 @@ class TopologyTest(base.HostTestCase):
         self.assertEqual({"0000:21:00.0": "nvidia", "0000:21:00.1": None}, described["functions"])
         text = self.printed(0, lambda: card.main(survey.Survey(), "0000:21:00.0", as_json=False))
         self.assertRegex(text, r"\| reason +\| it is the display the host booted on")
-        self.assertRegex(text, r"\| +\| 0000:21:00.1 with no driver")
+        self.assertRegex(text, r"\| +\| 0000:21:00.1 bound to no driver")
         self.assertRegex(text, r"\| memory_mib +\| unknown")
         missing = self.printed(1, lambda: card.main(survey.Survey(), "0000:aa:00.0", as_json=True))
         self.assertIn("there is no GPU at 0000:aa:00.0", missing)

@@ -161,7 +161,7 @@ class TestProfiles(VGPUTestCase):
         error = self.assertRaises(
             exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
         )
-        self.assertIn(f"{function} is with i915", error.reason)
+        self.assertIn(f"{function} is bound to i915", error.reason)
         self.host.bind(function, None)
         self.host.set_autoprobe(card, enabled=False)
         nova_gpu.privsep.vgpu.make(slot, INSTANCE)

@@ -54,7 +54,7 @@ class MistakesTest(unittest.TestCase):
         ):
             with self.subTest(key=key):
                 (found,) = mistakes.mistakes({key: "1"})
-                self.assertIn(f"{key}='1': nobody reads it; {text}", found)
+                self.assertIn(f"{key}='1': unknown property; {text}", found)
 
 
 class VGPUTest(unittest.TestCase):

@@ -191,7 +191,7 @@ class TestRefusals(BindingTestCase):
 
     def test_second_function_fails(self) -> None:
         self.refuse(AUDIO)
-        self.assertIn(f"{AUDIO} is with no driver and not with vfio-pci", self.refused().reason)
+        self.assertIn(f"{AUDIO} is bound to no driver and not to vfio-pci", self.refused().reason)
         # The kernel of this test refuses to bind it to anything.
         self.assertEqual(["nvidia", None, None], self.drivers())
         self.assertEqual({self.card}, former_drivers.recorded(self.records))
@@ -203,7 +203,7 @@ class TestRefusals(BindingTestCase):
     def test_last_function_fails(self) -> None:
         (self.host.path(CARD) / "driver_override").write_text("nvidia\n")
         self.refuse(USB)
-        self.assertIn(f"{USB} is with no driver", self.refused().reason)
+        self.assertIn(f"{USB} is bound to no driver", self.refused().reason)
         self.assertAsBefore()
         self.assertEqual(["nvidia", "", ""], self.overrides())
 

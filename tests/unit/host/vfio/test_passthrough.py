@@ -124,7 +124,7 @@ class TestObstacles(PassthroughTestCase):
         self.assertIn(CARD, str(passthrough.obstacle(gpu, self.host.roots)))
 
     def test_all_are_said(self) -> None:
-        self.add(iommu_group=99, memory_mib=64 * 1024)
+        self.add(iommu_group=99, mapped_mib=64 * 1024)
         self.host.add_gpu("0000:82:00.0", "10de", "1e04", iommu_group=99)
         consoles.add_framebuffer(self.host.path(CARD), self.host.roots.sysfs, 0)
         consoles.add_terminals(self.host.roots.sysfs, framebuffer=True)
@@ -133,11 +133,11 @@ class TestObstacles(PassthroughTestCase):
 
 class TestMemory(PassthroughTestCase):
     def test_what_a_card_takes(self) -> None:
-        self.add(memory_mib=128 * 1024)
+        self.add(mapped_mib=128 * 1024)
         self.assertEqual(256 * mmio.GIB, passthrough.mmio_bytes(self.gpu(), self.host.roots))
 
     def test_larger_than_a_guest_has(self) -> None:
-        self.add("26b9", memory_mib=64 * 1024)
+        self.add("26b9", mapped_mib=64 * 1024)
         reason = self.reason()
         self.assertIn("L40S maps 128 GiB", reason)
         self.assertIn("room for 32 GiB", reason)

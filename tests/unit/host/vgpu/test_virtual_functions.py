@@ -172,7 +172,9 @@ class TestObstacle(base.BaseTestCase):
     def test_that_the_host_drives(self) -> None:
         self.add()
         self.host.bind(FUNCTION, "i915")
-        self.assertIn(f"{FUNCTION} is with i915, a driver of the host; write 0 to", self.obstacle())
+        self.assertIn(
+            f"{FUNCTION} is bound to i915, a driver of the host; write 0 to", self.obstacle()
+        )
 
     def test_that_the_host_would_drive_again(self) -> None:
         self.add()

@@ -110,7 +110,7 @@ class HypervisorTest(SurveyTestCase):
     def test_more_memory_than_a_guest_can_map(self) -> None:
         self.host.remove(CARD)
         self.host.remove(CARD.replace(".0", ".1"))
-        self.host.add_gpu(CARD, "10de", "25b6", memory_mib=32 << 10)
+        self.host.add_gpu(CARD, "10de", "25b6", mapped_mib=32 << 10)
         self.assertIn("guest_mmio_gib", self.obstacle("kvm") or "")
         self.conf.config(group="gpu", guest_mmio_gib=64)
         self.assertIsNone(self.obstacle("kvm"))
