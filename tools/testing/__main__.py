@@ -12,7 +12,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.testing import allowed, environment, lanes, lengths, machine, report, session, suites
+from tools.testing import (
+    again,
+    allowed,
+    environment,
+    lanes,
+    lengths,
+    machine,
+    report,
+    session,
+    suites,
+)
 from tools.testing.environment import NEWEST, RELEASES, STATE, Environment
 
 # The name of a lane of suites, in part
@@ -45,6 +55,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     if not (brief or options.pattern or env.nova != NEWEST):
         lengths.keep(results)
+    if options.again:
+        results = tuple(
+            again.tried(
+                result,
+                lambda suite, tests: session.run(
+                    suite, env, options.pattern, stop, brief=brief, tests=tests
+                ),
+            )
+            for result in results
+        )
     refused = allowed.refused(allowances, results) if options.no_skip else ()
     report.summary(setup_s, time.monotonic() - start, results, refused)
     return 1 if refused or any(result.outcome.failed for result in results) else 0
@@ -84,6 +104,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=os.environ.get("CI") == "true",
         help="fail when a test is skipped for a reason that tests/allowed-skips.txt does not list "
         "(the default where CI=true)",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        default=os.environ.get("CI") == "true",
+        help="when all have ended, run the tests that failed once more, alone; those that pass "
+        "then are named as unsteady (the default where CI=true)",
     )
     parser.add_argument(
         "--no-install",

@@ -49,11 +49,12 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The tests of one suite."""
+    """The tests of one suite. *unsteady*: what those said that failed first and then passed."""
 
     passed: int = 0
     failures: tuple[Failure, ...] = ()
     skips: tuple[Skip, ...] = ()
+    unsteady: tuple[Failure, ...] = ()
 
     @property
     def failed(self) -> int:
@@ -61,7 +62,10 @@ class Outcome:
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
-            self.passed + other.passed, self.failures + other.failures, self.skips + other.skips
+            self.passed + other.passed,
+            self.failures + other.failures,
+            self.skips + other.skips,
+            self.unsteady + other.unsteady,
         )
 
     def __str__(self) -> str:

@@ -72,6 +72,8 @@ def summary(
     )
     for skip in total.skips:
         print(f"SKIP {skip.test}: {skip.reason}")
+    for failure in total.unsteady:
+        print(f"UNSTEADY, passed when it was run again alone: {failure}")
     for failure in total.failures:
         print(f"FAIL {failure}")
     for skip in refused:

@@ -7,7 +7,8 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tools.testing import machine, outcome, process, report, suites
 from tools.testing.environment import STATE, Environment
@@ -40,22 +41,28 @@ def run(
     stop: threading.Event,
     *,
     brief: bool = False,
+    tests: Sequence[str] | None = None,
     niceness: int = 0,
 ) -> Result:
     """Run one suite within its time limit.
 
     :param brief: no more than ``tools/test quick`` runs
+    :param tests: run for the second time: these alone, or all where there are none
     :raises process.Stopped: when *stop* was set meanwhile
     """
-    report.heading(suite.name, suite.summary)
+    again = tests is not None
+    report.heading(suite.name, "again, what failed" if again else suite.summary)
     start = time.monotonic()
     cpu_s = 0.0
     total = _prerequisites(suite)
     if total is None:
         total = Outcome()
-        for check in suites.checks(suite, environment, pattern, brief=brief):
+        for check in suites.checks(suite, environment, pattern, brief=brief, tests=tests or ()):
             left_s = suite.limit_s - (time.monotonic() - start)
-            did, spent_s = _run_check(suite, check, environment, max(left_s, 1.0), stop, niceness)
+            log = _log(suite, check, environment, again=again)
+            did, spent_s = _run_check(
+                suite, check, environment, log, max(left_s, 1.0), stop, niceness
+            )
             total += did
             cpu_s += spent_s
     for failure in total.failures:
@@ -79,16 +86,21 @@ def _prerequisites(suite: suites.Suite) -> Outcome | None:
     return None
 
 
+def _log(suite: suites.Suite, check: suites.Check, env: Environment, *, again: bool) -> Path:
+    words = (suite.name, *check.name.split(), env.release, *(("again",) if again else ()))
+    return STATE / "log" / f"{'-'.join(words)}.log"
+
+
 def _run_check(
     suite: suites.Suite,
     check: suites.Check,
     environment: Environment,
+    log: Path,
     limit_s: float,
     stop: threading.Event,
     niceness: int,
 ) -> tuple[Outcome, float]:
     """What it did, and its processor time"""
-    log = STATE / "log" / f"{suite.name}-{check.name.replace(' ', '-')}-{environment.release}.log"
     progress = _Progress(suite.echo)
     start = time.monotonic()
     finished = process.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Sequence
 
 from tools.testing import outcome, quick
@@ -126,9 +127,15 @@ QUICK = ("style", "types", "unit", "functional")
 
 
 def checks(
-    suite: Suite, environment: Environment, pattern: str | None, *, brief: bool = False
+    suite: Suite,
+    environment: Environment,
+    pattern: str | None,
+    *,
+    brief: bool = False,
+    tests: Sequence[str] = (),
 ) -> Sequence[Check]:
-    """The commands of ``suite``, in their order; those of ``tools/test quick`` where *brief*."""
+    """The commands of ``suite``, in their order; those of ``tools/test quick`` where *brief*, those
+    that run *tests* alone where some are named and the suite can choose."""
     own = f"tests.{suite.name}"
     if suite.name == "style":
         return _style()
@@ -145,13 +152,16 @@ def checks(
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
     if suite.name in ("lxc", "vfio", "moves"):
-        selection = ("-k", pattern) if pattern else ()
+        wanted = tests or ((pattern,) if pattern else ())
+        chosen = tuple(word for each in wanted for word in ("-k", each))
         module: tuple[str, ...] = (own,)
         if suite.name == "moves":
             module = ("tests.vfio", "--tests", "tests/moves")
-        argv = (environment.python, "-m", *module, *selection)
-        return (Check(own, argv, outcome.from_unittest),)
-    return (_stestr(suite, environment, pattern, brief=brief),)
+        line = (environment.python, "-m", *module, *chosen)
+        return (Check(own, line, outcome.from_unittest),)
+    if tests:
+        pattern = "|".join(rf"{re.escape(name)}(\W|$)" for name in tests)
+    return (_stestr(suite, environment, pattern, brief=brief and not tests),)
 
 
 def _style() -> Sequence[Check]:
