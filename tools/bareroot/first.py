@@ -16,21 +16,26 @@ import sys
 def main(folder: str, command: list[str]) -> int:
     # A terminal's interrupt reaches the command itself; to the first process it would be the end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Until there is a child to pass it to: a first process without a handler never gets it at all.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        child = subprocess.Popen(
-            command,
-            cwd=folder,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        child = subprocess.Popen(command, cwd=folder, preexec_fn=_as_usual)
     except OSError as error:
         print(f"tools/bare: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
     signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while True:
         pid, status = os.wait()
         if pid == child.pid:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
+
+
+def _as_usual() -> None:
+    """What the first process does otherwise is not the command's, which would inherit it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 if __name__ == "__main__":

@@ -91,14 +91,14 @@ def run(
     argv = [*tied, "sh", "-euc", script(root, bound), "bare", *command]
     sys.stdout.flush()
     with _Asked() as asked:
-        child = subprocess.Popen(argv, env=environment)
+        # The first process takes what is sent to it before it can pass it on once it can.
+        child = subprocess.Popen(argv, env=environment, preexec_fn=_block_sigterm)
         try:
             while child.poll() is None:
                 if asked.deadline and time.monotonic() > asked.deadline:
                     break
                 if asked.is_new:
-                    asked.is_new = False
-                    _ask(child.pid)
+                    asked.is_new = not _ask(child.pid)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(0.2)
         finally:
@@ -132,8 +132,15 @@ class _Asked:
         self.deadline = time.monotonic() + _PATIENCE_S
 
 
-def _ask(parent: int) -> None:
-    """SIGTERM to the first process, which is the child of *parent*."""
+def _block_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _ask(parent: int) -> bool:
+    """SIGTERM to the first process, which is the child of *parent*. Whether there was one."""
     with contextlib.suppress(OSError):
-        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for pid in children:
             os.kill(int(pid), signal.SIGTERM)
+        return bool(children)
+    return False

@@ -35,7 +35,24 @@ class FirstTest(testtools.TestCase):
             assert child.stdout
             child.stdout.readline()
             child.terminate()
-            self.assertEqual(9, child.wait(30))
+            self.assertEqual(9, child.wait(60))
+
+    def test_asked_before_it_can_pass_it_on(self) -> None:
+        def asked() -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        # Whether the shell has its trap by then or not, it has been asked.
+        script = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
+        argv = [sys.executable, str(_FIRST), "/", "sh", "-c", script]
+        child = subprocess.Popen(argv, preexec_fn=asked, start_new_session=True)
+        try:
+            status: int | None = child.wait(60)
+        except subprocess.TimeoutExpired:
+            status = None
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        self.assertEqual(143, status)
 
 
 class RunTest(testtools.TestCase):
