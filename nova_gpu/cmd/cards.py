@@ -88,6 +88,7 @@ def describe(gpu: GPU, obstacle: str | None, parts: DividedCard | None = None) -
         "name": gpu.product.name,
         "architecture": gpu.product.architecture,
         "memory_mib": gpu.product.memory_mib,
+        "uuid": gpu.uuid,
         "numa_node": gpu.numa_node,
         "iommu_group": gpu.iommu_group,
         "pci_root": gpu.pci_root,

@@ -25,6 +25,13 @@ _RECOVERY_ACTIONS = {
     6: "reset the bus that it is on",
     7: "boot the host again",
 }
+# nvml.h: NVML_GPU_FABRIC_STATE_*; 0 is a card without one
+_FABRIC_STATES = {1: "not started", 2: "in progress"}
+_FABRIC_COMPLETED = 3
+_FABRIC_REMEDY = (
+    "see that nvidia-fabricmanager runs, is of the driver's version and what its log says, and "
+    "nvidia-smi -q (Fabric)"
+)
 _RESET = "end what uses it and reset it (nvidia-smi --gpu-reset), or boot the host again"
 
 
@@ -54,7 +61,8 @@ class NvmlHealth:
 
     ``lost``: it does not answer its driver. ``uncorrected`` are ECC errors since the driver was
     loaded or the card was reset; those of its whole life, ``uncorrected_ever``, judge nothing.
-    ``recovery_action`` is nvml.h's number.
+    ``recovery_action`` is nvml.h's number, and so are ``fabric_state``, how far the card has joined
+    the fabric of its NVSwitches, and ``fabric_status``, how that ended.
     """
 
     lost: bool = False
@@ -64,6 +72,8 @@ class NvmlHealth:
     remapping_pending: bool | None = None
     remapping_failed: bool | None = None
     recovery_action: int | None = None
+    fabric_state: int | None = None
+    fabric_status: int | None = None
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
@@ -97,6 +107,8 @@ def of_nvml(told: NvmlHealth) -> Verdict | None:
         return Verdict("its driver asks for a recovery action", action)
     if told.uncorrected:
         return Verdict(f"{told.uncorrected} ECC errors of its memory were not corrected", _RESET)
+    if reason := _of_fabric(told):
+        return Verdict(f"{reason}, and CUDA would fail with error 802", _FABRIC_REMEDY)
     if told.retirement_pending:
         return Verdict("pages of its memory are to be retired", _RESET)
     if told.remapping_pending:
@@ -104,7 +116,21 @@ def of_nvml(told: NvmlHealth) -> Verdict | None:
     return None
 
 
-def of_xid(code: int, text: str) -> Verdict:
-    """:param text: the driver's own words"""
+def _of_fabric(told: NvmlHealth) -> str | None:
+    if not told.fabric_state:
+        return None
+    if told.fabric_state != _FABRIC_COMPLETED:
+        state = _FABRIC_STATES.get(told.fabric_state, told.fabric_state)
+        return f"it has not joined the fabric of its NVSwitches (state: {state})"
+    # Of one that has not completed the status says nothing (nvml.h, nvmlGpuFabricInfoV_t).
+    if told.fabric_status:
+        return f"it could not join the fabric of its NVSwitches (NVML error {told.fabric_status})"
+    return None
+
+
+def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
+    """:param text: the driver's own words
+    :param instance: the MIG instance that it names, as ``9/0``
+    """
     remedy = "see NVIDIA's Xid catalog and reset, mend or replace the card"
     return Verdict(f"its driver reported Xid {code}" + (f" ({text})" if text else ""), remedy)

@@ -48,6 +48,9 @@ _ARCHITECTURES = {
 # nvml.h: NVML_NVLINK_DEVICE_TYPE_*
 _PEER_IS_GPU = 0
 _PEER_IS_SWITCH = 2
+_MOST_LINKS = 72  # twice NVML_NVLINK_MAX_LINKS of today
+# nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED
+FABRIC_COMPLETED = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,9 +71,9 @@ class NvmlFacts:
 def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
     """Every card the library sees, or nothing: then one log line says why. Raises nothing."""
     try:
-        return _parse(_run([sys.executable, "-P", str(_PROBE)], timeout_s))
-    except _NoAnswer as error:
-        _report(str(error))
+        return _parse(run([], timeout_s))
+    except NoAnswer as error:
+        report(str(error))
         return {}
 
 
@@ -82,11 +85,9 @@ def health(
     if not wanted:
         return {}
     try:
-        return _parse_cards(
-            _run([sys.executable, "-P", str(_PROBE), *wanted], timeout_s), NvmlHealth
-        )
-    except _NoAnswer as error:
-        _report(str(error))
+        return _parse_cards(run(wanted, timeout_s), NvmlHealth)
+    except NoAnswer as error:
+        report(str(error))
         return {}
 
 
@@ -108,10 +109,10 @@ def usage(
     if not wanted:
         return {}
     try:
-        output = _run([sys.executable, "-P", str(_PROBE), "--usage", *wanted], timeout_s)
+        output = run(["--usage", *wanted], timeout_s)
         return _parse_cards(output, Usage)
-    except _NoAnswer as error:
-        _report(str(error))
+    except NoAnswer as error:
+        report(str(error))
         return {}
 
 
@@ -124,12 +125,12 @@ _NOT_UNDERSTOOD = (
 _hanging: list[subprocess.Popen[bytes]] = []
 
 
-class _NoAnswer(Exception):
+class NoAnswer(Exception):
     """Why the library's answer is missing."""
 
 
 @functools.cache
-def _report(reason: str) -> None:
+def report(reason: str) -> None:
     """Once for each reason: the periodic task asks every minute."""
     LOG.warning(
         "NVML tells nothing about this host's NVIDIA GPUs: %s. Their memory, UUIDs, NVLinks and "
@@ -141,71 +142,146 @@ def _report(reason: str) -> None:
 def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
     """The facts in what the probe printed.
 
-    :raises _NoAnswer: where it printed none
+    :raises NoAnswer: where it printed none
+    """
+    cards = read(output, "gpus")
+    bricks = {address: told(address, "nvlinks", card, _bricks) for address, card in cards.items()}
+    known = {address: each for address, each in bricks.items() if each is not None}
+    return {address: _facts(address, card, known) for address, card in cards.items()}
+
+
+def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.PciAddress, _Told]:
+    """:raises NoAnswer: where the probe printed no answer"""
+    found = {}
+    for address, card in read(output, "cards").items():
+        answer = told(address, "answer", card, lambda c: kind(**_numbers(c)))
+        if answer is not None:
+            found[address] = answer
+    return found
+
+
+def _numbers(card: Mapping[str, Any]) -> Mapping[str, Any]:
+    """:raises TypeError: where one is something else"""
+    return {name: known(int, value) for name, value in card.items() if name != "address"}
+
+
+def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:
+    """The answer about each card, without those of which it cannot be told which they are.
+
+    :raises NoAnswer: where there is none
     """
     try:
         answer = json.loads(output)
         if "error" in answer:
-            raise _NoAnswer(answer["error"])
-        cards = {model.PciAddress.parse(card["address"]): card for card in answer["gpus"]}
-        bricks = {address: _bricks(card["nvlinks"]) for address, card in cards.items()}
-        return {address: _facts(address, card, bricks) for address, card in cards.items()}
+            raise NoAnswer(answer["error"])
+        cards = list(answer[name])
     except _NOT_UNDERSTOOD as error:
-        raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
+        raise NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
+    found = {}
+    for card in cards:
+        try:
+            found[model.PciAddress.parse(card["address"])] = card
+        except _NOT_UNDERSTOOD as error:
+            _report_fact("a GPU", "address", repr(error))
+    return found
 
 
-def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.PciAddress, _Told]:
-    """:raises _NoAnswer: where the probe printed no answer"""
+def told(
+    address: model.PciAddress,
+    what: str,
+    card: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any]], _Told],
+) -> _Told | None:
+    """One fact of one card, ``None`` where it cannot be read: the others count all the same."""
     try:
-        answer = json.loads(output)
-        if "error" in answer:
-            raise _NoAnswer(answer["error"])
-        return {
-            model.PciAddress.parse(card.pop("address")): kind(**card) for card in answer["cards"]
-        }
+        return read(card)
     except _NOT_UNDERSTOOD as error:
-        raise _NoAnswer(f"the probe's answer cannot be understood: {error!r}") from error
+        _report_fact(f"GPU {address}", what, repr(error))
+        return None
 
 
-# The NVLinks of a card, counted by the address and the kind of what is at their other end.
-_Bricks = collections.Counter[tuple[model.PciAddress, int]]
+@functools.cache
+def _report_fact(whose: str, what: str, reason: str) -> None:
+    LOG.warning(
+        "NVML's %s of %s cannot be understood and counts as unknown: %s", what, whose, reason
+    )
 
 
-def _bricks(nvlinks: Sequence[Sequence[Any]]) -> _Bricks:
-    return collections.Counter((model.PciAddress.parse(peer), kind) for peer, kind in nvlinks)
+# The NVLinks of a card, counted by the place and the kind of what is at their other end. The place
+# is an address or, of switches that are not on PCI, the fabric that they make.
+_Bricks = collections.Counter[tuple[model.PciAddress | str, int]]
+
+
+def _bricks(card: Mapping[str, Any]) -> _Bricks:
+    links = [(_peer(peer), kind) for peer, kind in card["nvlinks"]]
+    switched = sum(kind == _PEER_IS_SWITCH for _, kind in links)
+    fabric = _fabric(card.get("fabric"))
+    # The library may not tell of each link where it leads, and yet how many lead to switches.
+    more = max(known(int, card.get("switched_links")) or 0, switched) - switched
+    return collections.Counter(
+        [
+            *((peer or fabric, kind) for peer, kind in links if peer or kind == _PEER_IS_SWITCH),
+            *[(fabric, _PEER_IS_SWITCH)] * min(more, _MOST_LINKS),
+        ]
+    )
+
+
+def _peer(spelled: str | None) -> model.PciAddress | None:
+    """``None`` of what is not on PCI: the library spells that ``FFFFFFFF:FF:FF.0``, empty or with
+    bytes that are no text, and nccl's src/graph/xml.cc reads all three."""
+    try:
+        return model.PciAddress.parse(spelled or "")
+    except exception.InvalidPciAddress:
+        return None
+
+
+def _fabric(told: Mapping[str, Any] | None) -> str:
+    """A name for what the card's switches join, the same for all that they join: of one host they
+    are one fabric, unless the cards say that they are parts of different ones."""
+    if told is None or told["state"] != FABRIC_COMPLETED:
+        return ""
+    return f"{told['cluster']}/{told['clique']}"
 
 
 def _facts(
     address: model.PciAddress, card: Mapping[str, Any], bricks: Mapping[model.PciAddress, _Bricks]
 ) -> NvmlFacts:
-    capability = card["compute_capability"]
-    memory = _known(int, card["memory"])
+    def fact(what: str, read: Callable[[Any], _Told | None]) -> _Told | None:
+        return told(address, what, card, lambda of: read(of[what]))
+
     return NvmlFacts(
-        name=products.short_name(card["name"]),
-        architecture=_ARCHITECTURES.get(card["architecture"]),
-        memory_mib=memory // 2**20 if memory else None,
-        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
-        uuid=_known(str, card["uuid"]),
-        links=_links(address, bricks),
-        minor=_known(int, card["minor"]),
-        mig=None if card["mig"] is None else tuple(sorted(map(_instance, card["mig"]))),
+        name=fact("name", lambda name: products.short_name(known(str, name))),
+        architecture=fact(
+            "architecture", lambda number: _ARCHITECTURES.get(known(int, number) or 0)
+        ),
+        memory_mib=fact("memory", lambda memory: (known(int, memory) or 0) // 2**20 or None),
+        compute_capability=fact("compute_capability", _capability),
+        uuid=fact("uuid", lambda uuid: known(str, uuid)),
+        links=_links(address, bricks) if address in bricks else (),
+        minor=fact("minor", lambda minor: known(int, minor)),
+        mig=fact("mig", lambda mig: None if mig is None else tuple(sorted(map(_instance, mig)))),
     )
+
+
+def _capability(told: Sequence[Any] | None) -> tuple[int, int] | None:
+    return (int(told[0]), int(told[1])) if told else None
 
 
 def _instance(told: Mapping[str, Any]) -> MIGInstance:
     """The profile is what stands behind the card's name: ``NVIDIA H200 MIG 1g.18gb``"""
-    _, _, profile = (told["name"] or "").rpartition(" MIG ")
+    name = known(str, told["name"]) or ""
+    _, _, profile = name.rpartition(" MIG ")
     return MIGInstance(
         gpu_instance=int(told["gpu_instance"]),
         compute_instance=int(told["compute_instance"]),
-        profile=profile if told["name"] != profile else None,
-        memory_mib=_known(int, told["memory_mib"]),
-        slices=_known(int, told["slices"]),
-        uuid=_known(str, told["uuid"]),
+        profile=profile if name != profile else None,
+        memory_mib=known(int, told["memory_mib"]),
+        slices=known(int, told["slices"]),
+        uuid=known(str, told["uuid"]),
     )
 
 
-def _known(kind: type[_Told], value: Any) -> _Told | None:
+def known(kind: type[_Told], value: Any) -> _Told | None:
     """:raises TypeError: where *value* is neither that nor null"""
     if value is None or isinstance(value, kind):
         return value
@@ -219,12 +295,12 @@ def _links(
     widths: collections.Counter[model.PciAddress] = collections.Counter()
     mine = bricks[address]
     for (peer, kind), width in mine.items():
-        if kind == _PEER_IS_GPU:
+        if kind == _PEER_IS_GPU and isinstance(peer, model.PciAddress):
             widths[peer] += width
-    for peer, theirs in bricks.items():
-        if peer != address:
+    for other, theirs in bricks.items():
+        if other != address:
             common = (mine & theirs).items()
-            widths[peer] += sum(width for (_, kind), width in common if kind == _PEER_IS_SWITCH)
+            widths[other] += sum(width for (_, kind), width in common if kind == _PEER_IS_SWITCH)
     return tuple(
         model.Link(peer, model.LinkType.NVLINK, width)
         for peer, width in sorted(widths.items())
@@ -232,18 +308,18 @@ def _links(
     )
 
 
-def _run(command: Sequence[str], timeout_s: float) -> bytes:
-    """What *command* printed.
+def run(arguments: Sequence[str], timeout_s: float) -> bytes:
+    """What the probe printed.
 
-    :raises _NoAnswer: where it cannot be started, fails or takes too long
+    :raises NoAnswer: where it cannot be started, fails or takes too long
     """
     _hanging[:] = [process for process in _hanging if process.poll() is None]
     if _hanging:  # in every period there would be one more that cannot be killed
-        raise _NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
+        raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
     try:
-        return child.run(command, timeout_s)
+        return child.run([sys.executable, "-P", str(_PROBE), *arguments], timeout_s)
     except child.TimedOut as error:
         _hanging.append(error.process)
-        raise _NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
+        raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
     except child.Failed as error:
-        raise _NoAnswer(f"the probe {error}") from error
+        raise NoAnswer(f"the probe {error}") from error

@@ -7,12 +7,16 @@ so that it starts fast::
 
     {"gpus": [{"address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
                "memory": 150754820096, "compute_capability": [9, 0], "uuid": "GPU-...",
-               "minor": 0, "nvlinks": [["00000000:05:00.0", 2], ...], "mig": null}, ...]}
+               "minor": 0, "nvlinks": [["00000000:05:00.0", 2], ...], "switched_links": 18,
+               "fabric": {"state": 3, "status": 0, "clique": 0, "cluster": "00...00"},
+               "mig": null}, ...]}
     {"error": "why there are none"}
 
-``architecture`` and the second of each NVLink (the kind of device at its other end) are NVML's own
-numbers. What the library does not know of a card is null. Of one that is in MIG mode ``mig`` are
-its instances::
+``architecture``, the second of each NVLink (the kind of device at its other end) and those of the
+fabric, which the card has joined by way of switches, are NVML's own numbers. The first of an NVLink
+is null where the library spells it so that it is no text; of a switch that is not on PCI it is
+whatever the library says. What it does not know of a card is null. Of one that is in MIG mode
+``mig`` are its instances::
 
     [{"gpu_instance": 9, "compute_instance": 0, "name": "NVIDIA H200 MIG 1g.18gb",
       "uuid": "MIG-...", "memory_mib": 16384, "slices": 1}, ...]
@@ -22,7 +26,7 @@ those cards are instead; a card that the library does not have is left out::
 
     {"cards": [{"address": "0000:19:00.0", "lost": false, "uncorrected": 0, "uncorrected_ever": 3,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
-                "recovery_action": 0}, ...]}
+                "recovery_action": 0, "fabric_state": 3, "fabric_status": 0}, ...]}
 
 With ``--usage`` before the addresses it says what is used of them, by whoever may use them now::
 
@@ -32,6 +36,7 @@ With ``--usage`` before the addresses it says what is used of them, by whoever m
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -39,12 +44,13 @@ from typing import Any
 
 
 def _asking(nvml: Any) -> Callable[..., Any]:
-    """Calls a function of the library; ``None`` where that refuses or has no such function."""
+    """Calls a function of the library; ``None`` where that refuses, has no such function or says
+    what the binding cannot make text of."""
 
     def ask(name: str, *arguments: Any) -> Any:
         try:
             return getattr(nvml, name)(*arguments)
-        except (nvml.NVMLError, AttributeError):
+        except (nvml.NVMLError, AttributeError, ValueError):
             return None
 
     return ask
@@ -53,17 +59,14 @@ def _asking(nvml: Any) -> Callable[..., Any]:
 def _gpus(nvml: Any) -> list[dict[str, Any]]:
     ask = _asking(nvml)
 
-    def nvlinks(handle: Any) -> list[tuple[str, int]]:
+    def nvlinks(handle: Any) -> list[tuple[Any, Any]]:
         found = []
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            state = ask("nvmlDeviceGetNvLinkState", handle, link)
-            if state is None:  # the card has no such link, hence no later one
-                break
-            if state == nvml.NVML_FEATURE_ENABLED:
+            # One that it does not tell of is none, or is broken: the others are asked all the same.
+            if ask("nvmlDeviceGetNvLinkState", handle, link) == nvml.NVML_FEATURE_ENABLED:
                 peer = ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
                 kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-                if peer is not None and kind is not None:
-                    found.append((text(peer.busId), kind))
+                found.append((address(peer), kind))
         return found
 
     gpus = []
@@ -71,12 +74,12 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
         # A card that is lost has no handle any more; the others are asked all the same.
         handle = ask("nvmlDeviceGetHandleByIndex", index)
         pci = ask("nvmlDeviceGetPciInfo", handle) if handle is not None else None
-        if pci is None:
+        if address(pci) is None:
             continue
         memory = ask("nvmlDeviceGetMemoryInfo", handle)
         gpus.append(
             {
-                "address": text(pci.busId),
+                "address": address(pci),
                 "name": text(ask("nvmlDeviceGetName", handle)),
                 "architecture": ask("nvmlDeviceGetArchitecture", handle),
                 "memory": memory and memory.total,
@@ -84,10 +87,38 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
                 "uuid": text(ask("nvmlDeviceGetUUID", handle)),
                 "minor": ask("nvmlDeviceGetMinorNumber", handle),
                 "nvlinks": nvlinks(handle),
+                "switched_links": _field(nvml, handle, "NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT"),
+                "fabric": _fabric(nvml, handle),
                 "mig": _mig(nvml, handle),
             }
         )
     return gpus
+
+
+def _field(nvml: Any, card: Any, name: str) -> Any:
+    """The number of a field of nvml.h, null where the card or the binding has it not"""
+    field = getattr(nvml, name, None)
+    values = _asking(nvml)("nvmlDeviceGetFieldValues", card, [field]) if field is not None else None
+    told = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
+    return told.value.uiVal if told else None
+
+
+def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
+    """Drivers before 545 know the first form only."""
+    ask = _asking(nvml)
+    for function, structure in (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        info = getattr(nvml, structure, lambda: None)()
+        if info is not None and ask(function, card, ctypes.byref(info)) is not None:
+            return {
+                "state": info.state,
+                "status": info.status,
+                "clique": info.cliqueId,
+                "cluster": bytes(info.clusterUuid).hex(),
+            }
+    return None
 
 
 def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
@@ -143,16 +174,19 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     # Of one generation of cards pages are retired, of the next rows remapped.
     retired = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     remapped = ask("nvmlDeviceGetRemappedRows", handle)
-    field = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
-    values = ask("nvmlDeviceGetFieldValues", handle, [field]) if field is not None else None
-    told = values[0] if values and values[0].nvmlReturn == nvml.NVML_SUCCESS else None
+    # NVLink and its fabric are not for what is in MIG mode.
+    mode = ask("nvmlDeviceGetMigMode", handle)
+    is_mig = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    fabric = (None if is_mig else _fabric(nvml, handle)) or {}
     return {
         "uncorrected": uncorrected("NVML_VOLATILE_ECC"),
         "uncorrected_ever": uncorrected("NVML_AGGREGATE_ECC"),
         "retirement_pending": None if retired is None else bool(retired),
         "remapping_pending": None if remapped is None else bool(remapped[2]),
         "remapping_failed": None if remapped is None else bool(remapped[3]),
-        "recovery_action": told.value.uiVal if told else None,
+        "recovery_action": _field(nvml, handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
+        "fabric_state": fabric.get("state"),
+        "fabric_status": fabric.get("status"),
     }
 
 
@@ -177,8 +211,19 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def text(value: Any) -> Any:
-    """Old releases of the binding give bytes."""
-    return value.decode() if isinstance(value, bytes) else value
+    """Old releases of the binding give bytes; null are those that are no text."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except ValueError:
+        return None
+
+
+def address(pci: Any) -> Any:
+    """A PCI address as the library spells it, null where it tells none"""
+    try:
+        return None if pci is None else text(pci.busId)
+    except ValueError:  # the binding makes text of it, which it may not be
+        return None
 
 
 def probe(addresses: Sequence[str]) -> dict[str, Any]:

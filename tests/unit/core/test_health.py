@@ -31,6 +31,8 @@ class TestNvml(unittest.TestCase):
             NvmlHealth(),
             NvmlHealth(uncorrected=0, remapping_pending=False, recovery_action=0),
             NvmlHealth(uncorrected_ever=12),
+            NvmlHealth(fabric_state=0, fabric_status=0),
+            NvmlHealth(fabric_state=3, fabric_status=0),
         ):
             self.assertIsNone(health.of_nvml(told))
 
@@ -42,6 +44,11 @@ class TestNvml(unittest.TestCase):
             (NvmlHealth(recovery_action=2), "boot the host"),
             (NvmlHealth(recovery_action=99), "nvidia-smi -q"),
             (NvmlHealth(remapping_failed=True, recovery_action=1), "replace"),
+            # DCGM's test of the same (CacheManger::GetFMStatusFromStruct) has these pairs.
+            (NvmlHealth(fabric_state=1, fabric_status=0), "(state: not started)"),
+            (NvmlHealth(fabric_state=2, fabric_status=0), "(state: in progress)"),
+            (NvmlHealth(fabric_state=27, fabric_status=10), "(state: 27)"),
+            (NvmlHealth(fabric_state=3, fabric_status=10), "(NVML error 10)"),
         ):
             verdict = health.of_nvml(told)
             self.assertIn(words, str(verdict), told)

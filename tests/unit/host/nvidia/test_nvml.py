@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real probe in a real child process, over a stand-in for NVIDIA's binding."""
+"""The real probe and the real nvidia-ml-py in a child process, over a library with NVML's ABI."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 import fixtures
 from oslotest import base
@@ -12,93 +16,176 @@ from oslotest import base
 from nova_gpu.core import model
 from nova_gpu.core.vgpu.mig import MIGInstance
 from nova_gpu.host.nvidia import nvml
-from tests.fixtures import processes
-
-# Four cards, the last of them lost. The first two are joined by two NVLinks, each to the third by
-# one; on one switch are the first by two, the others by one.
-HEALTHY = """
-    NVML_NVLINK_MAX_LINKS = 6
-    NVML_FEATURE_ENABLED = 1
-
-    class NVMLError(Exception):
-        pass
-
-    class Struct:
-        def __init__(self, **fields):
-            self.__dict__.update(fields)
-
-    CARDS = ["00000000:19:00.0", "00000000:3B:00.0", "00010000:4C:00.0", None]
-    SWITCH = ("00000000:05:00.0", 2)
-    LINKS = {
-        0: [(CARDS[1], 0), (CARDS[1], 0), SWITCH, SWITCH, (CARDS[2], 0)],
-        1: [(CARDS[0], 0), (CARDS[0], 0), SWITCH, (CARDS[2], 0)],
-        2: [None, SWITCH, (CARDS[0], 0), (CARDS[1], 0)],
-    }
-
-    def nvmlInit():
-        pass
-
-    def nvmlShutdown():
-        pass
-
-    def nvmlDeviceGetCount():
-        return len(CARDS)
-
-    def nvmlDeviceGetHandleByIndex(index):
-        if CARDS[index] is None:
-            raise NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetPciInfo(handle):
-        return Struct(busId=CARDS[handle].encode())
-
-    def nvmlDeviceGetName(handle):
-        return "NVIDIA H200"
-
-    def nvmlDeviceGetArchitecture(handle):
-        return [9, 99, 9][handle]
-
-    def nvmlDeviceGetMemoryInfo(handle):
-        if handle == 1:
-            raise NVMLError("Not Supported")
-        return Struct(total=143771 * 2**20 + 5)
-
-    def nvmlDeviceGetCudaComputeCapability(handle):
-        return 9, 0
-
-    def nvmlDeviceGetUUID(handle):
-        return f"GPU-{handle}"
-
-    def nvmlDeviceGetMinorNumber(handle):
-        return 7 - handle
-
-    def nvmlDeviceGetNvLinkState(handle, link):
-        if link >= len(LINKS[handle]):
-            raise NVMLError("Invalid Argument")
-        return int(LINKS[handle][link] is not None)
-
-    def nvmlDeviceGetNvLinkRemotePciInfo(handle, link):
-        return Struct(busId=LINKS[handle][link][0])
-
-    def nvmlDeviceGetNvLinkRemoteDeviceType(handle, link):
-        return LINKS[handle][link][1]
-"""
+from tests.fixtures import nvidia, processes
+from tests.fixtures import nvml as machines
 
 FIRST, SECOND, THIRD = map(
     model.PciAddress.parse, ("0000:19:00.0", "0000:3b:00.0", "10000:4c:00.0")
 )
+SWITCH = machines.Link("00000000:05:00.0")
+
+
+def cards() -> list[machines.Card]:
+    """Four, the last of them lost. The first two are joined by two NVLinks, each to the third by
+    one; on one switch are the first by two, the others by one."""
+    first, second, third = (
+        machines.Link(f"{'00010000' if each is THIRD else '00000000'}:{each.bus:02X}:00.0", 0)
+        for each in (FIRST, SECOND, THIRD)
+    )
+    down = machines.Link("", 0, state="0")
+    links = (
+        [second, second, SWITCH, SWITCH, third],
+        [first, first, SWITCH, third],
+        [down, SWITCH, first, second],
+    )
+    found = [
+        machines.Card(str(address), "NVIDIA H200", 9, 143771, "9.0", each)
+        for address, each in zip((FIRST, SECOND, THIRD), links, strict=True)
+    ]
+    lost = dataclasses.replace(found[0], address="0000:5d:00.0", more={"": machines.LOST})
+    found[1] = changed(found[1], memory=machines.NOT_SUPPORTED, architecture="99")
+    return [*found, lost]
+
+
+def changed(card: machines.Card, **more: str) -> machines.Card:
+    return dataclasses.replace(card, more={**card.more, **more})
+
+
+def circle(facts: Mapping[model.PciAddress, nvml.NvmlFacts]) -> set[tuple[int, int]]:
+    """How many peers each card has, and how wide"""
+    return {(len(card.links), link.width) for card in facts.values() for link in card.links}
 
 
 class NvmlTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        nvml._report.cache_clear()
+        nvml.report.cache_clear()
+        nvml._report_fact.cache_clear()
+        self.library = self.useFixture(machines.Library(*cards()))
 
-    def library(self, source: str) -> None:
+    def binding(self, source: str) -> None:
+        """In the place of nvidia-ml-py, which is missing or broken"""
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
         (self.folder / "pynvml.py").write_text(textwrap.dedent(source))
+
+
+class TestMachines(NvmlTestCase):
+    def query(self, *machine: machines.Card) -> Mapping[model.PciAddress, nvml.NvmlFacts]:
+        self.library.say(*machine)
+        facts = nvml.query(60)
+        self.assertEqual({each.address for each in machine}, set(map(str, facts)))
+        for card in machine:
+            told = facts[model.PciAddress.parse(card.address)]
+            self.assertEqual(card.memory_mib, told.memory_mib)
+            self.assertEqual(card.name, f"NVIDIA {told.name}")
+            self.assertTrue((told.uuid or "").startswith("GPU-"))
+            self.assertEqual(card.capability, "{}.{}".format(*told.compute_capability or ()))
+        self.assertEqual("", self.log.output)
+        return facts
+
+    def test_eight_on_switches_that_are_on_pci(self) -> None:
+        for machine in (machines.h100(), machines.h200()):
+            facts = self.query(*machine)
+            self.assertEqual({(7, 18)}, circle(facts))
+            self.assertEqual({"hopper"}, {card.architecture for card in facts.values()})
+
+    def test_eight_on_switches_that_are_not(self) -> None:
+        for spelling in machines.ABSENT:
+            facts = self.query(*machines.b200(spelling))
+            self.assertEqual({(7, 18)}, circle(facts), spelling)
+            self.assertEqual({"blackwell"}, {card.architecture for card in facts.values()})
+
+    def test_links_of_which_is_told_only_how_many_lead_to_switches(self) -> None:
+        told = [
+            changed(
+                dataclasses.replace(card, links=[machines.Link("!3", 255)] * 18),
+                **{"field.147": "18"},
+            )
+            for card in machines.b200()
+        ]
+        self.assertEqual({(7, 18)}, circle(self.query(*told)))
+
+    def test_two_partitions_of_a_fabric(self) -> None:
+        machine = machines.b200()
+        for index, card in enumerate(machine):
+            machine[index] = dataclasses.replace(card, fabric=f"3 0 {index // 4} {'ab' * 16}")
+        self.assertEqual({(3, 18)}, circle(self.query(*machine)))
+
+    def test_a_driver_that_knows_the_first_form_of_the_fabric_only(self) -> None:
+        machine = [
+            dataclasses.replace(card, fabric=f"3 0 {index // 4} {'ab' * 16}")
+            for index, card in enumerate(machines.b200())
+        ]
+        self.library.say(*machine, fabric_version="1")
+        self.assertEqual({(3, 18)}, circle(nvml.query(60)))
+
+    def test_hosts_of_vgpus(self) -> None:
+        for machine in (machines.l40s(), machines.rtx_pro_6000(), machines.h200_vgpu({19: 7})):
+            self.assertEqual(set(), circle(self.query(*machine)))
+
+    def test_mig(self) -> None:
+        (card,) = self.query(*machines.a100_mig()).values()
+        self.assertEqual(
+            (
+                MIGInstance(1, 0, "3g.20gb", 19968, 3, "MIG-0-1-0"),
+                MIGInstance(9, 0, "1g.5gb", 4864, 1, "MIG-0-9-0"),
+                MIGInstance(10, 0, "1g.5gb", 4864, 1, "MIG-0-10-0"),
+            ),
+            card.mig,
+        )
+        facts = self.query(*machines.h100_mig())
+        self.assertEqual([7], [len(card.mig) for card in facts.values() if card.mig is not None])
+
+
+class TestOneBadAnswer(NvmlTestCase):
+    """It costs one fact of one card."""
+
+    def test_of_the_binding(self) -> None:
+        good = machines.b200()
+        first = changed(good[0], name="hex:fffe", memory=machines.LOST, capability="!999")
+        self.library.say(first, changed(good[1], uuid="hex:ff", **{"": "hex:ff"}), *good[2:])
+        facts = nvml.query(60)
+        self.assertEqual(7, len(facts))
+        told = facts[FIRST]
+        self.assertEqual((None, None, None), (told.name, told.memory_mib, told.compute_capability))
+        self.assertEqual(("blackwell", 0), (told.architecture, told.minor))
+        self.assertEqual({(6, 18)}, circle(facts))
+        self.assertNotIn(SECOND, facts)
+
+    def test_a_link_in_the_middle(self) -> None:
+        machine = machines.h100()
+        broken = changed(machine[0], **{"link.3.state": "!999", "link.4.peer": "!6"})
+        self.library.say(broken, *machine[1:])
+        told = nvml.query(60)[FIRST]
+        self.assertEqual({(7, 16)}, {(len(told.links), link.width) for link in told.links})
+
+    def test_of_the_probe(self) -> None:
+        good = {
+            "address": "00000000:19:00.0", "name": "NVIDIA H200", "architecture": 9,
+            "memory": 2**30, "compute_capability": [9, 0], "uuid": "GPU-1", "nvlinks": [],
+            "minor": 0, "mig": None,
+        }  # fmt: skip
+        expected = nvml.NvmlFacts("H200", "hopper", 1024, (9, 0), "GPU-1", (), 0)
+        unknown: dict[str, tuple[Any, dict[str, Any]]] = {
+            "memory": (1.5, {"memory_mib": None}),
+            "compute_capability": ([1e999, 0], {"compute_capability": None}),
+            "name": (5, {"name": None}),
+            "uuid": ({}, {"uuid": None}),
+            "minor": ("0", {"minor": None}),
+            "mig": (3, {}),
+            "nvlinks": ([[[]]], {"links": ()}),
+            "architecture": ([], {"architecture": None}),
+        }
+        for field, (value, wanted) in unknown.items():
+            other = {**good, "address": "00000000:3B:00.0", field: value}
+            output = json.dumps({"gpus": [good, other, {"address": 7}, None]}).encode()
+            facts = nvml._parse(output)
+            self.assertEqual({FIRST, SECOND}, set(facts))
+            self.assertEqual(expected, facts[FIRST])
+            self.assertEqual(dataclasses.replace(expected, **wanted), facts[SECOND])
+            self.assertIn(f"{field} of GPU {SECOND} cannot be understood", self.log.output)
 
 
 class TestQuery(NvmlTestCase):
@@ -109,24 +196,21 @@ class TestQuery(NvmlTestCase):
         self.assertEqual(1, self.log.output.count("NVML tells nothing"))
 
     def test_facts(self) -> None:
-        self.library(HEALTHY)
         facts = nvml.query(60)
         self.assertEqual([FIRST, SECOND, THIRD], sorted(facts))
         first = facts[FIRST]
         self.assertEqual(("H200", "hopper"), (first.name, first.architecture))
         self.assertEqual((143771, (9, 0)), (first.memory_mib, first.compute_capability))
-        self.assertEqual(("GPU-0", 7), (first.uuid, first.minor))
+        self.assertEqual((nvidia.gpu_uuid(str(FIRST)), 0), (first.uuid, first.minor))
         self.assertEqual("", self.log.output)
 
     def test_what_the_library_refuses_or_is_too_new_is_none(self) -> None:
-        self.library(HEALTHY)
         second = nvml.query(60)[SECOND]
         self.assertIsNone(second.memory_mib)
         self.assertIsNone(second.architecture)
         self.assertEqual("H200", second.name)
 
     def test_links_are_direct_ones_and_those_through_a_common_switch(self) -> None:
-        self.library(HEALTHY)
         links = {
             address: {link.peer: link.width for link in card.links}
             for address, card in nvml.query(60).items()
@@ -136,21 +220,24 @@ class TestQuery(NvmlTestCase):
         self.assertEqual({FIRST: 2, SECOND: 2}, links[THIRD])
 
     def test_no_binding(self) -> None:
-        self.library("raise ImportError('No module named pynvml')")
+        self.binding("raise ImportError('No module named pynvml')")
         self.assertNothing("nvidia-ml-py cannot be imported", "install nova-gpu[nvml]")
 
     def test_no_driver(self) -> None:
-        self.library(
-            HEALTHY + "\n    def nvmlInit():\n        raise NVMLError('Driver Not Loaded')\n"
-        )
+        self.library.say(init="!9")
         self.assertNothing("nvmlInit: Driver Not Loaded")
 
+    def test_no_library(self) -> None:
+        self.useFixture(fixtures.EnvironmentVariable("LD_LIBRARY_PATH", str(self.folder)))
+        (self.folder / "libnvidia-ml.so.1").write_text("no library")
+        self.assertNothing("nvmlInit: NVML Shared Library Not Found")
+
     def test_library_that_breaks(self) -> None:
-        self.library("import os\nos.abort()")
+        self.library.say(init="abort")
         self.assertNothing("the probe ended with -6: no message")
 
     def test_binding_that_breaks(self) -> None:
-        self.library("raise RuntimeError('half installed')")
+        self.binding("raise RuntimeError('half installed')")
         self.assertNothing("the probe ended with 1: RuntimeError: half installed")
 
     def test_answer_that_is_none(self) -> None:
@@ -159,7 +246,7 @@ class TestQuery(NvmlTestCase):
             "import os; print('driver says hello', flush=True); os._exit(0)",
             'import os; print(\'{"gpus": [{"address": "here"}]}\', flush=True); os._exit(0)',
         ):
-            self.library(source)
+            self.binding(source)
             self.assertEqual({}, nvml.query(60))
         self.assertEqual(3, self.log.output.count("cannot be understood"))
 
@@ -168,20 +255,15 @@ class TestQuery(NvmlTestCase):
         self.assertNothing("cannot be started", "No such file")
 
     def test_one_line_for_one_reason(self) -> None:
-        self.library("raise ImportError('No module named pynvml')")
+        self.binding("raise ImportError('No module named pynvml')")
         nvml.query(60)
         self.assertNothing("cannot be imported")
 
     def test_overrun_ends_the_process_and_what_it_started(self) -> None:
         pids = self.folder / "pids"
-        self.library(f"""
-            import os, subprocess, time
-            child = subprocess.Popen(["sleep", "300"])
-            with open({str(pids)!r} + '.new', "w") as file:
-                file.write(f"{{os.getpid()}} {{child.pid}}")
-            os.rename(file.name, {str(pids)!r})
-            time.sleep(300)
-        """)
+        self.library.say(
+            init=f"sh:sleep 300 & echo $PPID $! >{pids}.new && mv {pids}.new {pids}; sleep 300"
+        )
         facts, limit_s = processes.hung(nvml.query, lambda _: pids.exists())
         self.assertEqual({}, facts)
         self.assertIn(f"did not answer within {limit_s} s ([gpu]nvml_timeout)", self.log.output)
@@ -189,7 +271,7 @@ class TestQuery(NvmlTestCase):
             self.assertTrue(processes.ends(pid), pid)
 
     def test_a_process_of_its_own_session_without_our_input(self) -> None:
-        self.library("""
+        self.binding("""
             import os, json
             error = f"{os.getsid(0) == os.getpid()} {os.read(0, 1)}"
             print(json.dumps({"error": error}), flush=True)
@@ -198,71 +280,38 @@ class TestQuery(NvmlTestCase):
         self.assertNothing("True b''")
 
 
-# The second card is not in MIG mode; of the first the second device is none, and the last is one of
-# which the library does not tell what it is.
-DIVIDED = (
-    HEALTHY
-    + """
-    NVML_DEVICE_MIG_ENABLE = 1
-    MIG = {"a": (1, 0, "NVIDIA H200 MIG 3g.71gb"), "b": (9, 0, "NVIDIA H200 MIG 1c.1g.18gb+me"),
-           "c": (10, 0, "NVIDIA H200")}
-    of_card = nvmlDeviceGetName
-
-    def nvmlDeviceGetMigMode(handle):
-        if handle == 2:
-            raise NVMLError("Not Supported")
-        return [int(handle == 0), 1]
-
-    def nvmlDeviceGetMaxMigDeviceCount(handle):
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(handle, index):
-        if index == 1 or index > 3:
-            raise NVMLError("Not Found")
-        return "a bc"[index]
-
-    def nvmlDeviceGetGpuInstanceId(handle):
-        return MIG[handle][0]
-
-    def nvmlDeviceGetComputeInstanceId(handle):
-        return MIG[handle][1]
-
-    def nvmlDeviceGetName(handle):
-        return MIG[handle][2].encode() if handle in MIG else of_card(handle)
-
-    def nvmlDeviceGetAttributes(handle):
-        if handle == "c":
-            raise NVMLError("Insufficient Permissions")
-        return Struct(memorySizeMB=16384, computeInstanceSliceCount=1)
-"""
-)
-
-
 class TestMIG(NvmlTestCase):
+    """Of the first card the second MIG device is none, and of the last is not told what it is."""
+
+    def divided(self, *more: str) -> None:
+        first, second, *others = cards()
+        layout = [
+            machines.MIG(1, 0, "3g.71gb", 16384, 1),
+            machines.MIG(5, 0, "2g.35gb", 16384, 1),
+            machines.MIG(9, 0, "1c.1g.18gb+me", 16384, 1),
+            machines.MIG(10, 0, "", 16384, 1),
+        ]
+        odd = {"mig.1": "!6", "mig.3.name": "NVIDIA H200", "mig.3.attributes": "!4"}
+        first = dataclasses.replace(first, mig=layout, more=odd | dict.fromkeys(more, "!6"))
+        self.library.say(first, changed(second, mig="0 1"), *others)
+
     def test_instances(self) -> None:
-        self.library(DIVIDED)
+        self.divided()
         facts = nvml.query(60)
         expected = (
-            MIGInstance(1, 0, "3g.71gb", 16384, 1, "GPU-a"),
-            MIGInstance(9, 0, "1c.1g.18gb+me", 16384, 1, "GPU-b"),
-            MIGInstance(10, 0, None, None, None, "GPU-c"),
+            MIGInstance(1, 0, "3g.71gb", 16384, 1, "MIG-0-1-0"),
+            MIGInstance(9, 0, "1c.1g.18gb+me", 16384, 1, "MIG-0-9-0"),
+            MIGInstance(10, 0, None, None, None, "MIG-0-10-0"),
         )
         self.assertEqual(expected, facts[FIRST].mig)
         self.assertEqual((None, None), (facts[SECOND].mig, facts[THIRD].mig))
         self.assertEqual("", self.log.output)
 
     def test_one_that_goes_meanwhile(self) -> None:
-        gone = """
-    def nvmlDeviceGetComputeInstanceId(handle):
-        if handle == "b":
-            raise NVMLError("Not Found")
-        return 0
-"""
-        self.library(DIVIDED + gone)
+        self.divided("mig.2.compute_instance")
         self.assertEqual(["1/0", "10/0"], [each.index for each in nvml.query(60)[FIRST].mig or ()])
 
     def test_a_card_in_mig_mode_without_any(self) -> None:
-        self.library(
-            DIVIDED + "\n    def nvmlDeviceGetMaxMigDeviceCount(handle):\n        return 0\n"
-        )
+        first, *others = cards()
+        self.library.say(dataclasses.replace(first, mig=()), *others)
         self.assertEqual((), nvml.query(60)[FIRST].mig)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How cards are, by the real probe in a real child process over a stand-in for NVIDIA's binding."""
+"""How cards are, by the real probe and nvidia-ml-py over a library with NVML's ABI."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
 import subprocess
 import sys
@@ -16,79 +18,39 @@ from nova_gpu.core.health import NvmlHealth
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import cards
+from tests.fixtures import nvml as machines
 
-# A card of today, one that retires pages and knows no more, one that is lost, one of another vendor
-LIBRARY = """
-    NVML_SUCCESS = 0
-    NVML_ERROR_GPU_IS_LOST = 15
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC = 0, 1
-    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+FABRIC = f"3 0 0 {'0' * 32}"
 
-    class NVMLError(Exception):
-        def __init__(self, value):
-            self.value = value
-
-    class Struct:
-        def __init__(self, **fields):
-            self.__dict__.update(fields)
-
-    CARDS = {b"0000:19:00.0": "today", b"0000:3b:00.0": "old", b"0000:4c:00.0": "lost"}
-
-    def nvmlInit(): pass
-    def nvmlShutdown(): pass
-
-    def nvmlDeviceGetHandleByPciBusId(address):
-        if address not in CARDS:
-            raise NVMLError(6)
-        return CARDS[address]
-
-    def nvmlDeviceGetPciInfo(handle):
-        if handle == "lost":
-            raise NVMLError(15)
-
-    def nvmlDeviceGetTotalEccErrors(handle, kind, counter):
-        if handle == "old":
-            raise NVMLError(3)
-        return {0: 2, 1: 40}[counter] * kind
-
-    def nvmlDeviceGetRetiredPagesPendingStatus(handle):
-        if handle == "today":
-            raise NVMLError(3)
-        return 1
-
-    def nvmlDeviceGetRemappedRows(handle):
-        if handle == "old":
-            raise NVMLError(3)
-        return (1, 2, 1, 0)
-
-    def nvmlDeviceGetUtilizationRates(handle):
-        if handle == "old":
-            raise NVMLError(3)
-        return Struct(gpu=97, memory=10)
-
-    def nvmlDeviceGetMemoryInfo(handle):
-        return Struct(used=1 << 20, total=1 << 30)
-
-    def nvmlDeviceGetFieldValues(handle, fields):
-        assert fields == [230]
-        return [Struct(nvmlReturn=3 if handle == "old" else 0, value=Struct(uiVal=1))]
-"""
 TODAY, OLD, LOST, OTHER = cards.addresses(
     "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0", "0000:5d:00.0"
 )
+
+
+def machine() -> list[machines.Card]:
+    """A card of today, one that retires pages and knows no more, one that is lost"""
+    today, old, lost = (
+        machines.Card(str(each), "NVIDIA H200", 9, 1024, "9.0") for each in (TODAY, OLD, LOST)
+    )
+    told = {"ecc.1.0": "2", "ecc.1.1": "40", "remapped": "1 2 1 0", "field.230": "1"}
+    return [
+        dataclasses.replace(today, fabric=FABRIC, more=told | {"utilization": "97 10"}),
+        dataclasses.replace(old, more={"retirement_pending": "1"}),
+        dataclasses.replace(lost, more={"pci": machines.LOST}),
+    ]
 
 
 class TestHealth(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        nvml._report.cache_clear()
-        self.library(LIBRARY)
+        nvml.report.cache_clear()
+        self.library = self.useFixture(machines.Library(*machine()))
 
-    def library(self, source: str) -> None:
+    def binding(self, source: str) -> None:
+        """In the place of nvidia-ml-py, which is missing or broken"""
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
         (self.folder / "pynvml.py").write_text(textwrap.dedent(source))
 
     def ask(self, *addresses: PciAddress) -> Mapping[PciAddress, NvmlHealth]:
@@ -98,16 +60,36 @@ class TestHealth(base.BaseTestCase):
         told = self.ask(TODAY, OLD, LOST, OTHER)
         self.assertEqual("", self.log.output)
         self.assertEqual({TODAY, OLD, LOST}, set(told))
-        self.assertEqual(NvmlHealth(False, 2, 40, None, True, False, 1), told[TODAY])
+        self.assertEqual(NvmlHealth(False, 2, 40, None, True, False, 1, 3, 0), told[TODAY])
         self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
         self.assertEqual(NvmlHealth(lost=True), told[LOST])
 
-    def test_a_binding_that_knows_no_recovery_action(self) -> None:
-        self.library(LIBRARY.replace("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230", ""))
+    def test_a_card_that_knows_no_recovery_action(self) -> None:
+        today, *others = machine()
+        more = {**today.more, "field.230": machines.NOT_SUPPORTED}
+        self.library.say(dataclasses.replace(today, more=more), *others)
         self.assertIsNone(self.ask(TODAY)[TODAY].recovery_action)
 
+    def test_the_fabric(self) -> None:
+        for told, state, status in (("1 0 0 0", 1, 0), ("3 999 0 0", 3, 999), ("0 0 0 0", 0, 0)):
+            today = dataclasses.replace(machine()[0], fabric=told)
+            self.library.say(today)
+            found = self.ask(TODAY)[TODAY]
+            self.assertEqual((state, status), (found.fabric_state, found.fabric_status))
+        # What is in MIG mode needs none.
+        self.library.say(dataclasses.replace(today, fabric="1 0 0 0", mig=()))
+        self.assertIsNone(self.ask(TODAY)[TODAY].fabric_state)
+
+    def test_one_bad_answer(self) -> None:
+        answer: dict[str, list[dict[str, object]]] = {"cards": []}
+        for address, count in (("0000:19:00.0", "many"), ("0000:3b:00.0", 1)):
+            answer["cards"].append({"address": address, "uncorrected": count})
+        answer["cards"].append({})
+        self.binding(f"print({json.dumps(answer)!r}, flush=True); import os; os._exit(0)")
+        self.assertEqual({OLD: NvmlHealth(uncorrected=1)}, self.ask(TODAY, OLD))
+
     def test_nobody_asks_about_no_card(self) -> None:
-        self.library("raise SystemExit('asked')")
+        self.binding("raise SystemExit('asked')")
         self.assertEqual({}, self.ask())
         self.assertEqual("", self.log.output)
 
@@ -123,9 +105,9 @@ class TestHealth(base.BaseTestCase):
         self.assertIn(TODAY, self.ask(TODAY))
 
     def test_no_answer(self) -> None:
-        for source in ("raise SystemExit('down')", "print('{\"cards\": [{}]}'); raise SystemExit"):
-            nvml._report.cache_clear()
-            self.library(source)
+        for source in ("raise SystemExit('down')", "print('{\"cards\": 5}'); raise SystemExit"):
+            nvml.report.cache_clear()
+            self.binding(source)
             self.assertEqual({}, self.ask(TODAY))
             self.assertIn("NVML tells nothing", self.log.output)
 
@@ -134,6 +116,6 @@ class TestHealth(base.BaseTestCase):
         self.assertEqual(nvml.Usage(97, 1 << 20, 1 << 30), told[TODAY])
         self.assertEqual({TODAY: told[TODAY], OLD: nvml.Usage(None, 1 << 20, 1 << 30)}, told)
         self.assertEqual({}, nvml.usage([], 60))
-        self.library("raise SystemExit('down')")
+        self.binding("raise SystemExit('down')")
         self.assertEqual({}, nvml.usage([TODAY], 60))
         self.assertIn("NVML tells nothing", self.log.output)
