@@ -15,6 +15,10 @@ FALLEN_OFF_THE_BUS = 79
 # meant. If one of those does need a reset, NVML's recovery action says it.
 FATAL_XIDS = (46, 48, 62, 64, FALLEN_OFF_THE_BUS, 95, 110, 119, 120, 136, 140, 143, 158)
 
+# "Contained memory error": what used that memory is ended, and nobody else is touched. Of a MIG
+# instance it is that instance's alone; those above are the card's, whichever instance they name.
+CONTAINED_XID = 94
+
 # nvml.h: NVML_GPU_RECOVERY_ACTION_*, 0 is none
 _RECOVERY_ACTIONS = {
     1: "reset it (nvidia-smi --gpu-reset)",
@@ -133,4 +137,5 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
     :param instance: the MIG instance that it names, as ``9/0``
     """
     remedy = "see NVIDIA's Xid catalog and reset, mend or replace the card"
-    return Verdict(f"its driver reported Xid {code}" + (f" ({text})" if text else ""), remedy)
+    said = f"its driver reported Xid {code}" + (f" of MIG instance {instance}" if instance else "")
+    return Verdict(said + (f" ({text})" if text else ""), remedy)

@@ -17,13 +17,15 @@ from nova_gpu.core.vgpu.vgpu_room import Room
 class SharedCard:
     """A card of which instances get parts.
 
-    ``withheld`` is why nobody new is given one of it, ``ill`` why nobody at all is.
+    ``withheld`` is why nobody new is given one of it, ``ill`` why nobody at all is, and
+    ``withheld_slots`` are MIG instances that nobody new is given.
     """
 
     gpu: GPU
     card: DividedCard
     withheld: str | None = None
     ill: str | None = None
+    withheld_slots: frozenset[Slot] = frozenset()
 
     def has(self, device: Device) -> bool:
         """Whether it is one of the card's functions, or a slot of one"""
@@ -51,6 +53,9 @@ class SharedCard:
         now
         """
         room = vgpu_room.room(self.card, type_id, *self._own(taken, pending))
+        if self.card.has_instances:
+            free = len(self.free_slots(type_id, taken, pending))
+            return dataclasses.replace(room, free=free)
         return dataclasses.replace(room, free=0) if self.withheld or self.ill else room
 
     def free_slots(
@@ -58,7 +63,8 @@ class SharedCard:
     ) -> tuple[Slot, ...]:
         if self.withheld or self.ill:
             return ()
-        return vgpu_room.free_slots(self.card, type_id, *self._own(taken, pending))
+        free = vgpu_room.free_slots(self.card, type_id, *self._own(taken, pending))
+        return tuple(slot for slot in free if slot not in self.withheld_slots)
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
         """All that there can be of the type while the card carries no more than *total*"""

@@ -22,9 +22,12 @@ from nova_gpu.host.state import small_files
 _SCRIPT = pathlib.Path(__file__).with_name("kmsg.py")
 
 # "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."; drivers
-# before 2020 wrote "Xid (0000:3b:00)", and pid and name are not always there.
+# before 2020 wrote "Xid (0000:3b:00)", and pid and name are not always there. Of a MIG instance it
+# is "Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00)", the second not of what befell all of a GPU instance
+# (open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/rc/kernel_rc.c).
 _LINE = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<slot>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.0)?\): "
+    r"NVRM: Xid \((?:PCI:)?(?P<slot>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.0)?"
+    r"(?: GPU-I:(?P<gpu_instance>\d{1,4})(?: GPU-CI:(?P<compute_instance>\d{1,2}))?)?\): "
     r"(?P<code>\d+)(?:, (?P<text>.*))?",
     re.IGNORECASE,
 )
@@ -35,11 +38,14 @@ _TEXT_LENGTH = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Xid:
-    """``text`` is the driver's, without the process that the card worked for."""
+    """``text`` is the driver's, without the process that the card worked for. Of a MIG instance it
+    has the GPU instance and, where it is of one alone, the compute instance."""
 
     address: model.PciAddress
     code: int
     text: str
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ class Position:
 
 
 def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
-    """The number of the newest record and the lines about Xids that are newer than *known*.
+    """The number of the newest record and the lines about Xids that are newer than *known*, or all
+    where the log is not so far yet.
 
     It needs root where ``kernel.dmesg_restrict`` is set.
 
@@ -75,9 +82,15 @@ def parse(lines: Iterable[str]) -> list[Xid]:
             model.PciAddress.parse(f"{match['slot']}.0"),
             int(match["code"]),
             _PROCESS.sub("", match["text"] or "").strip()[:_TEXT_LENGTH].rstrip(". "),
+            _number(match["gpu_instance"]),
+            _number(match["compute_instance"]),
         )
         for match in matches
     ]
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 def load(path: pathlib.Path) -> Position | None:

@@ -8,8 +8,9 @@ number of the last record that is known. What it prints is JSON::
 
     {"last": 1234, "lines": [[1231, "NVRM: Xid (PCI:0000:3b:00): 79, ..."], ...]}
 
-``last`` is the newest record of any kind, null where there is none newer. The lines are those of
-NVIDIA's driver about Xids. A record (Documentation/ABI/testing/dev-kmsg) begins with
+``last`` is the newest record of any kind, null where that is the known one. Where it is older than
+that, what is known is not of this log, and all of it is news. The lines are those of NVIDIA's
+driver about Xids. A record (Documentation/ABI/testing/dev-kmsg) begins with
 ``priority and facility,sequence,microseconds,flags;``. What processes write there has another
 facility than the kernel's 0 (kernel/printk/printk.c: devkmsg_write), so nobody can make up a line.
 """
@@ -42,11 +43,11 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
-    """The number of the newest record after *known*, and the Xids since that one.
+    """The number of the newest record, unless that is *known*, and the Xids since that one.
 
     :raises OSError: where the log cannot be read
     """
-    last, found = None, []
+    newest, found = None, []
     for line in _lines(path):
         head, _, text = line.partition(";")
         numbers = head.split(",")
@@ -54,11 +55,12 @@ def new(path: str, known: int) -> tuple[int | None, list[tuple[int, str]]]:
             facility, sequence = int(numbers[0]) >> 3, int(numbers[1])
         except (ValueError, IndexError):
             continue  # a record's further lines, which begin with a blank
-        if sequence > known:
-            last = sequence
-            if facility == 0 and text.startswith(_XID):
-                found.append((sequence, text))
-    return last, found
+        newest = sequence
+        if facility == 0 and text.startswith(_XID):
+            found.append((sequence, text))
+    if newest is None or newest == known:
+        return None, []
+    return newest, [each for each in found if newest < known or each[0] > known]
 
 
 if __name__ == "__main__":

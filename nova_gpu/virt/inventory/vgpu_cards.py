@@ -79,6 +79,7 @@ class VGPUCards:
         self._judged: frozenset[PciAddress] = frozenset()
         self._said: Mapping[PciAddress, str | None] = {}
         self._missed: set[Slot] = set()
+        self._withheld_slots: frozenset[Slot] = frozenset()
         self._others: Mapping[PciAddress, str] = {}
         self._found: Mapping[PciAddress, GPU] = {}
         self.look = Look()
@@ -121,7 +122,7 @@ class VGPUCards:
         self._say()
 
     def withhold(self, reason: str) -> None:
-        """Nobody new is given any before the next :meth:`judge`."""
+        """Offer none to new instances before the next :meth:`judge`."""
         with self._lock:
             self._ailments = offers.Ailments({}, dict.fromkeys(self._read.cards, reason))
             self._take_in(self._read.cards, self._read.there)
@@ -132,6 +133,12 @@ class VGPUCards:
             known = self._ailments or offers.Ailments()
             kept_back = {**known.kept_back, **reasons}
             self._ailments = dataclasses.replace(known, kept_back=kept_back)
+            self._take_in(self._read.cards, self._read.there)
+
+    def withhold_slots(self, slots: frozenset[Slot]) -> None:
+        """Nobody new is given these, whatever is given of their cards."""
+        with self._lock:
+            self._withheld_slots = slots
             self._take_in(self._read.cards, self._read.there)
 
     def read_again(self, device: Device) -> None:
@@ -207,7 +214,9 @@ class VGPUCards:
             return dataclasses.replace(card, withheld=_NOT_JUDGED)
         ill = card.ill or self._ailments.ill.get(address)
         kept_back = self._ailments.kept_back.get(address)
-        return dataclasses.replace(card, ill=ill, withheld=card.withheld or kept_back)
+        withheld = card.withheld or kept_back
+        slots = frozenset(filter(card.has, self._withheld_slots))
+        return dataclasses.replace(card, ill=ill, withheld=withheld, withheld_slots=slots)
 
     def _say(self) -> None:
         """Once, until it changes."""

@@ -58,6 +58,10 @@ class TestNvml(unittest.TestCase):
 class TestXid(unittest.TestCase):
     def test_words(self) -> None:
         self.assertEqual("its driver reported Xid 48", health.of_xid(48, "").reason)
+        self.assertEqual(
+            "its driver reported Xid 95 of MIG instance 9/0 (Uncontained)",
+            health.of_xid(95, "Uncontained", "9/0").reason,
+        )
         self.assertIn(
             "(GPU has fallen off the bus)", str(health.of_xid(79, "GPU has fallen off the bus"))
         )

@@ -52,6 +52,17 @@ class TestRead(base.BaseTestCase):
         last, lines = self.read(last)
         self.assertEqual((102, 1), (last, len(lines)))
 
+    def test_a_known_number_that_the_log_has_not_reached(self) -> None:
+        """Then it is not this log's: what comes is not to be waited for until the log is so far."""
+        self.log.xid("0000:3b:00.0", 48)
+        self.assertEqual((101, 1), self._counted(self.read(10**9)))
+        self.log.xid("0000:3b:00.0", 79)
+        self.assertEqual((102, 1), self._counted(self.read(101)))
+
+    def _counted(self, answer: tuple[int, list[str]]) -> tuple[int, int]:
+        last, lines = answer
+        return last, len(lines)
+
     def test_what_a_process_wrote_is_not_the_kernels(self) -> None:
         self.log.write("NVRM: Xid (PCI:0000:3b:00): 79, made up", facility=1)
         self.assertEqual((101, []), self.read())
@@ -96,6 +107,15 @@ class TestParse(unittest.TestCase):
             (
                 "NVRM: Xid (PCI:0000:3b:00): 13, pid=4242, name=secret project, Graphics SM Warp",
                 Xid(card, 13, "Graphics SM Warp"),
+            ),
+            # Both formats of MIG instances as kernel_rc.c of open-gpu-kernel-modules prints them
+            (
+                "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, pid=7, name=python, Contained: L2",
+                Xid(card, 94, "Contained: L2", 5),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:3b:00 GPU-I:13 GPU-CI:02): 31, pid=7, name=python, MMU Fault",
+                Xid(card, 31, "MMU Fault", 13, 2),
             ),
             ("NVRM: Xid (0000:3b:00): 14, Channel 00000001", Xid(card, 14, "Channel 00000001")),
             ("NVRM: Xid (PCI:0000:3B:00.0): 48", Xid(card, 48, "")),

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's driver reports of MIG instances: some is theirs alone, some their card's."""
+
+from __future__ import annotations
+
+from nova.tests import fixtures as nova_fixtures
+
+from nova_gpu.core import health
+from tests.fixtures import ailments, kernel
+from tests.functional import mig
+from tests.functional.mig import FIRST, LAYOUT, SMALL, nodes_of, slot
+
+
+class MIGXidsTest(mig.MIGServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(nova_fixtures.PrivsepFixture())
+        self.flags(fatal_xids=list(health.FATAL_XIDS), health_interval=1, group="gpu")
+        self.start_host()
+        self.host = self.hosts["host1"]
+        kernel.boot(self.host, kernel.BOOT_ID)
+        self.kernel_log = ailments.KernelLog(self.host)
+
+    def report(self, code: int, instance: str) -> None:
+        self.kernel_log.xid(FIRST, code, instance=instance)
+        self.next_period()
+
+    def next_period(self) -> None:
+        self.computes["host1"].driver._gpus._xids._read_at = 0.0
+        self.period()
+
+    def test_what_is_contained_withholds_the_instance(self) -> None:
+        self.report(94, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 1, 0), self.vgpus())
+        self.assertIn(f"MIG instance 9/0 of GPU {FIRST} is given to nobody new", self.log())
+        other = self.boot(self.of_type(SMALL))
+        self.assertInstances(other, [slot(FIRST, 10, 0, SMALL)], nodes_of(0, 10))
+        self.restart_host("host1")
+        self.next_period()
+        self.assertEqual((6, 1, 1), self.vgpus())
+        kernel.boot(self.host, "another-boot")
+        self.kernel_log = ailments.KernelLog(self.host)  # which begins anew
+        self.next_period()
+        self.assertEqual((6, 0, 1), self.vgpus())
+
+    def test_until_it_is_made_anew(self) -> None:
+        self.report(94, "GPU-I:09")
+        self.assertEqual((6, 1, 0), self.vgpus())
+        self.divide(FIRST, [each for each in LAYOUT if each[0] != 9])
+        self.period()
+        self.divide(FIRST, LAYOUT)
+        self.period()
+        self.assertEqual((6, 0, 0), self.vgpus())
+
+    def test_who_has_it_keeps_it(self) -> None:
+        self.leaves = {"reserved": "nobody has made the instance anew"}
+        server = self.boot(self.of_type(SMALL))
+        self.report(94, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 0, 1), self.vgpus())
+        self._reboot_server(server, hard=True)
+        self.assertInstances(server, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
+        self._delete_server(server)
+        self.period()
+        self.assertEqual((6, 1, 0), self.vgpus())
+
+    def test_what_is_not_is_the_cards(self) -> None:
+        self.leaves = dict.fromkeys(("quarantine", "reserved"), "nobody has released the card")
+        self.report(95, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 3, 0), self.vgpus())
+        self.assertIn("Xid 95 of MIG instance 9/0", self.log())
+
+    def test_what_a_program_brings_about_changes_nothing(self) -> None:
+        self.report(31, "GPU-I:09 GPU-CI:00")
+        self.assertEqual((6, 0, 0), self.vgpus())
