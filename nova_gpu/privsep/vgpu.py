@@ -9,6 +9,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import model
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host.mig import mig_making
+from nova_gpu.host.nvidia import nvml_vgpus
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, virtual_functions
 
@@ -35,6 +36,17 @@ def remove(slot: str, instance_uuid: str) -> None:
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
     slots.remove(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def types(addresses: list[str]) -> str:
+    """What NVML says of the vGPU types of the cards at *addresses*, for
+    :func:`nova_gpu.host.nvidia.nvml_vgpus.parse`.
+
+    :raises InvalidPciAddress: where one of *addresses* is none
+    """
+    cards = [model.PciAddress.parse(each) for each in addresses]
+    return nvml_vgpus.ask(cards, CONF.gpu.nvml_timeout)
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]

@@ -34,7 +34,9 @@ class VGPUType:
     """What each vGPU of one type has; ``None`` is "the driver does not tell".
 
     ``per_card`` is how many of it an otherwise empty card carries, ``resolution`` the largest of
-    one head in pixels, ``slices`` the part of a MIG card's compute that is behind it.
+    one head in pixels, ``slices`` the part of a MIG card's compute that is behind it, ``profile``
+    the driver's number for the GPU instances that it is made of: types of different ones take
+    nothing from one another.
     """
 
     id: str
@@ -44,6 +46,7 @@ class VGPUType:
     resolution: tuple[int, int] | None = None
     per_card: int | None = None
     slices: int | None = None
+    profile: int | None = None
 
 
 class Kind(enum.Enum):

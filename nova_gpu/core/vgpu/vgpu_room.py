@@ -122,6 +122,8 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
     """How many of *facts* have no room because of one *other*: rounded up, all if unknown"""
     if other.id == facts.id:
         return 1
+    if None not in (other.profile, facts.profile) and other.profile != facts.profile:
+        return 0
     most = carried(card, facts.id) or 0
     others = carried(card, other.id)
     return -(-most // others) if others else most
@@ -145,7 +147,9 @@ def carried(card: DividedCard, type_id: str) -> int | None:
     facts = card.types.get(type_id)
     if facts is None:
         return None
-    most = facts.per_card or min(_shares(card.types.values(), facts), default=None)
+    most = facts.per_card
+    if most is None:
+        most = min(_shares(card.types.values(), facts), default=None)
     return None if most is not None and most > MAX_PER_CARD else most
 
 

@@ -32,6 +32,15 @@ With ``--usage`` before the addresses it says what is used of them, by whoever m
 
     {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
                 "memory_total": 150754820096}, ...]}
+
+With ``--vgpus`` before the addresses it says into which vGPUs a vGPU host's driver can divide
+them; ``most`` are those of a type on a card of which nothing else is made, ``per_instance`` those
+on one GPU instance of the ``profile`` that the type needs, and ``instances`` how many GPU instances
+there are, by profile, of a card in MIG mode. To count those takes root::
+
+    {"cards": [{"address": "0000:3b:00.0", "instances": {"19": 7}, "types": [
+        {"id": 1414, "name": "NVIDIA H200X-1-18C", "memory": 19327352832, "heads": 1,
+         "resolution": [4096, 2160], "most": 7, "profile": 19, "per_instance": 1}, ...]}, ...]}
 """
 
 from __future__ import annotations
@@ -210,6 +219,52 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     return cards
 
 
+# INVALID_GPU_INSTANCE_PROFILE_ID of nvml.h: the type shares its card by time
+_NO_PROFILE = 0xFFFFFFFF
+# More than any card has of one profile
+_MOST_INSTANCES = 64
+
+
+def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
+    ask = _asking(nvml)
+    cards = []
+    for address in addresses:
+        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
+        ids = None if handle is None else ask("nvmlDeviceGetSupportedVgpus", handle)
+        if ids is None:
+            continue
+        types = [_vgpu_type(nvml, handle, each) for each in ids]
+        mode = ask("nvmlDeviceGetMigMode", handle)
+        instances = None
+        if mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+            profiles = sorted({each["profile"] for each in types if each["profile"] is not None})
+            instances = {str(each): _instances(nvml, handle, each) for each in profiles}
+        cards.append({"address": address, "types": types, "instances": instances})
+    return cards
+
+
+def _vgpu_type(nvml: Any, card: Any, number: int) -> dict[str, Any]:
+    ask = _asking(nvml)
+    profile = ask("nvmlVgpuTypeGetGpuInstanceProfileId", number)
+    return {
+        "id": number,
+        "name": text(ask("nvmlVgpuTypeGetName", number)),
+        "memory": ask("nvmlVgpuTypeGetFramebufferSize", number),
+        "heads": ask("nvmlVgpuTypeGetNumDisplayHeads", number),
+        "resolution": ask("nvmlVgpuTypeGetResolution", number),
+        "most": ask("nvmlVgpuTypeGetMaxInstances", card, number),
+        "profile": None if profile == _NO_PROFILE else profile,
+        "per_instance": ask("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number),
+    }
+
+
+def _instances(nvml: Any, card: Any, profile: int) -> int | None:
+    count = ctypes.c_uint(_MOST_INSTANCES)
+    handles = (ctypes.c_void_p * _MOST_INSTANCES)()
+    asked = _asking(nvml)("nvmlDeviceGetGpuInstances", card, profile, handles, ctypes.byref(count))
+    return None if asked is None else count.value
+
+
 def text(value: Any) -> Any:
     """Old releases of the binding give bytes; null are those that are no text."""
     try:
@@ -238,6 +293,8 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     try:
         if addresses[:1] == ["--usage"]:
             return {"cards": _usage(pynvml, addresses[1:])}
+        if addresses[:1] == ["--vgpus"]:
+            return {"cards": _vgpus(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
     except pynvml.NVMLError as error:
         return {"error": str(error)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -61,6 +62,25 @@ def divided(
             facts = vgpu.VGPUType(vgpu.FUNCTION_TYPE, per_card=len(plain))
             found[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
     return found
+
+
+def with_facts(card: vgpu.DividedCard, facts: Mapping[str, vgpu.VGPUType]) -> vgpu.DividedCard:
+    """*card* with what NVML tells of its types, and with those that its driver does not list now.
+    Of what that does not tell, what the driver and the name say holds."""
+    types = {
+        type_id: _merged(facts[type_id], card.types.get(type_id, facts[type_id]))
+        for type_id in facts
+        if facts[type_id].per_card or type_id in card.types
+    }
+    merged = {**card.types, **types}
+    return dataclasses.replace(card, types={each: merged[each] for each in sorted(merged)})
+
+
+def _merged(told: vgpu.VGPUType, known: vgpu.VGPUType) -> vgpu.VGPUType:
+    told_fields = dataclasses.asdict(told)
+    return dataclasses.replace(
+        known, **{name: value for name, value in told_fields.items() if value is not None}
+    )
 
 
 def _types_of(

@@ -26,6 +26,7 @@ from nova_gpu.virt.delivery import pci_aliases
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import vgpu_selection
 from nova_gpu.virt.inventory.offer import Offer
+from nova_gpu.virt.inventory.vgpu_types import VGPUTypes
 from nova_gpu.virt.usage import domains
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Survey:
             self.profiles = mig_making.parse(CONF.gpu.mig_profile)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
+        self._types = VGPUTypes(self.roots)
         self._holders: Mapping[str, str] = {}
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
@@ -101,7 +103,7 @@ class Survey:
     def ways(self) -> vgpu_selection.Ways:
         """Containers get MIG instances, and no other parts of cards."""
         if self.mode is DeliveryMode.PCI:
-            return vgpu_selection.for_machines(self.device_spec, self.roots)
+            return vgpu_selection.for_machines(self.device_spec, self.roots, self._types)
         return vgpu_selection.Ways(
             divided=lambda cards, _: mig_layout.divided(cards, self.roots),
             obstacle=lambda card, _: self._container_obstacle(card),

@@ -17,6 +17,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.inventory.vgpu_types import VGPUTypes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,10 +30,19 @@ class Ways:
     obstacle: Callable[[GPU, DividedCard], str | None]
 
 
-def for_machines(device_spec: DeviceSpec, roots: Roots) -> Ways:
-    """Those of guests that get PCI functions and mediated devices"""
+def for_machines(device_spec: DeviceSpec, roots: Roots, types: VGPUTypes | None = None) -> Ways:
+    """The ways for guests that get PCI functions and mediated devices.
+
+    :param types: completes what the driver tells of vGPU types, where that is wanted
+    """
+
+    def divided(cards: Iterable[GPU], told: division.Told) -> dict[PciAddress, DividedCard]:
+        gpus = tuple(cards)
+        found = division.divided(gpus, roots, told)
+        return types.complete(gpus, found) if types else found
+
     return Ways(
-        divided=lambda cards, told: division.divided(cards, roots, told),
+        divided=divided,
         obstacle=lambda _, card: _obstacle(card, device_spec, roots),
     )
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's management library says of the vGPU types of a vGPU host's cards.
+
+sysfs lists the names of those that can be made now, and no more: how many of one a card carries
+and what each has only the library tells, above all of a card in MIG mode, where each type is made
+of the GPU instances of one profile that the operator has made.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, VGPUType
+from nova_gpu.host.nvidia import nvml
+
+Types = Mapping[str, VGPUType]
+
+
+def ask(addresses: Iterable[PciAddress], timeout_s: float) -> str:
+    """The library's answer as text, for :func:`parse`; as root, since GPU instances are counted.
+    One that says why where it fails."""
+    try:
+        return nvml.run(["--vgpus", *map(str, addresses)], timeout_s).decode(errors="replace")
+    except nvml.NoAnswer as error:
+        return json.dumps({"error": str(error)})
+
+
+def parse(answer: str) -> Mapping[PciAddress, Types]:
+    """The types of each card by id, also those of which there can be none as it is divided now; one
+    log line says why there are no types."""
+    try:
+        cards = nvml.read(answer.encode(), "cards")
+    except nvml.NoAnswer as error:
+        nvml.report(str(error))
+        return {}
+    return {address: _of_card(address, card) for address, card in cards.items()}
+
+
+def _of_card(address: PciAddress, card: Mapping[str, Any]) -> Types:
+    instances = nvml.told(address, "GPU instances", card, lambda c: c["instances"])
+    listed = nvml.told(address, "vGPU types", card, lambda c: list(c["types"])) or []
+    types = (
+        nvml.told(address, "vGPU type", each, functools.partial(_type, instances=instances))
+        for each in listed
+    )
+    return {each.id: each for each in types if each is not None}
+
+
+def _type(told: Mapping[str, Any], instances: Mapping[str, int | None] | None) -> VGPUType:
+    """:raises TypeError, ValueError, LookupError: where it cannot be understood"""
+    memory, profile = nvml.known(int, told["memory"]), nvml.known(int, told["profile"])
+    resolution = told["resolution"]
+    return VGPUType(
+        f"nvidia-{int(told['id'])}",
+        nvml.known(str, told["name"]),
+        memory_mib=memory // 2**20 if memory else None,
+        heads=nvml.known(int, told["heads"]),
+        resolution=(int(resolution[0]), int(resolution[1])) if resolution else None,
+        per_card=min(_most(told, profile, instances), MAX_PER_CARD),
+        profile=profile,
+    )
+
+
+def _most(
+    told: Mapping[str, Any], profile: int | None, instances: Mapping[str, int | None] | None
+) -> int:
+    """How many of the type there can be on the card as it is divided, 0 where none can be: a card
+    in MIG mode has those of its GPU instances only, any other none of those."""
+    most = nvml.known(int, told["most"]) or 0
+    if (profile is None) != (instances is None):
+        return 0
+    if profile is None or instances is None:
+        return most
+    there = nvml.known(int, instances[str(profile)])
+    if there is None:  # it could not be counted
+        return most
+    return min(most, there * (nvml.known(int, told["per_instance"]) or 1))

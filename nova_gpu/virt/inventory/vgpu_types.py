@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML tells of the vGPU types of this host's cards, asked anew where their layout changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.nvidia import nvml_vgpus
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vgpu import division
+
+LOG = logging.getLogger(__name__)
+
+
+class VGPUTypes:
+    """NVML opens each card that it is asked about, so that it is asked seldom, and only about cards
+    of which vGPUs are made: nobody binds those to another driver."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._layouts: dict[PciAddress, tuple[str, ...]] = {}
+        self._told: dict[PciAddress, nvml_vgpus.Types] = {}
+        self._ask_at = 0.0
+
+    def complete(
+        self, cards: Iterable[GPU], divided: Mapping[PciAddress, DividedCard]
+    ) -> dict[PciAddress, DividedCard]:
+        """*divided* with what is told of their types; as they are where NVML is missing, of which
+        the log has one line."""
+        typed = {
+            card.address: self._layout(card)
+            for card in cards
+            if card.address in divided and _is_typed(divided[card.address])
+        }
+        if typed and CONF.gpu.nvml:
+            self._ask(typed)
+        found = dict(divided)
+        for address in typed.keys() & self._told.keys():
+            found[address] = division.with_facts(divided[address], self._told[address])
+        return found
+
+    def _ask(self, typed: Mapping[PciAddress, tuple[str, ...]]) -> None:
+        news = sorted(a for a in typed if a in self._layouts and self._layouts[a] != typed[a])
+        missing = sorted(typed.keys() - self._told.keys())
+        if missing and time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + CONF.gpu.health_interval
+            news = sorted({*news, *missing})
+        if not news:
+            return
+        # Only now: half a second, and only nova-compute asks for privilege here.
+        import nova_gpu.privsep.vgpu
+
+        try:
+            answer = nova_gpu.privsep.vgpu.types([str(each) for each in news])
+        except Exception as error:  # whatever privsep raises: sysfs tells some of it
+            LOG.warning("NVML cannot be asked about the vGPU types of this host: %s", error)
+            return
+        told = nvml_vgpus.parse(answer)
+        for address in told.keys() & typed.keys():
+            self._told[address], self._layouts[address] = told[address], typed[address]
+
+    def _layout(self, card: GPU) -> tuple[str, ...]:
+        """The card's GPU instances, as its driver has them"""
+        minor = gpu_instances.gpu_minor(card.address, self._roots)
+        folder = self._roots.proc / f"driver/nvidia/capabilities/gpu{minor}/mig"
+        try:
+            return tuple(sorted(name for name in os.listdir(folder) if name.startswith("gi")))
+        except OSError:
+            return ()
+
+
+def _is_typed(card: DividedCard) -> bool:
+    return any(parent.kind is Kind.TYPED for parent in card.parents.values())

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement is told of vGPUs that are made of GPU instances, which sysfs does not count."""
+
+from __future__ import annotations
+
+from nova.tests import fixtures as nova_fixtures
+
+from nova_gpu.host.nvidia import nvml
+from tests.fixtures import hosts, vgpu
+from tests.fixtures import nvml as machines
+from tests.functional import divided
+
+PRO = "NVIDIA RTX Pro 6000 Blackwell DC-1"
+H200, RTX = "0000:3b:00.0", "0000:41:00.0"
+
+
+class MIGBackedTest(divided.DividedServersTestBase):
+    MACHINE = "cpu-only"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(nova_fixtures.PrivsepFixture())
+        nvml.report.cache_clear()
+        self.flags(nvml=True, nvml_timeout=120, health_interval=1, group="gpu")
+        self.leaves = {"reserved": "types of which none is possible as the card is divided"}
+        self.library = self.useFixture(machines.Library())
+
+    def prepare(self, host: hosts.Host) -> None:
+        """Types are listed as the driver does, for the GPU instances that are there and free."""
+        for address, product, functions, listed in (
+            (H200, "2335", 16, {1414: "NVIDIA H200X-1-18C", 1418: "NVIDIA H200X-3-71C"}),
+            (RTX, "2bb5", 48, {3201: f"{PRO}-2Q", 3202: f"{PRO}-3Q", 3210: f"{PRO}-24Q"}),
+        ):
+            host.add_gpu(address, "10de", product, totalvfs=functions)
+            for function in vgpu.add_functions(host, address, functions):
+                vgpu.set_profiles(host, function, listed)
+
+    def totals(self, product: str) -> dict[int, int]:
+        self.PRODUCT = f"10de_{product}"
+        return {number: total for number, (total, _, _) in self.inventories().items()}
+
+    def test_as_many_as_the_gpu_instances_carry(self) -> None:
+        self.library.say(*machines.h200_vgpu({19: 4, 9: 1}), *machines.rtx_pro_6000(4))
+        self.start_host()
+        self.assertEqual({1414: 4, 1418: 1}, self.totals("2335"))
+        self.assertEqual({3201: 48, 3202: 32, 3210: 4}, self.totals("2bb5"))
+        # The operator makes seven of the small ones; the driver's capabilities show others.
+        self.library.say(*machines.h200_vgpu({19: 7}), *machines.rtx_pro_6000(4))
+        self.hosts["host1"].set_mig(H200, [(number, 0) for number in range(7, 14)])
+        for function in self.hosts["host1"].devices.glob("0000:3b:0*"):
+            if (function / "nvidia").exists():
+                vgpu.set_profiles(self.hosts["host1"], function.name, {1414: "NVIDIA H200X-1-18C"})
+        self.period()
+        self.assertEqual(7, self.totals("2335")[1414])
+        total, reserved, _ = self.inventories()[1418]
+        self.assertEqual(total, reserved)
+
+    def test_without_nvml(self) -> None:
+        self.library.say(init="!9")
+        self.start_host()
+        self.assertIn("nvmlInit: Driver Not Loaded", self.stdlog.logger.output)
+        self.assertIn(1414, self.totals("2335"))
