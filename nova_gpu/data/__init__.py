@@ -1,1 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tables that are part of the package."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterator
+
+
+def products() -> Iterator[tuple[str, str, str, str]]:
+    """vendor_id, product_id, architecture (may be empty) and name of each product that is known"""
+    text = importlib.resources.files(__name__).joinpath("gpu-products.tsv").read_text()
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            vendor_id, product_id, architecture, _chip, name = line.split("\t")
+            yield vendor_id, product_id, architecture, name

@@ -7,15 +7,13 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from osc_lib.command import command
-
 from nova_gpu.core.scheduling import capacity
-from nova_gpu.osc import flavors, hosts, query
+from nova_gpu.osc import asking, flavors, hosts, query
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
 
 
-class ShowCapacity(command.Lister):
+class ShowCapacity(asking.Lister):
     """Show how many instances of a flavor could boot now, on which host, and why no more.
 
     It counts what Placement has, on hosts whose compute service is up and enabled. Aggregates,
@@ -30,7 +28,7 @@ class ShowCapacity(command.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        connection = self.app.client_manager.sdk_connection
+        connection = self.connection(parsed_args)
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
         answers = hosts.answers(connection, query.Size.of(flavor), flavor.extra_specs or {})
         total, able = capacity.could_boot(answers)

@@ -10,19 +10,20 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
-from osc_lib.command import command
 
 from nova_gpu.core import exception, names
-from nova_gpu.osc import flavors, rest
+from nova_gpu.core.flavor.arrangement import Distribution, Topology
+from nova_gpu.osc import asking, flavors, hosts, rest, vocabulary
 
 # From here on the API judges extra specs.
 _CHECKED = "2.86"
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
-_NUMBERS = (names.MEMORY_MIB, names.HEADS)
+# What is no name to be compared
+_PLAIN = (names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION)
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
 
-class CreateFlavor(command.ShowOne):
+class CreateFlavor(asking.ShowOne):
     """Create a flavor with GPUs, or vGPUs, that quota counts.
 
     It gets the words the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
@@ -43,6 +44,17 @@ class CreateFlavor(command.ShowOne):
         add("--arch", metavar="<name>", help="Their architecture (fermi, or 's!= fermi', ...)")
         add("--memory", metavar="<MiB>", help="Memory of each in MiB (40960, or '>= 40960', ...)")
         add("--heads", metavar="<n>", help="Displays of each vGPU (2, or '>= 2', ...)")
+        add("--model", metavar="<name>", help="Their model ('Tesla M2090', or '<in> h100', ...)")
+        add(
+            "--topology",
+            choices=[str(each) for each in Topology],
+            help="What all GPUs of an instance have in common: a NUMA node, or direct links",
+        )
+        add(
+            "--distribution",
+            choices=[str(each) for each in Distribution],
+            help="Instances on as few hosts with GPUs as can be, or on as many",
+        )
         add("--hypervisor", metavar="<name>", help="LXC or KVM (or 's== LXC', ...)")
         add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
         add("--ram", type=int, default=256, metavar="<MiB>", help="Memory in MiB (default: 256)")
@@ -77,10 +89,17 @@ class CreateFlavor(command.ShowOne):
                 names.MEMORY_MIB: parsed_args.memory,
                 names.HEADS: parsed_args.heads,
                 names.HYPERVISOR: parsed_args.hypervisor,
+                names.MODEL: parsed_args.model,
+                names.TOPOLOGY: parsed_args.topology,
+                names.DISTRIBUTION: parsed_args.distribution,
             },
             parsed_args.properties,
         )
-        compute = self.app.client_manager.sdk_connection.compute
+        connection = self.connection(parsed_args)
+        # Not of --property: that is for who knows better.
+        of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
+        vocabulary.refuse_unknown(of_options, lambda: hosts.known_traits(connection))
+        compute = connection.compute
         fields = {
             "name": parsed_args.name,
             "vcpus": parsed_args.vcpus,
@@ -130,7 +149,7 @@ def properties(
         raise exceptions.CommandError("a flavor with GPUs needs --gpus, --vgpus or both")
     for key, value in words.items():
         if value:
-            is_name = key not in _NUMBERS and " " not in value.strip()
+            is_name = key not in _PLAIN and " " not in value.strip()
             specs[key] = f"s== {value.strip()}" if is_name else value
     for key, value in more.items():
         if specs.setdefault(key, value) != value:

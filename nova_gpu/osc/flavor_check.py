@@ -7,18 +7,16 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from osc_lib.command import command
-
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import mistakes
-from nova_gpu.osc import flavors
+from nova_gpu.osc import asking, flavors
 from nova_gpu.osc.lines import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
 _UNREADABLE = "unreadable"
 
 
-class CheckFlavor(command.Lister):
+class CheckFlavor(asking.Lister):
     """Say what flavors ask for, and all that is wrong with them; exits 1 where something is.
 
     The API refuses a wrong property only from microversion 2.86 on, and never looks at flavors that
@@ -41,7 +39,7 @@ class CheckFlavor(command.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         rows = []
-        connection = self.app.client_manager.sdk_connection
+        connection = self.connection(parsed_args)
         for flavor in flavors.read(connection, parsed_args.flavors):
             specs = flavor.extra_specs or {}
             found = [*mistakes.mistakes(specs), *_novas(specs)]

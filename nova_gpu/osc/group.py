@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from osc_lib.command import command
+from osc_lib import exceptions
 
-from nova_gpu.osc import providers
+from nova_gpu.osc import asking, providers
 
 _COLUMNS = (
     *("Host", "Product", "Model", "Architecture", "Mode"),
@@ -17,7 +18,7 @@ _COLUMNS = (
 )
 
 
-class ListGroups(command.Lister):
+class ListGroups(asking.Lister):
     """List the groups of GPUs: cards of one product in one mode on one host.
 
     A reserved card is given to nobody: it is ill, in quarantine, or in the hands of a stranger; on
@@ -32,7 +33,13 @@ class ListGroups(command.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        found = providers.read(self.app.client_manager.sdk_connection)
+        found = providers.read(self.connection(parsed_args))
+        there = sorted({each.host for each in found})
+        if parsed_args.host is not None and parsed_args.host not in there:
+            raise exceptions.CommandError(
+                f"Placement has no GPUs of a host {parsed_args.host}; "
+                f"{_hint(parsed_args.host, there)}"
+            )
         return _COLUMNS, (
             (
                 *(each.host, each.product, each.model, each.architecture, each.mode),
@@ -41,3 +48,11 @@ class ListGroups(command.Lister):
             for each in found
             if parsed_args.host in (None, each.host)
         )
+
+
+def _hint(host: str, there: Sequence[str]) -> str:
+    if alike := difflib.get_close_matches(host, there, n=1):
+        return f"did you mean {alike[0]}?"
+    if not there:
+        return "nor of any other (openstack gpu host list)"
+    return f"it has some of {len(there)} others, which openstack gpu host list names"

@@ -8,16 +8,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from osc_lib.command import command
-
 from nova_gpu.core import names
-from nova_gpu.osc import providers
+from nova_gpu.osc import asking, providers
 from nova_gpu.osc.providers import Provider
 
 _COLUMNS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free")
 
 
-class ListHosts(command.Lister):
+class ListHosts(asking.Lister):
     """List the hosts with whole GPUs, how many they have, and whether anything is started there.
 
     For administrators.
@@ -26,7 +24,7 @@ class ListHosts(command.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        found = providers.read(self.app.client_manager.sdk_connection)
+        found = providers.read(self.connection(parsed_args))
         whole = [each for each in found if each.resource_class == names.RESOURCE_CLASS]
         return _COLUMNS, _rows(whole)
 

@@ -7,13 +7,12 @@ import argparse
 import pathlib
 
 from osc_lib import exceptions
-from osc_lib.command import command
 from oslo_utils import timeutils
 
-from nova_gpu.osc import fleet, page
+from nova_gpu.osc import asking, fleet, page
 
 
-class WriteReport(command.Command):
+class WriteReport(asking.Command):
     """Write a page that shows the GPUs: by group, who has them, and what could boot now.
 
     It is one file that loads nothing from elsewhere. It names the instances of all projects. For
@@ -30,7 +29,7 @@ class WriteReport(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         begun = timeutils.utcnow()
-        found = fleet.read(self.app.client_manager.sdk_connection)
+        found = fleet.read(self.connection(parsed_args))
         text = page.render(found, parsed_args.title, begun)
         try:
             parsed_args.html.write_text(text, encoding="utf-8")

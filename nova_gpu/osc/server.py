@@ -19,7 +19,7 @@ class ShowServer(servers.ShowOne):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        connection = self.app.client_manager.sdk_connection
+        connection = self.connection(parsed_args)
         server = servers.find(connection, parsed_args.server)
         shown: dict[str, Any] = {
             "id": server.id,

@@ -11,18 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from openstack import exceptions as sdk_exc
-from osc_lib.command import command
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.query import Request
-from nova_gpu.osc import flavors, rest
+from nova_gpu.osc import asking, flavors, rest
 
 # The last one whose diagnostics are the driver's own.
 _DIAGNOSTICS = "2.47"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 
-class ShowOne(command.ShowOne):
+class ShowOne(asking.ShowOne):
     """What is shown of one server"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

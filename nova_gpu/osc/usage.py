@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openstack import exceptions as sdk_exc
-from osc_lib.command import command
 
 from nova_gpu.core import names
-from nova_gpu.osc import providers, rest, servers
+from nova_gpu.osc import asking, providers, rest, servers
 from nova_gpu.osc.providers import Provider
 
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
@@ -35,7 +34,7 @@ class Held:
     vgpus: int = 0
 
 
-class ShowUsage(command.Lister):
+class ShowUsage(asking.Lister):
     """Show which instance of which project has how many GPUs and vGPUs, and where.
 
     Who may not see what hosts have is shown the project's own instances.
@@ -44,7 +43,7 @@ class ShowUsage(command.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        connection = self.app.client_manager.sdk_connection
+        connection = self.connection(parsed_args)
         try:
             found = held(connection)
         except rest.Refused:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from nova.tests.functional.api import client
+from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 
 from nova_gpu.osc import flavor
@@ -32,6 +33,33 @@ class QuotaTest(base.GPUServersTestBase):
             self.assertEqual(403, e.response.status_code)
             return str(e)
         raise AssertionError("it was not over quota")
+
+    def test_every_word_has_an_option(self) -> None:
+        made = self.create(
+            *("words", "--gpus", "2", "--model", "Tesla M2090", "--topology", "numa"),
+            *("--distribution", "spread"),
+        )
+        self.assertEqual(
+            {
+                "gpus": "= 2",
+                "resources:PGPU": "2",
+                "gpu:model": "Tesla M2090",
+                "gpu:topology": "numa",
+                "gpu:distribution": "spread",
+            },
+            self.admin_api.get_extra_specs(made),
+        )
+
+    def test_names_that_nothing_has(self) -> None:
+        for words, said in (
+            (("--arch", "blackwel"), "did you mean blackwell"),
+            (("--hypervisor", "xen"), "there are: kvm, lxc, qemu"),
+        ):
+            with self.assertRaisesRegex(exceptions.CommandError, said):
+                self.create("slip", "--gpus", "1", *words)
+        self.assertEqual([], [f for f in self.admin_api.get_flavors() if f["name"] == "slip"])
+        own = ("--property", "gpu_arch=s== mine")
+        self.assertTrue(self.create("own", "--gpus", "1", *own))
 
     def test_counted_are_those_whose_flavor_says_so(self) -> None:
         self.start_host()

@@ -34,6 +34,10 @@ class HostsTest(ShownTestBase):
         self.assertEqual(groups, self.values(group.ListGroups))
         self.documented("group-list", group.ListGroups)
         self.assertEqual(groups[1:], self.values(group.ListGroups, "--host", "host2"))
+        for name, said in (("hots2", "; did you mean host2?"), ("nosuch", "2 others")):
+            refused = self.refusal(group.ListGroups, "--host", name)
+            self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
+            self.assertIn(said, refused)
         service = self.computes["host2"].service_ref.uuid
         self.admin_api.put_service(service, {"status": "disabled", "disabled_reason": "repair"})
         off = "its compute service is disabled: repair"

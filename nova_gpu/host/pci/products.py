@@ -7,10 +7,10 @@ Memory is not in the table: cards of one product id differ in it.
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import re
 from collections.abc import Iterable, Mapping
 
+from nova_gpu import data
 from nova_gpu.core import exception, model
 
 NVIDIA = "10de"  # its vendor id
@@ -43,12 +43,8 @@ def short_name(name: str | None) -> str | None:
 @functools.cache
 def table() -> Mapping[str, model.Product]:
     """The built-in products by key (``10de:2335``), read once."""
-    lines = importlib.resources.files("nova_gpu.data").joinpath("gpu-products.tsv").read_text()
     products = {}
-    for line in lines.splitlines():
-        if line.startswith("#"):
-            continue
-        vendor_id, product_id, architecture, _chip, name = line.split("\t")
+    for vendor_id, product_id, architecture, name in data.products():
         product = model.Product(vendor_id, product_id, short_name(name), architecture or None)
         products[product.key] = product
     return products

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that ask services, and do not wait for ever for one that does not answer."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import requests
+from osc_lib import exceptions
+from osc_lib.command import command
+from requests import adapters
+
+TIMEOUT_S = 60
+# A thousand years of seconds are no deadline, and select(2) refuses them.
+_MOST_S = 24 * 3600
+
+
+class Command(command.Command):
+    """Asks with a deadline."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--timeout",
+            metavar="<seconds>",
+            type=_seconds,
+            default=TIMEOUT_S,
+            help=f"How long to wait for an answer of Nova or Placement (default: {TIMEOUT_S})",
+        )
+        return parser
+
+    def connection(self, parsed_args: argparse.Namespace) -> Any:
+        """openstacksdk's, of whoever runs the command; it raises CommandError where a service does
+        not answer in time"""
+        connection = self.app.client_manager.sdk_connection
+        session = connection.session.session
+        for prefix, adapter in list(session.adapters.items()):
+            # Of the command before this one, where the client is a shell
+            patient = adapter.patient if isinstance(adapter, _Impatient) else adapter
+            session.mount(prefix, _Impatient(patient, parsed_args.timeout))
+        return connection
+
+
+class Lister(Command, command.Lister):
+    pass
+
+
+class ShowOne(Command, command.ShowOne):
+    pass
+
+
+class _Impatient(adapters.BaseAdapter):
+    """What sends requests, with a deadline for each.
+
+    The timeout of a keystoneauth session would not do: its discovery reports a service that does
+    not answer as one that has no version, and is misconfigured.
+    """
+
+    def __init__(self, patient: adapters.BaseAdapter, timeout_s: float) -> None:
+        super().__init__()
+        self.patient = patient
+        self._timeout_s = timeout_s
+
+    def send(
+        self, request: requests.PreparedRequest, *args: Any, **kwargs: Any
+    ) -> requests.Response:
+        """:raises CommandError: past all who would make something else of it"""
+        kwargs["timeout"] = self._timeout_s
+        try:
+            response = self.patient.send(request, *args, **kwargs)
+            if not kwargs.get("stream"):
+                response.content  # noqa: B018  it is read here, so that its silence is seen, too
+            return response
+        except (requests.Timeout, requests.ConnectionError) as e:
+            # Within the body of an answer a timeout is no requests.Timeout.
+            if not isinstance(e, requests.Timeout) and "timed out" not in str(e):
+                raise
+            url = (request.url or "").partition("?")[0]
+            raise exceptions.CommandError(
+                f"{url} did not answer {request.method} within {self._timeout_s:g} s; see whether "
+                "that service and its database work, or wait longer with --timeout"
+            ) from e
+
+    def close(self) -> None:
+        self.patient.close()
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0
+    if not 0 < found <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to {_MOST_S}")
+    return found
