@@ -30,6 +30,7 @@ _COLUMNS = (
     ("IOMMU group", "iommu_group"),
     ("Driver", "driver"),
     ("Offered", "offered"),
+    ("Instance", "instances"),
 )
 
 
@@ -105,16 +106,21 @@ def describe(gpu: GPU, obstacle: str | None, parts: DividedCard | None = None) -
     }
 
 
-def table(cards: Sequence[dict[str, Any]]) -> str:
-    """The cards for people: what is not known is said so, and why a card is not offered, below."""
+def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
+    """The cards for people: what is not known is said so, and why a card is not offered, below.
+
+    :param cards: as :func:`nova_gpu.cmd.topology.described`
+    :param unknown: why it is not known which instances have them
+    """
     shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")
     for card in cards:
-        cells = [_cell(key, card[key]) for _, key in _COLUMNS]
-        shown.add_row([*cells[:-1], "in parts"] if card["offered"] and card["vgpus"] else cells)
+        shown.add_row([_cell(key, _of(card, key)) for _, key in _COLUMNS])
     lines = [shown.get_string()]
     for card in cards:
         lines += [f"{card['address']}: {line}" for line in vgpus.lines(card["vgpus"] or ())]
     lines += [f"{card['address']}: {card['reason']}" for card in cards if card["reason"]]
+    if unknown:
+        lines.append(not_known(unknown))
     if any(card["architecture"] is None for card in cards):
         lines.append(
             "A GPU of unknown architecture satisfies no gpu_arch; [gpu]product says what it is."
@@ -122,9 +128,20 @@ def table(cards: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def not_known(reason: str) -> str:
+    """:param reason: why libvirt does not say who has which card"""
+    return f"Which instance has which GPU is not known: {reason}"
+
+
+def _of(card: dict[str, Any], key: str) -> Any:
+    return "in parts" if key == "offered" and card["offered"] and card["vgpus"] else card[key]
+
+
 def _cell(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return "\n".join(value) or "-"
     if key in ("driver", "numa_node", "iommu_group") and value is None:
         return "-"
     return _UNKNOWN if value is None else str(value)

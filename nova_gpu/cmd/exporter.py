@@ -38,7 +38,13 @@ def main(
     if match is None or int(match[2]) > 65535:
         print(f"nova-gpu: --listen {listen}: it must look like {arguments.LISTEN}", file=sys.stderr)
         return 2
-    server, thread = prometheus_client.start_http_server(int(match[2]), match[1], registry)
+    try:
+        server, thread = prometheus_client.start_http_server(int(match[2]), match[1], registry)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(
+            f"--listen {listen}: {reason}; free that address, or give another one"
+        ) from error
     LOG.info("Metrics of this host's GPUs are at http://%s/metrics", listen)
     try:
         (stop or threading.Event()).wait()

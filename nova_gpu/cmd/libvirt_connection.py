@@ -3,19 +3,50 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import TYPE_CHECKING
+
 import libvirt
-from nova.virt.libvirt import driver as libvirt_driver
-from nova.virt.libvirt import guest as libvirt_guest
-from nova.virt.libvirt import host as libvirt_host
+
+from nova_gpu.conf import CONF
+
+if TYPE_CHECKING:
+    from nova.virt.libvirt import host as libvirt_host
+
+# As nova.virt.libvirt.driver.LibvirtDriver._uri has it, which takes a second and a half to import.
+_DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
+
+
+def uri() -> str:
+    """Where nova-compute's libvirt is"""
+    own: str | None = CONF.libvirt.connection_uri
+    return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
 
 
 def open_host() -> libvirt_host.Host:
-    """As nova-compute asks it, but for the events that nobody waits for here."""
-    host = libvirt_host.Host(libvirt_driver.LibvirtDriver._uri(), read_only=True)
+    """A connection like nova-compute's, without events, for which nobody waits here."""
+    from nova.virt.libvirt import host as libvirt_host
+
+    host = libvirt_host.Host(uri(), read_only=True)
     # The errors are raised as well, and what subscribes to events does not complain of them.
     libvirt_host.libvirt.registerErrorHandler(lambda *_: None, None)
     libvirt_host.libvirt.virEventRegisterDefaultImpl()
     return host
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guest:
+    """What :mod:`nova_gpu.virt.usage.domains` asks of a guest of Nova's."""
+
+    domain: libvirt.virDomain
+
+    @property
+    def uuid(self) -> str:
+        return str(self.domain.UUIDString())
+
+    def get_xml_desc(self) -> str:
+        """:raises libvirt.libvirtError: where it is gone, or libvirt does not say"""
+        return str(self.domain.XMLDesc(0))
 
 
 class Reader:
@@ -23,9 +54,9 @@ class Reader:
     sends a notification when libvirt cannot be reached.
     """
 
-    def list_guests(self, only_running: bool = True) -> list[libvirt_guest.Guest]:
+    def list_guests(self, only_running: bool = True) -> list[Guest]:
         """:raises libvirt.libvirtError: where it does not say"""
         libvirt.registerErrorHandler(lambda *_: None, None)
-        connection = libvirt.openReadOnly(libvirt_driver.LibvirtDriver._uri())
+        connection = libvirt.openReadOnly(uri())
         flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if only_running else 0
-        return [libvirt_guest.Guest(domain) for domain in connection.listAllDomains(flags)]
+        return [Guest(domain) for domain in connection.listAllDomains(flags)]

@@ -4,30 +4,31 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import platform
 import sys
+import traceback
 from collections.abc import Callable
 
 from nova import exception as nova_exception
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_upgradecheck import upgradecheck
 
-from nova_gpu.cmd import status_database
+from nova_gpu.cmd import options, status_database
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.virt.delivery import guest_pci, pci_aliases
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt import signatures
+from nova_gpu.virt.delivery import pci_aliases
 
+_PROG = "nova-gpu-status"
 _Result = upgradecheck.Result
 _ELSEWHERE = "Looked at on controllers, which have [api_database]connection."
 
 
 _FILTER = "nova_gpu.scheduler.filters.GPUFilter"
 _WEIGHER = "nova_gpu.scheduler.weights.GPUWeigher"
-# Nova 2025.2, 2026.1 and 2026.2
-_RELEASES = range(32, 35)
 _MOST_SHOWN = 20
+# As oslo.upgradecheck: a mistake of ours is no warning.
+_UNEXPECTED = 255
 
 
 class Checks(upgradecheck.UpgradeCommands):
@@ -43,16 +44,11 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _check_release(self) -> upgradecheck.Result:
         """everywhere: another release than 2025.2 to 2026.2 (32 to 34)"""
-        # What is overridden are Nova's private methods, which another release may have changed.
-        version = importlib.metadata.version("nova")
-        major = int(version.partition(".")[0])
-        if major in _RELEASES:
+        said = signatures.untested()
+        if said is None:
             return _Result(upgradecheck.Code.SUCCESS)
-        return _Result(
-            upgradecheck.Code.FAILURE if major < _RELEASES[0] else upgradecheck.Code.WARNING,
-            f"Nova is {version}, and this nova-gpu was tested with {_RELEASES[0]} to "
-            f"{_RELEASES[-1]}; install the nova-gpu that goes with it.",
-        )
+        is_older = signatures.nova_release() < signatures.RELEASES[0]
+        return _Result(upgradecheck.Code.FAILURE if is_older else upgradecheck.Code.WARNING, said)
 
     def _check_filter(self) -> upgradecheck.Result:
         """controllers: ``GPUFilter`` missing in one of its two options"""
@@ -88,6 +84,9 @@ class Checks(upgradecheck.UpgradeCommands):
         """KVM hosts: cards that ``[pci]device_spec`` gives away as well"""
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
             return _Result(upgradecheck.Code.SUCCESS)
+        # Only now, as below: a controller need not have libvirt's module.
+        from nova_gpu.virt.inventory import survey
+
         try:
             looked = survey.Survey()
             spec = pci_aliases.DeviceSpec(CONF.pci.device_spec)
@@ -97,7 +96,10 @@ class Checks(upgradecheck.UpgradeCommands):
                 if (reason := spec.obstacle(gpu, looked.roots))
             ]
         except (exception.GPUError, nova_exception.NovaException, OSError, ValueError) as error:
-            return _Result(upgradecheck.Code.WARNING, f"Whose the cards are is not known: {error}")
+            return _Result(
+                upgradecheck.Code.WARNING,
+                f"It is not known whether Nova gives these cards too: {error}",
+            )
         return _listed(found, "Both Nova and nova-gpu give these cards to instances:")
 
     def _check_flavors(self) -> upgradecheck.Result:
@@ -170,6 +172,8 @@ class Checks(upgradecheck.UpgradeCommands):
         # A controller has no compute_driver, and kvm is what virt_type is where nobody sets it.
         if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return _Result(upgradecheck.Code.SUCCESS)
+        from nova_gpu.virt.delivery import guest_pci
+
         try:
             guest_pci.refuse_machine_type(
                 libvirt_utils.get_default_machine_type(platform.machine())
@@ -204,11 +208,21 @@ def _listed(found: list[str], heading: str) -> upgradecheck.Result:
 
 
 def main() -> int:
-    # By default it takes the command line that there was when it was imported.
-    status: int = upgradecheck.main(
-        CONF, project="nova", upgrade_command=Checks(), argv=sys.argv[1:]
-    )
-    return status
+    """:returns: as nova-status: 0, 1 for a warning, 2 where something has to be done first; that is
+    so of options that cannot be read, too
+    """
+    upgradecheck.register_cli_options(CONF, Checks())
+    try:
+        options.read(sys.argv[1:], _PROG)
+        # Not its run(), which prints a traceback of whatever is raised.
+        upgradecheck.CONF = CONF
+        return int(CONF.command.action_fn())
+    except (nova_exception.NovaException, *options.Unreadable) as error:
+        print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
+        return upgradecheck.Code.FAILURE
+    except Exception:
+        traceback.print_exc()
+        return _UNEXPECTED
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator
     """For people: the tree the cards hang on, and how each lies to each."""
     yield from _tree(found, held, unknown)
     if unknown:
-        yield f"Which instance has which is not known: {unknown}"
+        yield cards.not_known(unknown)
     if len(found) > 1:
         yield ""
         yield from _matrix(found)

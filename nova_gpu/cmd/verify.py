@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import nova.db.main.api
+from nova import config as nova_config
 from nova import objects, rpc
 from nova.conductor import rpcapi as conductor_rpcapi
 from nova.objects import base as objects_base
@@ -107,6 +108,16 @@ def as_plain(verdict: Verdict) -> dict[str, Any]:
         for each in verdict.differences
     ]
     return {"differences": differences, "not_compared": list(verdict.unread)}
+
+
+def configure(line: list[str]) -> None:
+    """Parses the command line once more, as Nova's programs do: its client of Placement, the bus
+    and the conductor read options of all of Nova.
+
+    :raises cfg.Error, OSError, ValueError: as :func:`nova_gpu.cmd.options.read`
+    """
+    CONF.clear()
+    nova_config.parse_args(line, prog="nova-gpu", configure_db=False, init_rpc=False)
 
 
 def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:

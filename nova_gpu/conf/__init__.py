@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's configuration with the [gpu] group in it: ``from nova_gpu.conf import CONF``."""
 
-import nova.conf
+from oslo_config import cfg
 
-from nova_gpu.conf import gpu
+from nova_gpu.conf import gpu, novas
 
-CONF = nova.conf.CONF
+CONF = cfg.CONF  # as nova.conf.CONF
+novas.register(CONF)
 gpu.register_opts(CONF)

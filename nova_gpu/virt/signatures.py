@@ -3,8 +3,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 from typing import Any, TypeVar
+
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
+
+# Nova 2025.2, 2026.1 and 2026.2. What is overridden are private methods, which another release may
+# have changed, or no longer call.
+RELEASES = range(32, 35)
 
 Class = TypeVar("Class", bound=type)
 
@@ -19,3 +28,24 @@ def of_parent(cls: Class) -> Class:
             stated: Any = method
             stated.__signature__ = inspect.signature(getattr(parent, name))
     return cls
+
+
+def nova_release() -> int:
+    return int(importlib.metadata.version("nova").partition(".")[0])
+
+
+def untested() -> str | None:
+    """What is to be said of a Nova that this was not tested with"""
+    if nova_release() in RELEASES:
+        return None
+    return (
+        f"Nova is {importlib.metadata.version('nova')}, and this nova-gpu was tested with "
+        f"{RELEASES[0]} to {RELEASES[-1]}; install the nova-gpu that goes with it."
+    )
+
+
+def say_if_untested() -> None:
+    """At the start of the service: not all that may go wrong with another release goes wrong at
+    once."""
+    if said := untested():
+        LOG.error("%s Until then a guest may be started in ways that nobody looks at.", said)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 
 import nova_gpu.privsep.vfio
-from nova_gpu.cmd import cards
+from nova_gpu.cmd import cards, topology
 from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import survey
@@ -148,7 +148,10 @@ def read(path: str) -> str:
 def listed() -> list[str]:
     """What ``nova-gpu list`` prints."""
     looked = survey.Survey()
-    found = [cards.describe(card, looked.obstacle(card)) for card in looked.find()]
+    found = [
+        topology.described(cards.Card(card, looked.obstacle(card)), {}, None)
+        for card in looked.find()
+    ]
     return cards.table(found).splitlines()
 
 

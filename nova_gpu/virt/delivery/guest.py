@@ -8,7 +8,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.contents import GuestContents
 from nova_gpu.core.device import Device
-from nova_gpu.virt.usage import domains
+from nova_gpu.virt.delivery import guest_metadata
 
 
 class GuestHostdevMisc(vconfig.LibvirtConfigGuestHostdev):  # type: ignore[misc]
@@ -54,7 +54,7 @@ def add_gpus(
     """Each node twice: libvirt's own node has mode 0700, the bind of the host's over it lets the
     guest's ordinary users in. The root filesystem must be in *guest* already: Nova takes the first
     one for it."""
-    guest.metadata.append(domains.GuestMetaGPUs(addresses))
+    guest.metadata.append(guest_metadata.GuestMetaGPUs(addresses))
     for node in contents.nodes:
         guest.add_device(GuestHostdevMisc(node))
         guest.add_device(GuestMount(node, node, readonly=False))

@@ -12,7 +12,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.machine_type import REMEDY, has_pci_express, lacking
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.usage import domains
+from nova_gpu.virt.delivery import guest_metadata
 
 
 class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
@@ -68,7 +68,7 @@ def add_gpus(guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU], *, option_
     :raises GuestUnfit: for a machine type without PCI Express
     """
     refuse_machine_type(guest.os_mach_type)
-    guest.metadata.append(domains.GuestMetaGPUs(tuple(card.address for card in cards)))
+    guest.metadata.append(guest_metadata.GuestMetaGPUs(tuple(card.address for card in cards)))
     defined = vconfig.LibvirtConfigGuestPCIeRootPortController
     has_ports = any(isinstance(device, defined) for device in guest.devices)
     functions = list(_functions(cards, option_rom))

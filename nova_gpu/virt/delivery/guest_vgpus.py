@@ -9,7 +9,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
-from nova_gpu.virt.usage import domains
+from nova_gpu.virt.delivery import guest_metadata
 
 
 class GuestVirtualFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
@@ -40,9 +40,9 @@ def add_vgpus(
 
     :param kinds: what the vGPU at each of the slots is made of
     """
-    named = [each for each in guest.metadata if isinstance(each, domains.GuestMetaGPUs)]
+    named = [each for each in guest.metadata if isinstance(each, guest_metadata.GuestMetaGPUs)]
     if not named:
-        named = [domains.GuestMetaGPUs(())]
+        named = [guest_metadata.GuestMetaGPUs(())]
         guest.metadata += named
     named[0].addresses += tuple(kinds)
     for slot, kind in kinds.items():

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from nova.pci import whitelist
 from oslo_serialization import jsonutils
 
 from nova_gpu.core.model import GPU, PciAddress
@@ -21,7 +21,12 @@ class DeviceSpec:
     """
 
     def __init__(self, device_spec: Sequence[str]) -> None:
-        self._devices = whitelist.Whitelist(device_spec)
+        self._devices: Any = None
+        if device_spec:
+            # Only now: it takes a second, and most hosts have no such option.
+            from nova.pci import whitelist
+
+            self._devices = whitelist.Whitelist(device_spec)
 
     def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
         """Which function of *gpu* the option gives to whoever has an alias for it, ``None``
@@ -36,7 +41,7 @@ class DeviceSpec:
 
         :raises OSError, ValueError: where one of them cannot be read
         """
-        for address in functions if self._devices.specs else ():
+        for address in functions if self._devices and self._devices.specs else ():
             device = iommu.device(address, roots)
             spec = self._devices.device_assignable(
                 {

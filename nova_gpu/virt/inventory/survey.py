@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from nova import exception as nova_exception
 from oslo_log import log as logging
 
-import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
@@ -145,6 +144,9 @@ class Survey:
         ]
         if not hosts_own:
             return {}
+        # Only now: half a second, and only nova-compute asks for privilege here.
+        import nova_gpu.privsep.vfio
+
         try:
             found = nova_gpu.privsep.vfio.in_use(hosts_own)
         except Exception as error:  # whatever privsep raises: binding a card asks again

@@ -6,12 +6,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import libvirt
 from lxml import etree
 from nova import exception as nova_exception
-from nova.virt.libvirt import config as vconfig
-from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.core import device, exception
@@ -19,28 +18,12 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 
+if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spend
+    from nova.virt.libvirt import host as libvirt_host
+
 LOG = logging.getLogger(__name__)
 
 NAMESPACE = "urn:nova-gpu:domain:1"
-
-
-class GuestMetaGPUs(vconfig.LibvirtConfigObject):  # type: ignore[misc]
-    """Which GPUs a guest has, in its metadata.
-
-    The device nodes of a container do not say it for good: their numbers belong to the driver and
-    may be another card's after the host has booted. Nor does the uuid of a mediated device, which
-    is gone then.
-    """
-
-    def __init__(self, addresses: tuple[Device, ...]) -> None:
-        super().__init__(root_name="gpus", ns_prefix="gpu", ns_uri=NAMESPACE)
-        self.addresses = addresses
-
-    def format_dom(self) -> etree._Element:
-        element: etree._Element = super().format_dom()
-        for address in self.addresses:
-            etree.SubElement(element, f"{{{NAMESPACE}}}gpu", address=str(address))
-        return element
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -135,6 +135,9 @@ class ExporterTest(base.HostTestCase):
         self.addCleanup(stop.set)
         text = _got(f"http://{listen}/metrics")
         self.assertIn('nova_gpu_healthy{address="0000:04:00.0"} 1.0', text)
+        taken = f"--listen {re.escape(listen)}: Address already in use; free that address, or"
+        with self.assertRaisesRegex(OSError, taken):
+            exporter.main(looked, listen, once=False)
         said = self.printed(2, lambda: exporter.main(looked, "nowhere", once=False))
         self.assertIn("--listen nowhere: it must look like 127.0.0.1:9943", said)
 

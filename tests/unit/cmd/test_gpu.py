@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import subprocess
+import sys
 
 import testtools
 
-from nova_gpu.cmd import cards
+from nova_gpu.cmd import cards, topology
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
-from tests.fixtures import ailments, hosts, vgpu
+from nova_gpu.core.topology import topology as core_topology
+from tests.fixtures import ailments, hosts, nvidia, vgpu
+from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
 
 
 class TableTest(testtools.TestCase):
     def test_unknown_is_said(self):
         card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "ffff"), 0x030200)
-        shown = cards.table([cards.describe(card, "it is with nobody")])
+        shown = cards.table([topology.described(cards.Card(card, "it is with nobody"), {}, None)])
         self.assertIn("| unknown      | unknown    |", shown)
         self.assertIn("0000:01:00.0: it is with nobody", shown)
         self.assertIn("[gpu]product says what it is", shown)
@@ -24,11 +28,20 @@ class TableTest(testtools.TestCase):
             0x030200,
             links=(Link(PciAddress.parse("0000:02:00.0"), LinkType.NVLINK, 18),),
         )
-        described = cards.describe(card, None)
+        described = topology.described(cards.Card(card, None), {card.address: ("one",)}, None)
         self.assertNotIn("unknown", cards.table([described]))
         self.assertEqual(
             [{"peer": "0000:02:00.0", "type": "nvlink", "width": 18}], described["links"]
         )
+        self.assertRegex(cards.table([described]), r"\| yes +\| one +\|")
+
+    def test_who_has_it_is_not_known(self):
+        card = GPU(PciAddress.parse("0000:01:00.0"), Product("10de", "2335"), 0x030200)
+        shown = cards.table(
+            [topology.described(cards.Card(card, None), {}, "no answer")], "no answer"
+        )
+        self.assertRegex(shown, r"\| yes +\| unknown +\|")
+        self.assertIn("Which instance has which GPU is not known: no answer", shown)
 
 
 class ListTest(base.CommandTestCase):
@@ -51,7 +64,44 @@ class ListTest(base.CommandTestCase):
             [(card["address"], card["offered"]) for card in found],
         )
         self.assertEqual("fermi", found[0]["architecture"])
+        self.assertIsNone(found[0]["instances"])
+        self.assertEqual("", done.stderr)
+        self.assertIn(f"nova-gpu: options from {self.conf}\n", self.run_list().stderr)
         self.assertIn("vfio-pci", found[1]["reason"])
+
+    def test_what_nvml_tells_where_the_switches_are_not_on_pci(self):
+        hosts.build("b200-8", self.root)
+        self.configure("lxc", "nvml_timeout = 120")
+        self.conf.write_text(self.conf.read_text().replace("nvml = false\n", ""))
+        library = self.useFixture(machines.Library())
+        program = "import sys; from nova_gpu.cmd import gpu; sys.exit(gpu.main())"
+        for spelling in machines.ABSENT:
+            library.say(*machines.b200(spelling))
+            done = subprocess.run(
+                [sys.executable, "-c", program, "--config-file", self.conf, "list", "--json"],
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(0, done.returncode, done.stderr)
+            found = json.loads(done.stdout)
+            self.assertEqual([183359] * 8, [card["memory_mib"] for card in found], done.stderr)
+            self.assertEqual(
+                [nvidia.gpu_uuid(card["address"]) for card in found],
+                [card["uuid"] for card in found],
+            )
+            gpus = [
+                GPU(
+                    PciAddress.parse(card["address"]),
+                    Product("10de", "2901"),
+                    0x030200,
+                    links=tuple(
+                        Link(PciAddress.parse(link["peer"]), LinkType.NVLINK, link["width"])
+                        for link in card["links"]
+                    ),
+                )
+                for card in found
+            ]
+            self.assertEqual([0] * 8, [*core_topology.circles(gpus).values()])
 
     def test_in_parts(self):
         self.configure("kvm")

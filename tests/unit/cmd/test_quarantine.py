@@ -62,7 +62,7 @@ class CommandLineTest(base.CommandTestCase):
         self.assertIn("it has a stain; wipe it", card["reason"])
         self.assertIn("it has a stain; wipe it", self.nova_gpu("quarantine", "list").stdout)
         self.assertEqual(0, self.nova_gpu("quarantine", "release", CARD).returncode)
-        self.assertEqual(1, self.nova_gpu("quarantine", "release", "nonsense").returncode)
+        self.assertEqual(2, self.nova_gpu("quarantine", "release", "nonsense").returncode)
         self.assertEqual(2, self.nova_gpu("quarantine", "release").returncode)
 
     def test_card_that_could_not_be_given(self) -> None:

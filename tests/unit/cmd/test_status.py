@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import pathlib
 import platform
+import subprocess
+import sys
 
 import fixtures
 import sqlalchemy
@@ -14,6 +17,18 @@ from tests.fixtures import commands
 ROOT = pathlib.Path(__file__).parents[3]
 
 _MAPS = "[libvirt]\nvirt_type = lxc\nuid_maps = 0:100000:65536\ngid_maps = 0:100000:65536\n"
+
+_PYMYSQL = """
+version_info, paramstyle = (1, 4, 6, "final", 1), "pyformat"
+class Error(Exception): pass
+class InterfaceError(Error): pass
+class DatabaseError(Error): pass
+for name in ("Data", "Operational", "Integrity", "Internal", "Programming", "NotSupported"):
+    globals()[name + "Error"] = type(name + "Error", (DatabaseError,), {})
+def connect(*args, **kwargs):
+    raise OperationalError(2003, "Can't connect to MySQL server on '192.0.2.1' (timed out)")
+"""
+_STATUS = "import sys; from nova_gpu.cmd import status; sys.exit(status.main())"
 
 
 class UpgradeCheckTest(testtools.TestCase):
@@ -45,6 +60,27 @@ class UpgradeCheckTest(testtools.TestCase):
         machine = platform.machine()
         done = self.check(f"{host}hw_machine_type = {machine}=q35\n")
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+
+    def test_a_database_that_does_not_answer(self):
+        """By a stand-in for PyMySQL 1.1, whose connect() raises this where no server is
+        (pymysql/connections.py). Nova would ask it ten times in 100 s, twice."""
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "pymysql.py").write_text(_PYMYSQL)
+        url = "mysql+pymysql://nova:secret@192.0.2.1/nova"
+        conf = folder / "nova.conf"
+        conf.write_text(f"[api_database]\nconnection = {url}\n[database]\nconnection = {url}\n")
+        done = subprocess.run(
+            [sys.executable, "-c", _STATUS, "--config-file", conf, "upgrade", "check"],
+            env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=150,
+        )
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIn("Nova's databases do not answer", done.stdout)
+        self.assertEqual("", done.stderr)
+        self.assertNotIn("secret", done.stdout)
 
     def test_controller(self):
         """With what a controller's nova.conf has and no more, in a process of its own: everything

@@ -10,6 +10,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.delivery import guest_metadata
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards
 
@@ -68,11 +69,11 @@ class GPUsInTest(unittest.TestCase):
         self.assertNames([], domain(hostdev("0x0000", "0x3b")))
 
     def test_metadata_outlasts_the_nodes_numbers(self) -> None:
-        ours = domains.GuestMetaGPUs((A, C)).to_xml()
+        ours = guest_metadata.GuestMetaGPUs((A, C)).to_xml()
         self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
 
     def test_metadata_does_not_hide_a_pci_device(self) -> None:
-        ours = domains.GuestMetaGPUs((A,)).to_xml()
+        ours = guest_metadata.GuestMetaGPUs((A,)).to_xml()
         devices = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
         self.assertNames([A, C], domain(devices, ours))
 
@@ -95,13 +96,13 @@ class GPUsInTest(unittest.TestCase):
         self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
 
     def test_metadata_that_somebody_edited(self) -> None:
-        edited = domains.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
+        edited = guest_metadata.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
         self.assertNames([A], domain(node("/dev/nvidia0"), edited))
 
     def test_metadata_as_nova_writes_it(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
-        guest.metadata.append(domains.GuestMetaGPUs((B,)))
+        guest.metadata.append(guest_metadata.GuestMetaGPUs((B,)))
         self.assertNames([B], guest.to_xml())
 
 

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each command of ``nova-gpu`` runs."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import sys
+from typing import Any
+
+from nova_gpu.cmd import (
+    card,
+    cards,
+    holders,
+    host_check,
+    host_prepare,
+    options,
+    quarantine,
+    topology,
+)
+from nova_gpu.cmd.formats import Format, print_json
+from nova_gpu.conf import CONF
+from nova_gpu.virt.inventory import survey
+
+# What these log, some with a traceback, the verdict says: it is what was not compared.
+_SAID_BY_VERIFY = ("nova.virt.libvirt.host", "oslo.messaging", "oslo_messaging", "oslo_service")
+
+
+def _list(looked: survey.Survey, *, as_json: bool) -> int:
+    found = cards.read(looked)
+    held, unknown = holders.read(looked, [each.gpu for each in found]) if found else ({}, None)
+    described = [topology.described(each, held, unknown) for each in found]
+    if as_json:
+        print_json(described)
+    else:
+        print(cards.table(described, unknown) if found else cards.NONE)
+        sys.stdout.flush()
+        print(f"nova-gpu: {options.files_told()}", file=sys.stderr)
+    return 0
+
+
+def run(command: Any, line: list[str]) -> int:
+    """:param command: ``CONF.command``
+    :param line: the program's command line
+    :raises GPUError, NovaException, OSError, ValueError: where the host or the options cannot be
+        read
+    """
+    looked, as_json = survey.Survey, getattr(command, "format", None) == Format.JSON
+    match command.name, getattr(command, "verb", None):
+        case "host", "prepare":
+            root = pathlib.Path(command.root)
+            if command.undo:
+                return host_prepare.undo(root)
+            return host_prepare.main(looked(), root, apply=command.apply)
+        case "host", _:
+            return host_check.main(looked(), pathlib.Path("/"), as_json=as_json)
+        case "quarantine", _:
+            return quarantine.main(looked().quarantine, command)
+        case "show", _:
+            return card.main(looked(), command.address, as_json=as_json)
+        case "topology", _:
+            return topology.main(looked(), as_json=as_json)
+        case "record", _:
+            # Only now, as the next ones: no other command has use for what it imports.
+            from nova_gpu.cmd import record
+
+            return record.main(looked())
+        case "exporter", _:
+            from nova_gpu.cmd import exporter
+
+            return exporter.main(looked(), command.listen, once=command.once)
+        case "verify", _:
+            for name in () if CONF.debug else _SAID_BY_VERIFY:
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            from nova_gpu.cmd import verify
+
+            verify.configure(line)
+            return verify.main(looked(), as_json=as_json, mend=command.repair)
+    return _list(looked(), as_json=as_json)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration files of a command: which are read, and what is wrong with them, in one line.
+
+Nova is not imported for it (:mod:`nova_gpu.conf.novas`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import importlib.metadata
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+
+# What oslo.config raises for files that it cannot read, and for values when they are first used.
+Unreadable = (cfg.Error, OSError, ValueError)
+
+# Of oslo.config's error about a value, which has the group nowhere and the file in a repr().
+_FILE_AND_REASON = re.compile(r"detail='([^']*)'\) is not valid: (.*)", re.DOTALL)
+
+
+def read(arguments: Sequence[str], prog: str) -> None:
+    """Parses the command line, and what files it names or, without any, those in /etc/nova.
+
+    :raises cfg.Error, OSError, ValueError: of which :func:`told` says what is wrong
+    :raises SystemExit: for a command line that cannot be understood, and after --help
+    """
+    logging.register_options(CONF)
+    version = f"{prog} {importlib.metadata.version('nova-gpu')}"
+    try:
+        CONF(list(arguments), project="nova", prog=prog, version=version)
+    except IsADirectoryError as error:
+        reason = "it is a folder, for which there is --config-dir"
+        raise cfg.ConfigFileParseError(str(error.filename), reason) from error
+    except UnicodeDecodeError as error:
+        path = next(_no_text(arguments, prog), "")
+        raise cfg.ConfigFileParseError(path, f"it is no text in UTF-8 ({error})") from error
+
+
+def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
+    """The configuration files that are none: the error itself does not say which it was"""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("--config-file", action="append")
+    given = parser.parse_known_args(list(arguments))[0].config_file
+    for path in given or cfg.find_config_files("nova", prog):
+        try:
+            pathlib.Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            yield path
+
+
+def files() -> list[str]:
+    """Those that were read, in the order in which a later one overrules an earlier one"""
+    folders = CONF.config_dir or []
+    # As oslo.config goes through a folder.
+    inside = [path for each in folders for path in sorted(glob.glob(os.path.join(each, "*.conf")))]
+    return [*(CONF.config_file or []), *inside]
+
+
+def files_told() -> str:
+    """Where the options are from, for people"""
+    if found := files():
+        return f"options from {', '.join(found)}"
+    return (
+        "no configuration file was found, so that every option has its default; "
+        "--config-file says where nova-compute's is"
+    )
+
+
+def told(error: BaseException) -> str:
+    """What is wrong and what to do, where *error* is about an option or a configuration file"""
+    if isinstance(error.__cause__, exception.InvalidOption):
+        error = error.__cause__
+    match error:
+        case cfg.ConfigFilesNotFoundError():
+            return _of_files(error.config_files, "no such file", "give one that is there")
+        case cfg.ConfigFilesPermissionDeniedError():
+            remedy = "run this as root or as nova-compute's user"
+            return _of_files(error.config_files, "permission denied", remedy)
+        case cfg.ConfigDirNotFoundError():
+            return _of_files([error.config_dir], "no such folder", "give one that is there")
+        case cfg.ConfigFileParseError():
+            return _of_files([error.config_file], _line(error.msg), "correct it")
+        case cfg.ConfigSourceValueError():
+            return next(_wrong_values(), str(error))
+        case exception.InvalidOption():
+            return f"{error}{_where(error.option, 'gpu')}"
+    return str(error)
+
+
+def _of_files(paths: Iterable[str], reason: str, remedy: str) -> str:
+    return f"configuration file {', '.join(map(str, paths))}: {reason}; {remedy}"
+
+
+def _line(message: str | None) -> str:
+    return " ".join((message or "it cannot be parsed").split())
+
+
+def _wrong_values() -> Iterator[str]:
+    """A line for each option whose value cannot be used"""
+    for group in (None, *CONF._groups):
+        options = CONF._groups[group]._opts if group else CONF._opts
+        for name in options:
+            try:
+                CONF[group][name] if group else CONF[name]
+            except ValueError as error:
+                found = _FILE_AND_REASON.search(str(error))
+                where, reason = (f" (in {found[1]})", found[2]) if found else ("", str(error))
+                yield f"[{group or 'DEFAULT'}]{name}{where}: {reason}; correct the value"
+            except cfg.Error:
+                continue  # one that must be given and is not, which nobody here asks for
+
+
+def _where(name: str, group: str | None) -> str:
+    """The file that an option's value is from"""
+    try:
+        location = CONF.get_location(name, group)
+    except Unreadable:
+        location = None
+    return f" (in {location.detail})" if location and location.detail else ""

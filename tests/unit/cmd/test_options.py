@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mistakes in options that a newcomer makes: each is one line, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from nova.conf import CONF as NOVAS
+from nova.virt.libvirt import driver as libvirt_driver
+from oslo_config import cfg
+from oslo_config import fixture as config_fixture
+
+from nova_gpu.cmd import libvirt_connection, options
+from nova_gpu.conf import CONF
+from tests.fixtures import commands, hosts
+from tests.unit.cmd import base
+
+ROOT = pathlib.Path(__file__).parents[3]
+# What takes long to import and what nova-gpu list can do without.
+_HEAVY = (
+    *("nova.conf", "nova.objects", "nova.virt.libvirt", "nova.privsep", "nova.pci", "nova.db"),
+    *("castellan", "eventlet", "keystoneauth1", "oslo_messaging", "oslo_privsep", "sqlalchemy"),
+)
+_CHECK = ["upgrade", "check"]
+_LIST = """
+import json, sys
+from nova_gpu.cmd import gpu
+status = gpu.main(["nova-gpu", *sys.argv[1:]])
+print(json.dumps([status, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+class MistakesTest(base.CommandTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.configure("lxc")
+        hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+
+    def assertOneLine(self, said: str, *arguments: object, by_each: bool = True) -> None:
+        for module, last, status in (
+            ("nova_gpu.cmd.gpu", ("list",), 1),
+            ("nova_gpu.cmd.status", ("upgrade", "check"), 2),
+        )[: 2 if by_each else 1]:
+            done = commands.run(module, *arguments, *last)
+            self.assertEqual(status, done.returncode, done.stderr + done.stdout)
+            self.assertEqual(1, done.stderr.count("\n"), done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertEqual("", done.stdout)
+
+    def test_files(self) -> None:
+        missing, folder, binary, malformed = (
+            self.root / name for name in ("missing", "folder", "binary", "malformed")
+        )
+        folder.mkdir()
+        binary.write_bytes(b"\xff\xfe")
+        malformed.write_text("[gpu\n")
+        for path, said in (
+            (missing, f"configuration file {missing}: no such file; give one"),
+            (folder, f"configuration file {folder}: it is a folder, for which there is --config-d"),
+            (binary, f"configuration file {binary}: it is no text in UTF-8"),
+            (malformed, f"configuration file {malformed}: at {malformed}:1, Invalid section"),
+        ):
+            with self.subTest(path.name):
+                self.assertOneLine(said, "--config-file", self.conf, "--config-file", path)
+        self.assertOneLine(f"{missing}: no such folder", "--config-dir", missing)
+
+    def test_a_file_that_may_not_be_read(self) -> None:
+        """As whoever runs the tests where that is not root, who may read all, else by what
+        oslo.config raises."""
+        self.conf.chmod(0)
+        if os.access(self.conf, os.R_OK):
+            error = cfg.ConfigFilesPermissionDeniedError([str(self.conf)])
+            said = options.told(error)
+            self.assertIn(f"configuration file {self.conf}: permission denied; run this as", said)
+        else:
+            self.assertOneLine("permission denied; run this as", "--config-file", self.conf)
+
+    def test_values(self) -> None:
+        path = self.root / "wrong.conf"
+        path.write_text("[libvirt]\nvirt_type = xen\n")
+        said = f"[libvirt]virt_type (in {path}): Valid values are"
+        self.assertOneLine(said, "--config-file", self.conf, "--config-file", path)
+        for text, said in (
+            ("nvml = maybe", "[gpu]nvml (in {path}): Unexpected boolean value 'maybe'; correct"),
+            ("linked = maybe", "(in {path})"),
+        ):
+            path.write_text(f"[gpu]\n{text}\n")
+            files = ("--config-file", self.conf, "--config-file", path)
+            self.assertOneLine(said.format(path=path), *files, by_each=False)
+
+    def test_no_file_at_all(self) -> None:
+        self.useFixture(config_fixture.Config(CONF))
+        CONF([], project="nova-gpu-nothing", default_config_files=[], default_config_dirs=[])
+        self.assertIn("no configuration file was found", options.files_told())
+
+    def test_addresses(self) -> None:
+        """A wrong one is a wrong command line, whatever the command."""
+        for words in (("show", "4"), ("quarantine", "release", "4"), ("exporter", "--listen", "4")):
+            done = self.nova_gpu(*words)
+            self.assertEqual(2, done.returncode, done.stderr)
+            self.assertEqual(1, done.stderr.count("\n"), done.stderr)
+
+    def test_verify_without_libvirt(self) -> None:
+        """One line for each that does not answer, and no log of Nova's beside them"""
+        self.configure("lxc", "[DEFAULT]\ntransport_url = fake:///\nrpc_response_timeout = 1")
+        with self.conf.open("a") as file:
+            file.write("[libvirt]\nconnection_uri = lxc+unix:///?socket=/nonexistent\n")
+        done = self.nova_gpu("verify")
+        self.assertEqual(3, done.returncode, done.stderr + done.stdout)
+        self.assertEqual("", done.stderr)
+        self.assertRegex(done.stdout, r"^Not compared: libvirt: .*/nonexistent.*\nNot compared: ")
+        self.assertEqual(2, done.stdout.count("\n"), done.stdout)
+
+    def test_without_the_module_of_libvirt(self) -> None:
+        """nova-gpu-status has more to say than that the driver cannot be imported."""
+        folder = self.root / "modules"
+        folder.mkdir()
+        raising = "raise ModuleNotFoundError(\"No module named 'libvirt'\", name='libvirt')\n"
+        (folder / "libvirt.py").write_text(raising)
+        for name, words, status, lines in (("gpu", ["list"], 1, 1), ("status", _CHECK, 2, 0)):
+            text = f"import sys; from nova_gpu.cmd import {name}; sys.exit({name}.main())"
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", text, "--config-file", self.conf, *words],
+                env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual(status, done.returncode, done.stderr)
+            self.assertEqual(lines, done.stderr.count("\n"), done.stderr)
+
+    def test_version(self) -> None:
+        for name in ("gpu", "status"):
+            done = commands.run(f"nova_gpu.cmd.{name}", "--version")
+            program = "nova-gpu" if name == "gpu" else "nova-gpu-status"
+            self.assertRegex(done.stdout, rf"^{program} [0-9][0-9.a-z]+\n$")
+
+
+class CostTest(base.CommandTestCase):
+    def test_nothing_heavy_is_imported(self) -> None:
+        self.configure("lxc")
+        hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+        for words in (("list", "--json"), ("show", "0000:04:00.0"), ("topology",)):
+            done = subprocess.run(
+                [sys.executable, "-c", _LIST, "--config-file", self.conf, *words],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual(0, done.returncode, done.stderr)
+            status, modules = json.loads(done.stderr.splitlines()[-1])
+            self.assertEqual(0, status, done.stderr)
+            self.assertEqual([], sorted(set(_HEAVY) & set(modules)), words)
+
+
+class NovasOptionsTest(base.HostTestCase):
+    """What is read of Nova without Nova is as Nova has it."""
+
+    def test_one_configuration(self) -> None:
+        self.assertIs(NOVAS, CONF)
+
+    def test_the_address_of_libvirt(self) -> None:
+        config = self.useFixture(config_fixture.Config(CONF))
+        for own in (None, "test:///default"):
+            for kind in ("kvm", "qemu", "lxc", "parallels"):
+                config.config(group="libvirt", virt_type=kind, connection_uri=own)
+                novas = libvirt_driver.LibvirtDriver._uri()
+                self.assertEqual(novas, libvirt_connection.uri())
+
+    def test_nova_is_loaded_after_it(self) -> None:
+        """As nova-gpu verify does, and a host with [pci]device_spec"""
+        text = (
+            "import sys, nova_gpu.conf as ours; assert 'nova.conf' not in sys.modules;"
+            "import nova.conf, nova.pci.whitelist; from nova import config; "
+            "assert nova.conf.CONF is ours.CONF; ours.CONF.placement.auth_type; "
+            "config.parse_args(['nova-gpu'], [], False, False); "
+            "print(ours.CONF.libvirt.virt_type, nova.conf.libvirt.__name__)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", text],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual("kvm nova.conf.libvirt\n", done.stdout, done.stderr)
