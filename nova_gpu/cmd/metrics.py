@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -26,6 +27,9 @@ LOG = logging.getLogger(__name__)
 
 # Prometheus gives up after 10 s, by default.
 _LIBVIRT_S = 4.0
+
+# Whoever asks meanwhile is told the same: a look takes a process for NVML, and any user may ask.
+_FRESH_S = 1.0
 
 # name: (what it says, its labels). A counter's name has _total added by the library, as ever. The
 # reference is made of these, too.
@@ -68,7 +72,7 @@ _Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 class Metrics(Collector):
-    """Looks at the host whenever it is asked.
+    """Looks at the host whenever it is asked, for one who asks at a time.
 
     NVML is asked only where containers use the cards by the host's driver: a process that has a
     card's node open keeps it from changing hands.
@@ -78,12 +82,21 @@ class Metrics(Collector):
         self._looked = looked
         self._state_path = state_path
         self._watch = monitor.Watch(looked.roots, looked.mode)
+        self._looking = threading.Lock()
+        self._seen: tuple[float, list[core.Metric]] | None = None
 
     def describe(self) -> list[Any]:
         """Nothing: else the registry would look at the host for the names."""
         return []
 
     def collect(self) -> Iterator[core.Metric]:
+        with self._looking:
+            if self._seen is None or time.monotonic() - self._seen[0] >= _FRESH_S:
+                found = list(self._look())
+                self._seen = time.monotonic(), found
+            return iter(self._seen[1])
+
+    def _look(self) -> Iterator[core.Metric]:
         began = time.monotonic()
         try:
             found = cards.read(self._looked, self._watch)

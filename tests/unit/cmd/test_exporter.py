@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import pathlib
 import re
@@ -13,11 +14,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from typing import Any
+from unittest import mock
 
 import yaml
 
 from doc.ext.reference import tables
-from nova_gpu.cmd import exporter, metrics
+from nova_gpu.cmd import cards, exporter, metrics
 from nova_gpu.cmd.cards import Card
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import survey
@@ -88,6 +91,27 @@ class ExporterTest(base.HostTestCase):
         counts = {sample.labels["address"]: sample.value for sample in assigned.samples}
         self.assertEqual((2, 1, 0), tuple(counts[str(each.gpu.address)] for each in found[:3]))
         self.assertEqual(3, len(instances.samples))
+
+    def test_all_who_ask_at_once_are_told_of_one_look(self) -> None:
+        self.build()
+        looks: list[None] = []
+        read = cards.read
+
+        def counting(*args: Any) -> list[Card]:
+            looks.append(None)
+            return read(*args)
+
+        asked = metrics.Metrics(survey.Survey(), self.root)
+        with mock.patch.object(cards, "read", counting):
+            with mock.patch.object(metrics, "_FRESH_S", 600.0):
+                with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                    told = list(pool.map(lambda _: list(asked.collect()), range(6)))
+                self.assertEqual(1, len(looks))
+                self.assertEqual(told[0], told[5])
+                self.assertGreater(len(told[0]), 10)
+            with mock.patch.object(metrics, "_FRESH_S", 0.0):
+                list(asked.collect())
+        self.assertEqual(2, len(looks))
 
     def test_what_cannot_be_read(self) -> None:
         self.libvirt("lxc+unix:///?socket=/nonexistent")
