@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import textwrap
 
 import fixtures
 from oslotest import base
@@ -128,3 +130,54 @@ def _give_group(path: pathlib.Path) -> None:
 def _take_group(path: pathlib.Path) -> None:
     path.chmod(0o755)
     os.chown(path, 0, 0)
+
+
+class ExampleTest(base.BaseTestCase):
+    """The documentation's, with an nvidia-smi that resets no card in persistence mode"""
+
+    _PAGE = pathlib.Path(__file__).parents[3] / "doc/source/admin/cleaning.rst"
+    _SMI = """#!/bin/sh
+cd "$(dirname "$0")"
+echo "$@" >>calls
+case "$2" in
+    --query-gpu=*) cat mode ;;
+    --persistence-mode=0) echo Disabled >mode ;;
+    --persistence-mode=1) echo Enabled >mode ;;
+    --gpu-reset) grep -q Disabled mode && test ! -e stuck ;;
+    *) exit 9 ;;
+esac
+"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        smi = self.folder / "nvidia-smi"
+        smi.write_text(self._SMI)
+        smi.chmod(0o755)
+        block = self._PAGE.read_text().partition(".. code-block:: sh\n\n")[2]
+        text = block.partition("\n\nQuarantine\n")[0]
+        self.script = textwrap.dedent(text)
+
+    def run_it(self, persistence: str, mode: str = "lxc") -> tuple[int, str]:
+        """How it ended, and the persistence mode afterwards"""
+        (self.folder / "mode").write_text(f"{persistence}\n")
+        path = f"{self.folder}:{os.environ['PATH']}"
+        environment = {"PATH": path, "NOVA_GPU_ADDRESS": "0000:88:00.0", "NOVA_GPU_MODE": mode}
+        done = subprocess.run(["sh", "-c", self.script], env=environment, timeout=300)
+        return done.returncode, (self.folder / "mode").read_text().strip()
+
+    def test_reset(self) -> None:
+        for persistence in ("Enabled", "Disabled"):
+            self.assertEqual((0, persistence), self.run_it(persistence))
+            calls = (self.folder / "calls").read_text()
+            self.assertIn("--id=0000:88:00.0 --gpu-reset\n", calls)
+
+    def test_a_card_that_is_not_reset(self) -> None:
+        (self.folder / "stuck").touch()
+        status, persistence = self.run_it("Enabled")
+        self.assertNotEqual(0, status)
+        self.assertEqual("Enabled", persistence)
+
+    def test_a_mig_instance(self) -> None:
+        self.assertEqual((0, "Enabled"), self.run_it("Enabled", "vgpu"))
+        self.assertFalse((self.folder / "calls").exists())
