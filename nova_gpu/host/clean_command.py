@@ -44,11 +44,8 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
     if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
         return f"{program} is not a program"
     for path in _passed(program, root):
-        status = path.stat()
-        if reason := trust.distrust(status, _ROOT_UID):
+        if reason := trust.distrust(path.stat(), _ROOT_UID):
             return f"{path}: {reason}"
-        if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
-            return f"{path}: the group {status.st_gid} can write to it"
     return None
 
 

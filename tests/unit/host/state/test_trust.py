@@ -31,5 +31,13 @@ class TestDistrust(base.BaseTestCase):
     def test_writable_for_everybody(self) -> None:
         self.path.chmod(0o602)
         self.assertIn("0602", self.distrust() or "")
+
+    def test_writable_for_a_group(self) -> None:
+        if UID:
+            self.skipTest("not root: no file is given to a group")
         self.path.chmod(0o664)
+        self.assertIsNone(self.distrust())
+        os.chown(self.path, UID, 1000)
+        self.assertEqual("the group 1000 can write to it", self.distrust())
+        self.path.chmod(0o644)
         self.assertIsNone(self.distrust())
