@@ -11,7 +11,7 @@ from nova_gpu.core import device, exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
-from nova_gpu.host.pci import discovery
+from nova_gpu.host.pci import ours
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import rebinder, resetter
 
@@ -24,7 +24,7 @@ def reset(address: str) -> None:
     :raises NotClean: where it is not reset, or does not answer afterwards
     """
     means = _means()
-    card = _card(model.PciAddress.parse(address), means.roots)
+    card = _card(model.PciAddress.parse(address))
     resetter.reset(card, means, required=CONF.gpu.require_reset)
 
 
@@ -39,7 +39,8 @@ def end_processes(address: str) -> list[str]:
     means = _means()
     uids = guest_processes.ranges(CONF.libvirt.uid_maps)
     given = device.parse(address)
-    target = given if isinstance(given, Slot) else _card(given, means.roots)
+    card = _card(given.parent if isinstance(given, Slot) else given)
+    target = given if isinstance(given, Slot) else card
     try:
         found, left = guest_processes.end(target, means, uids)
     except child.Failed as error:
@@ -60,14 +61,13 @@ def run_command(address: str) -> tuple[int, str]:
     :raises InvalidValue: where *address* is neither
     :raises NotClean: where it cannot be run, or does not end in time
     """
-    roots = Roots.of(CONF.gpu)
     container = CONF.libvirt.virt_type == "lxc"
     mode = model.DeliveryMode.LXC if container else model.DeliveryMode.PCI
     given = device.parse(address)
     slot = given if isinstance(given, Slot) else None
     if slot is not None:
         mode = model.DeliveryMode.VGPU
-    card = _card(given.parent if isinstance(given, Slot) else given, roots)
+    card = _card(given.parent if isinstance(given, Slot) else given)
     command, timeout_s = CONF.gpu.clean_command, CONF.gpu.clean_timeout
     try:
         return clean_command.run(command, card, mode, timeout_s, slot=slot)
@@ -84,10 +84,9 @@ def _means() -> rebinder.Means:
     )
 
 
-def _card(address: model.PciAddress, roots: Roots) -> model.GPU:
-    """:raises NotClean: where there is none"""
-    card = discovery.card_at(address, roots)
+def _card(address: model.PciAddress) -> model.GPU:
+    """:raises NotClean: where there is none of ours"""
+    card = ours.card(address, CONF.gpu)
     if card is None:
-        reason = "there is no GPU at this address any more"
-        raise exception.NotClean(str(address), reason, "see the kernel's log about it")
+        raise exception.NotClean(str(address), ours.REASON, ours.REMEDY)
     return card

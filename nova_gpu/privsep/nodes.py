@@ -10,8 +10,10 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.container import nodes
+from nova_gpu.host.pci import ours
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -25,7 +27,10 @@ def open_to_guests(address: str) -> list[str]:
     :raises InvalidValue: where *address* is neither
     """
     roots = host_roots.Roots.of(CONF.gpu)
-    given = nodes.guest_nodes(device.parse(address), roots)
+    asked = device.parse(address)
+    if ours.card(asked.parent if isinstance(asked, Slot) else asked, CONF.gpu) is None:
+        return []
+    given = nodes.guest_nodes(asked, roots)
     return [node for node in given if _open(node, roots)]
 
 

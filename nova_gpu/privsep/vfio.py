@@ -8,7 +8,8 @@ import pathlib
 import nova.privsep
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import model
+from nova_gpu.core import exception, model
+from nova_gpu.host.pci import ours
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding, open_devices
 from nova_gpu.host.vfio.rebinder import Means
@@ -26,12 +27,16 @@ def give_to_guests(address: str) -> None:
     :raises InvalidPciAddress: where *address* is none
     :raises BindingFailed: where the host uses the card, or the kernel does not do it in time
     """
-    binding.give_to_guests(model.PciAddress.parse(address), _means())
+    card = model.PciAddress.parse(address)
+    if ours.card(card, CONF.gpu) is None:
+        raise exception.BindingFailed(address, ours.REASON, ours.REMEDY)
+    binding.give_to_guests(card, _means())
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def give_to_host(address: str) -> None:
-    """Binds every function that :func:`give_to_guests` has bound to what drove it before.
+    """Binds every function that :func:`give_to_guests` has bound to what drove it before: of a card
+    that is recorded, chosen by now or not.
 
     :raises InvalidPciAddress: where *address* is none
     :raises BindingFailed: where a guest has the card, or the kernel does not do it in time

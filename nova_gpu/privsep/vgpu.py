@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import nova.privsep
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import model
+from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.host.mig import mig_making
 from nova_gpu.host.nvidia import nvml_vgpus
+from nova_gpu.host.pci import by_card, ours
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, virtual_functions
 
@@ -23,12 +26,14 @@ def make(slot: str, instance_uuid: str) -> None:
     """
     place = vgpu.Slot.parse(slot)
     uuid = vgpu.device_uuid(instance_uuid, place)
+    _refuse_others(ours.card_of(place.parent, CONF.gpu), place.parent)
     slots.make(place, uuid, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def remove(slot: str, instance_uuid: str) -> None:
-    """Removes the vGPU that the instance had at *slot*, and no other; it may be gone already.
+    """Removes the vGPU that the instance had at *slot*, and no other; it may be gone already, and
+    its card be chosen no more.
 
     :raises InvalidValue: where one of the two is none
     :raises NotClean: where it is still there, or nobody knows
@@ -57,6 +62,8 @@ def enable_functions(address: str, number: int) -> None:
     :raises DeviceUnavailable: where it cannot have them now
     """
     card = model.PciAddress.parse(address)
+    wanted = virtual_functions.parse(CONF.gpu.virtual_functions)
+    _refuse_unsaid(_refuse_others(ours.card(card, CONF.gpu), card), wanted, number)
     virtual_functions.enable(card, number, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
@@ -69,4 +76,23 @@ def make_mig_instances(address: str, profile: str) -> int:
     :raises DeviceUnavailable: where it cannot be divided now
     """
     card = model.PciAddress.parse(address)
+    wanted = mig_making.parse(CONF.gpu.mig_profile)
+    _refuse_unsaid(_refuse_others(ours.card(card, CONF.gpu), card), wanted, profile)
     return mig_making.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+
+
+def _refuse_others(found: model.GPU | None, address: model.PciAddress) -> model.GPU:
+    """:raises DeviceUnavailable: where there is no card of ours"""
+    if found is None:
+        raise exception.DeviceUnavailable(str(address), ours.REASON, ours.REMEDY)
+    return found
+
+
+def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], asked: object) -> None:
+    """:raises DeviceUnavailable: where the option does not say that of the card"""
+    if (said := by_card.of(card, wanted)) != asked:
+        raise exception.DeviceUnavailable(
+            str(card.address),
+            f"it was to be divided by {asked}, and the option says {said or 'nothing'} of it",
+            "restart nova-compute after an option was changed",
+        )

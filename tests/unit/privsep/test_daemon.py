@@ -15,6 +15,7 @@ import fixtures
 from oslotest import base
 from testtools import content
 
+from nova_gpu.host.pci import ours
 from tests.fixtures import commands, hosts, kernel, pci
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
@@ -100,11 +101,9 @@ class UnprivilegedTest(DaemonTestCase):
     def test_errors_are_the_same_on_this_side(self) -> None:
         name, args, text = self.call("vfio.give_to_guests", "0000:82:00.0")
         self.assertEqual("BindingFailed", name)
+        self.assertEqual(["0000:82:00.0", ours.REASON, ours.REMEDY, None], args)
         self.assertEqual(
-            ["0000:82:00.0", "there is no GPU at this address", "see nova-gpu list", None], args
-        )
-        self.assertEqual(
-            "GPU 0000:82:00.0 was not bound: there is no GPU at this address; see nova-gpu list",
+            f"GPU 0000:82:00.0 was not bound: {ours.REASON}; {ours.REMEDY}",
             text,
         )
         for verb in ("vfio.give_to_guests", "vfio.give_to_host"):

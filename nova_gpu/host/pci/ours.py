@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cards privileged verbs are for: those that ``[gpu]addresses``, ``product_ids`` and
+``vendors`` choose. Whoever asks for another one is refused, by privsep's daemon itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import discovery, selection, sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
+
+REASON = "there is no GPU of this host's at this address that [gpu] chooses"
+REMEDY = "see nova-gpu list, and the kernel's log about it"
+
+
+def card(address: PciAddress, options: Any) -> GPU | None:
+    """The one at *address*, ``None`` where none of ours is.
+
+    :param options: the group ``[gpu]``
+    :raises DiscoveryFailed: where sysfs cannot be read
+    """
+    found = discovery.card_at(address, Roots.of(options))
+    return found if found is not None and _is_chosen(found, options) else None
+
+
+def card_of(function: PciAddress, options: Any) -> GPU | None:
+    """The same of the card that a virtual *function* belongs to, or of the function that is one.
+
+    :raises DiscoveryFailed: as :func:`card`
+    """
+    try:
+        physical = sysfs.link(iommu.device(function, Roots.of(options)), "physfn")
+    except OSError:
+        return None
+    return card(PciAddress.parse(physical) if physical else function, options)
+
+
+def _is_chosen(found: GPU, options: Any) -> bool:
+    chosen = selection.Selection.parse(options.vendors, options.addresses, options.product_ids)
+    return chosen.takes(found.address, found.product)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is no card of ours is touched by no verb."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fixtures
+import nova.privsep
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+import nova_gpu.privsep.cleaning
+import nova_gpu.privsep.nodes
+import nova_gpu.privsep.vfio
+import nova_gpu.privsep.vgpu
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host.pci import ours
+from tests.fixtures import hosts
+
+NIC, CARD, NOT_CHOSEN = "0000:51:00.0", "0000:3b:00.0", "0000:82:00.0"
+INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+
+
+class OursTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_device(NIC, "8086", "1592", class_code=0x020000, driver="ice", totalvfs=8)
+        for address in (CARD, NOT_CHOSEN):
+            self.host.add_gpu(address, "1002", "74a1", totalvfs=8)
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        for name in ("sysfs", "dev", "proc"):
+            root_of = str(getattr(self.host.roots, name))
+            self.config(group="gpu", **{f"{name}_root": root_of})
+        self.config(group="gpu", addresses=[CARD], virtual_functions=["1002:74a1=8"])
+        self.config(state_path=str(self.host.root))
+
+    def files(self) -> dict[str, bytes]:
+        found = {}
+        for folder, _, names in os.walk(self.host.roots.sysfs):
+            for path in (pathlib.Path(folder, name) for name in names):
+                found[str(path)] = b"" if path.is_symlink() else path.read_bytes()
+        return found
+
+    def test_others(self) -> None:
+        before = self.files()
+        refused = {
+            nova_gpu.privsep.cleaning.reset: exception.NotClean,
+            nova_gpu.privsep.cleaning.run_command: exception.NotClean,
+            nova_gpu.privsep.cleaning.end_processes: exception.NotClean,
+            nova_gpu.privsep.vfio.give_to_guests: exception.BindingFailed,
+            lambda a: nova_gpu.privsep.vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
+            lambda a: nova_gpu.privsep.vgpu.make_mig_instances(
+                a, "1g.18gb"
+            ): exception.DeviceUnavailable,
+            lambda a: nova_gpu.privsep.vgpu.make(
+                f"{a}/nvidia-64/0", INSTANCE
+            ): exception.DeviceUnavailable,
+        }
+        for address in (NIC, NOT_CHOSEN):
+            for verb, error in refused.items():
+                self.assertEqual(ours.REASON, self.assertRaises(error, verb, address).reason)
+            self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(address))
+        self.assertEqual(before, self.files())
+
+    def test_what_the_option_does_not_say(self) -> None:
+        before = self.files()
+        for asked in (4, 7):
+            error = self.assertRaises(
+                exception.DeviceUnavailable,
+                nova_gpu.privsep.vgpu.enable_functions,
+                CARD,
+                asked,
+            )
+            self.assertIn(f"divided by {asked}, and the option says 8 of it", error.reason)
+        error = self.assertRaises(
+            exception.DeviceUnavailable,
+            nova_gpu.privsep.vgpu.make_mig_instances,
+            CARD,
+            "1g.18gb",
+        )
+        self.assertIn("the option says nothing of it", error.reason)
+        self.assertEqual(before, self.files())
+
+    def test_of_a_function(self) -> None:
+        """Its card decides."""
+        for card, function in ((CARD, "0000:3b:00.4"), (NOT_CHOSEN, "0000:82:00.4")):
+            self.host.add_vf(card, function, "74b5")
+        found = ours.card_of(PciAddress.parse("0000:3b:00.4"), CONF.gpu)
+        self.assertEqual(CARD, str(found and found.address))
+        for other in ("0000:82:00.4", "0000:99:00.0", NIC):
+            self.assertIsNone(ours.card_of(PciAddress.parse(other), CONF.gpu))
