@@ -209,6 +209,24 @@ Where the NVIDIA driver's files (``driver/nvidia``) and ``devices`` are read. An
 Folders of Container Device Interface specifications, the later ones over the earlier. They say what
 an LXC guest gets beside the device nodes: libraries, other files, environment. A file that is
 not owned by root or can be written by everybody is refused.
+
+Related options:
+
+* ``[gpu]nvidia_modeset``
+""",
+    ),
+    cfg.BoolOpt(
+        "nvidia_modeset",
+        default=False,
+        help="""
+Give LXC guests with NVIDIA cards ``/dev/nvidia-modeset`` too, where a CDI specification has it, as
+those that ``nvidia-ctk`` writes do. It is for displays; CUDA does without it. Who has it can have
+the kernel open any NVIDIA card of the host, other guests' included, whatever device nodes and
+cgroups allow: turn it on only where all guests of the host are one tenant's, whom you trust.
+
+Related options:
+
+* ``[gpu]cdi_spec_dirs``
 """,
     ),
 )

@@ -2,17 +2,16 @@
 """What a container gets for its GPUs.
 
 The device nodes a whole card takes are always given: a CDI specification may have been written
-before nvidia-uvm was there. A specification that describes the card adds further nodes, the
-driver's files and environment. It is the operator's, and yet by it no guest is given what leads to
-another's card or what others than root could have put there.
+before nvidia-uvm was there. A specification that describes the card adds further nodes of the card
+itself, the driver's files and environment. It is the operator's, and yet by it no guest is given a
+node that is not known to lead to its own card only, or what others than root could have put there.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from oslo_log import log as logging
 
@@ -27,11 +26,6 @@ LOG = logging.getLogger(__name__)
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
 
-# One card's each: given if the card is the guest's.
-_OF_ONE_CARD = re.compile(r"/dev/(nvidia\d+|nvidia-caps/.+|dri/.+)")
-# These reach all cards of the host, or other hosts: never given.
-_OF_THE_HOST = re.compile(r"/dev/nvidia-(caps-imex-channels/.+|nvswitch.*|nvlink|vgpu.*)")
-
 
 def contents(
     gpus: Sequence[model.GPU],
@@ -39,25 +33,26 @@ def contents(
     library_root: pathlib.Path,
     owner_uid: int = 0,
     slots: Sequence[Slot] = (),
+    more: Collection[str] = (),
 ) -> values.GuestContents:
     """Nodes, mounts and environment for one container that is to have *gpus*, and the MIG instances
     of other cards at *slots*.
 
     The folders it has to make are made below *library_root*. *owner_uid* is who must own the CDI
-    specifications and the files they name: root.
+    specifications and the files they name: root. *more* are nodes that they may add beside those
+    of the guest's cards.
 
     :raises DeviceNodeMissing: a card or a MIG instance without nodes, or with one that is not there
     :raises DeviceUnavailable: a file that the card's CDI specification names is not there
     :raises GuestFilesUnavailable: the driver's files cannot be gathered below *library_root*
     """
     given = {*_built_in_nodes(gpus, roots), *_nodes_of_instances(slots, roots)}
-    cards = frozenset(node for gpu in gpus for node in nodes.card_nodes(gpu, roots))
-    cards |= {node for slot in slots for node in nodes.instance_nodes(slot, roots)}
+    allowed = given.union(more, *(nodes.card_nodes(gpu, roots) for gpu in gpus))
     wanted: dict[str, values.Mount] = {}
     env: dict[str, str] = {}
     links: dict[tuple[str, str], None] = {}
-    for address, device in _described(gpus, slots, cards, roots, owner_uid):
-        given |= {node.path for node in _kept(device, cards) if nodes.is_there(node.path, roots)}
+    for address, device in _described(gpus, slots, allowed, roots, owner_uid):
+        given |= {node.path for node in _kept(device, allowed) if nodes.is_there(node.path, roots)}
         wanted |= {mount.target: mount for mount in _mounts(address, device, owner_uid)}
         env |= dict(device.edits.env)
         links |= dict.fromkeys(device.edits.links)
@@ -116,7 +111,7 @@ def _there(
 def _described(
     gpus: Sequence[model.GPU],
     slots: Sequence[Slot],
-    cards: frozenset[str],
+    allowed: Collection[str],
     roots: host_roots.Roots,
     owner_uid: int,
 ) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
@@ -133,7 +128,7 @@ def _described(
     for address, device in found:
         if device is None:
             continue
-        unfit = [node for node in _kept(device, cards) if not _is_expressible(node)]
+        unfit = [node for node in _kept(device, allowed) if not _is_expressible(node)]
         if not unfit:
             yield address, device
             continue
@@ -156,16 +151,10 @@ def _marks(gpu: model.GPU, roots: host_roots.Roots) -> Iterable[str]:
     return filter(nodes.is_required, nodes.own_nodes(gpu, roots))
 
 
-def _kept(device: cdi.Device, cards: frozenset[str]) -> list[cdi.Node]:
-    """The device's nodes without those that lead elsewhere than to *cards*"""
-    return [
-        node
-        for node in device.edits.nodes
-        if all(
-            path in cards or not (_OF_ONE_CARD.fullmatch(path) or _OF_THE_HOST.fullmatch(path))
-            for path in (node.path, node.host_path)
-        )
-    ]
+def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
+    """The device's nodes that are among *allowed*, here or in the guest. What else there may be
+    beside the card, nvidia-ctk's own /dev/nvidia-modeset included, may reach every card."""
+    return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
 
 
 def _is_expressible(node: cdi.Node) -> bool:

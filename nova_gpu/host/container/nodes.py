@@ -33,6 +33,10 @@ _DRM_NAME = re.compile(r"card\d+|renderD\d+")
 _CAPS = "/dev/nvidia-caps/"
 _UVM_TOOLS = "/dev/nvidia-uvm-tools"
 _KFD = "/dev/kfd"
+# Who has it opens any card of the host by its id, from within the kernel: nobody asks the mode of
+# that card's node, nor the device cgroup (nvkms_open_gpu in src/nvidia-modeset/src/nvkms.c and
+# kernel-open/nvidia-modeset/nvidia-modeset-linux.c of NVIDIA's open-gpu-kernel-modules).
+MODESET = "/dev/nvidia-modeset"
 _SHARED_BY_DRIVER = {
     _NVIDIA: ("/dev/nvidiactl", "/dev/nvidia-uvm", _UVM_TOOLS),
     # One node for all cards, and yet no way to another's: the driver asks the device cgroup of who

@@ -88,7 +88,13 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
         if gpus.mode is DeliveryMode.LXC:
             slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
             if held or slots:
-                given = contents.contents(held, gpus.roots, gpus.library_root, slots=slots)
+                given = contents.contents(
+                    held,
+                    gpus.roots,
+                    gpus.library_root,
+                    slots=slots,
+                    more=(nodes.MODESET,) if CONF.gpu.nvidia_modeset else (),
+                )
                 guests.add_gpus(guest, (*(gpu.address for gpu in held), *slots), given)
             return
         if held:

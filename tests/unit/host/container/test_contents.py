@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Collection
 from typing import Any
 
 import fixtures
@@ -12,7 +13,7 @@ from oslotest import base
 from nova_gpu.core import contents as values
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.container import contents, libraries
+from nova_gpu.host.container import contents, libraries, nodes
 from tests.fixtures import cdi as fake
 from tests.fixtures import hosts, nvidia
 from tests.fixtures.cards import card
@@ -30,8 +31,11 @@ class ContentsTestCase(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
         self.host = hosts.Host(self.root, nodes=Nodes.FILES)
 
-    def contents(self, *gpus: model.GPU, owner_uid: int = UID) -> values.GuestContents:
-        return contents.contents(gpus, self.host.roots, self.root / "state", owner_uid)
+    def contents(
+        self, *gpus: model.GPU, owner_uid: int = UID, more: Collection[str] = ()
+    ) -> values.GuestContents:
+        state = self.root / "state"
+        return contents.contents(gpus, self.host.roots, state, owner_uid, more=more)
 
     def node(self, name: str) -> pathlib.Path:
         return self.host.roots.dev / name
@@ -118,9 +122,11 @@ class CDITestCase(ContentsTestCase):
         self.document = fake.nvidia(self.driver, [0, 1])
         self.edits: dict[str, Any] = self.document["containerEdits"]
 
-    def given(self, *addresses: str, owner_uid: int = UID) -> values.GuestContents:
+    def given(
+        self, *addresses: str, owner_uid: int = UID, more: Collection[str] = ()
+    ) -> values.GuestContents:
         fake.save(self.host.roots.cdi_spec_dirs[1] / "nvidia.yaml", self.document)
-        return self.contents(*map(card, addresses), owner_uid=owner_uid)
+        return self.contents(*map(card, addresses), owner_uid=owner_uid, more=more)
 
     def targets(self) -> dict[str, str]:
         return {mount.target: mount.source for mount in self.given(ONE).mounts}
@@ -135,7 +141,7 @@ class CDITestCase(ContentsTestCase):
 class TestNodes(CDITestCase):
     def test_the_cards_and_the_shared(self) -> None:
         own = ("/dev/nvidia1", "/dev/dri/card1", "/dev/dri/renderD129")
-        self.assertEqual({*own, *NVIDIA_SHARED, "/dev/nvidia-modeset"}, set(self.given(ONE).nodes))
+        self.assertEqual({*own, *NVIDIA_SHARED}, set(self.given(ONE).nodes))
 
     def test_several_cards(self) -> None:
         given = set(self.given(ONE, TWO).nodes)
@@ -149,6 +155,9 @@ class TestNodes(CDITestCase):
             *("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap99"),
             *("/dev/nvidia-caps-imex-channels/channel0", "/dev/nvidia-nvswitchctl"),
             *("/dev/../dev/nvidia0", "//dev/nvidia0"),
+            # What no card's node is may lead to all of them, or to the host.
+            *("/dev/nvidia-modeset", "/dev/nvidia-fs0", "/dev/gdrdrv", "/dev/infiniband/uverbs0"),
+            *("/dev/kvm", "/dev/vfio/vfio", "/dev/mem", "/dev/nvidia-vgpu0", "/dev/kfd"),
         )
         for path in dropped:
             if not os.path.lexists(self.root / path.lstrip("/")):
@@ -165,9 +174,16 @@ class TestNodes(CDITestCase):
         self.assertNotIn("/dev/gpu", given.nodes)
         self.assertNotEqual((), given.mounts)
 
+    def test_modeset_where_it_is_asked_for(self) -> None:
+        self.assertNotIn(nodes.MODESET, self.given(ONE).nodes)
+        self.assertIn(nodes.MODESET, self.given(ONE, more=[nodes.MODESET]).nodes)
+        self.assertNotIn("/dev/nvidia0", self.given(ONE, more=[nodes.MODESET]).nodes)
+        self.edits["deviceNodes"] = [{"path": "/dev/nvidiactl"}]
+        self.assertNotIn(nodes.MODESET, self.given(ONE, more=[nodes.MODESET]).nodes)
+
     def test_what_is_not_there_is_not_given(self) -> None:
         self.node("nvidia-modeset").unlink()
-        self.assertNotIn("/dev/nvidia-modeset", self.given(ONE).nodes)
+        self.assertNotIn(nodes.MODESET, self.given(ONE, more=[nodes.MODESET]).nodes)
 
     def test_a_specification_without_uvm(self) -> None:
         self.edits["deviceNodes"] = [{"path": "/dev/nvidiactl"}]
@@ -175,9 +191,10 @@ class TestNodes(CDITestCase):
 
     def test_what_libvirt_cannot_give(self) -> None:
         for node in (
-            {"path": "/dev/nvidia-modeset", "hostPath": "/run/driver/dev/nvidia-modeset"},
-            {"path": "/dev/nvidia-modeset", "type": "b"},
-            {"path": "/tmp/nvidia-modeset"},
+            {"path": "/dev/nvidia-uvm", "hostPath": "/run/driver/dev/nvidia-uvm"},
+            {"path": "/dev/nvidia-uvm", "type": "b"},
+            {"path": "/tmp/nvidia-uvm", "hostPath": "/dev/nvidia-uvm"},
+            {"path": "/dev/nvidia1", "hostPath": "/dev/nvidia0"},
         ):
             self.edits["deviceNodes"] = [node]
             given = self.given(ONE)
@@ -361,7 +378,7 @@ class TestInstances(ContentsTestCase):
     def test_the_device_that_describes_it(self) -> None:
         self.described(("0:0", 0, 9), ("0:1", 0, 10), ("1:0", 1, 9))
         given = self.instance(ONE, 1000)
-        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED, "/dev/nvidia-modeset"}
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
         self.assertEqual(own, set(given.nodes))
         self.assertIn(("NAME", "0:1"), given.env)
         self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
@@ -369,6 +386,6 @@ class TestInstances(ContentsTestCase):
     def test_one_that_describes_its_card_for_the_drivers_files(self) -> None:
         self.described(("0:0", 0, 9))
         given = self.instance(ONE, 1000)
-        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED, "/dev/nvidia-modeset"}
+        own = {"/dev/nvidia0", *self.caps(0, 10), *NVIDIA_SHARED}
         self.assertEqual(own, set(given.nodes))
         self.assertIn(("LD_LIBRARY_PATH", libraries.TARGET), given.env)
