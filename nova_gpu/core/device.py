@@ -26,12 +26,18 @@ def resource_class(device: Device) -> str:
 
 
 def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:
-    """Those of *wanted* that nobody can have beside *taken*: a function is given whole, or in parts
-    that are at different slots."""
+    """The devices of *wanted* that conflict with *taken*: a function is given whole, or in parts
+    that are at different slots. Of a MIG instance it is the same whatever its profile is now.
+    """
+    places = {each.place for each in taken if isinstance(each, Slot)}
     whole = {each for each in taken if isinstance(each, PciAddress)}
     divided = {each.parent for each in taken if isinstance(each, Slot)}
     return frozenset(
         each
         for each in wanted
-        if each in taken or (each.parent in whole if isinstance(each, Slot) else each in divided)
+        if (
+            each.place in places or each.parent in whole
+            if isinstance(each, Slot)
+            else each in whole or each in divided
+        )
     )

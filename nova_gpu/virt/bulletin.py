@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from nova import objects
@@ -37,6 +38,7 @@ class Bulletin:
         self._released: collections.deque[tuple[str, Device]] = collections.deque(maxlen=1000)
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
+        self._reached: Mapping[str, frozenset[Device]] = {}
 
     # Guests
 
@@ -72,7 +74,7 @@ class Bulletin:
     # Cards
 
     def quarantined(self, card: GPU, reason: str, owner: Owner | None = None) -> None:
-        """Nobody new is given *card* until it is released. The log has been told."""
+        """Notify that *card* is in quarantine until it is released. The log has been told."""
         self._emit(EventType.QUARANTINE, [card], owner, reason)
 
     def report(
@@ -130,12 +132,19 @@ class Bulletin:
         LOG.error(text, card.address, _name(card), reason, **instance)
 
     def report_strangers(
-        self, strangers: Mapping[Device, str], unjudged: Mapping[Device, str]
+        self,
+        strangers: Mapping[Device, str],
+        unjudged: Mapping[Device, str],
+        reached: Mapping[str, frozenset[Device]] = MappingProxyType({}),
     ) -> None:
         """Says which domains have cards that Nova does not count for them.
 
         :param unjudged: those of which the database has not said yet whether it does
+        :param reached: what running containers can open that is not theirs, by uuid
         """
+        self._report_reached(reached)
+        strangers = _without(strangers, reached)
+        unjudged = _without(unjudged, reached)
         for address, uuid in strangers.items() - self._strangers.items():
             LOG.error(
                 "GPU %s is kept from instances: the domain %s has it, for which Nova counts no "
@@ -152,6 +161,20 @@ class Bulletin:
                 uuid,
             )
         self._strangers, self._unjudged = strangers, unjudged
+
+    def _report_reached(self, reached: Mapping[str, frozenset[Device]]) -> None:
+        for uuid, devices in reached.items():
+            for each in sorted(devices - self._reached.get(uuid, frozenset()), key=str):
+                LOG.error(
+                    "The guest %s reaches another card than its own, GPU %s: the numbers of device "
+                    "nodes have changed while it runs, or a card was divided anew. Nobody else is "
+                    "given that GPU until the instance is rebooted with --hard; where that is "
+                    "refused because another guest reaches what it needs, stop both and start "
+                    "them.",
+                    uuid,
+                    each,
+                )
+        self._reached = reached
 
     def _emit(
         self,
@@ -170,3 +193,9 @@ class Bulletin:
 
 def _name(card: GPU) -> str:
     return card.product.name or card.product.key
+
+
+def _without(
+    found: Mapping[Device, str], reached: Mapping[str, frozenset[Device]]
+) -> dict[Device, str]:
+    return {each: uuid for each, uuid in found.items() if each not in reached.get(uuid, ())}

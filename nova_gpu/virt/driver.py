@@ -11,6 +11,7 @@ from typing import Any
 
 from nova.virt.libvirt import driver
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.virt import diagnostics, signatures
 from nova_gpu.virt.delivery import container_end, container_root
@@ -29,6 +30,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def init_host(self, *args: Any, **kwargs: Any) -> None:
         super().init_host(*args, **kwargs)
+        signatures.say_if_untested()
         self._gpus.begin()
 
     # What the host has
@@ -82,6 +84,15 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def spawn(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with starts.starting(self._gpus, instance, spawning=True):
             return super().spawn(context, instance, *args, **kwargs)
+
+    def _soft_reboot(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        if starts.is_reboot_hard(self._gpus, instance):
+            # That would pull the plug: first its guest is asked to end, as in a soft one.
+            retry_s = CONF.compute.shutdown_retry_interval
+            self._clean_shutdown(instance, CONF.libvirt.wait_soft_reboot_seconds, retry_s)
+            return False
+        with starts.starting(self._gpus, instance):
+            return super()._soft_reboot(instance, *args, **kwargs)
 
     def _hard_reboot(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with starts.starting(self._gpus, instance):

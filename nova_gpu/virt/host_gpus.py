@@ -164,7 +164,8 @@ class HostGPUs:
         with contained("Placement may not be told of all of this host's GPUs"):
             self._stock.publish(tree, nodename, self.hypervisor_type)
             self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
-            self.bulletin.report_strangers(self._occupancy.strangers(), self._occupancy.unjudged())
+            noted = self._occupancy
+            self.bulletin.report_strangers(noted.strangers(), noted.unjudged(), noted.reached())
             self._reconciliation.is_due = True
 
     def stats(self) -> str | None:
@@ -212,6 +213,10 @@ class HostGPUs:
             finally:
                 # Before the hold ends, so that at no moment nobody seems to have them.
                 self._census.look_again()
+
+    def held_for(self, instance_uuid: str) -> frozenset[Device]:
+        """What is held for a start of the instance that is under way"""
+        return self._occupancy.held_for(instance_uuid)
 
     def named_by(self, instance_uuid: str) -> frozenset[Device]:
         """What the instance's domain names, or named before it went to come back"""

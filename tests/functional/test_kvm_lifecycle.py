@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
+import fixtures
 from nova import exception as nova_exception
 from nova.compute import task_states
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -45,6 +47,20 @@ class LifecycleTest(kvm.KVMServersTestBase):
         # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
         self.flags(wait_soft_reboot_seconds=1, group="libvirt")
         self._reboot_server(self.server)
+        self.assertAsBefore()
+
+    def test_a_soft_reboot_holds_the_cards(self) -> None:
+        """As any other start does, from before the guest is told to end"""
+        gpus = self.computes["host1"].driver._gpus
+        held: list[list[str]] = []
+
+        def shutdown(guest: Any) -> None:
+            held.append(sorted(map(str, gpus.held_for(guest.uuid))))
+
+        self.useFixture(fixtures.MonkeyPatch("nova.virt.libvirt.guest.Guest.shutdown", shutdown))
+        self.flags(wait_soft_reboot_seconds=1, group="libvirt")
+        self._reboot_server(self.server)
+        self.assertEqual([list(MINE)], held)
         self.assertAsBefore()
 
     def test_rebuild(self) -> None:

@@ -56,7 +56,9 @@ class MovesTest(base.GPUServersTestBase):
         self._resize(2)
         instance = self.instance(self.server)
         driver = {name: compute.driver for name, compute in self.computes.items()}
-        self.assertIn("/dev/nvidia5", self.xml(driver["host2"], instance))
+        gpus = driver["host2"]._gpus
+        with gpus.held(instance.uuid, gpus.named_by(instance.uuid)):
+            self.assertIn("/dev/nvidia5", self.xml(driver["host2"], instance))
         self.assertNotIn("/dev/nvidia", self.xml(driver["host1"], instance))
 
     def test_resize_and_revert(self) -> None:

@@ -142,7 +142,7 @@ class PlainInstances:
                 messaging_exceptions.MessagingTimeout("nobody answers"),
             ),
             (
-                "nova_gpu.virt.usage.domains.gpus_by_domain",
+                "nova_gpu.virt.usage.domains.look",
                 exception.DomainsUnreadable("no libvirt"),
             ),
             ("nova_gpu.host.pci.discovery.discover", exception.DiscoveryFailed("/sys", "it hangs")),

@@ -37,6 +37,7 @@ DRIVER_34 = {
     "_hard_reboot": (
         "self, context, instance, network_info, share_info, block_device_info=None, accel_info=None"
     ),
+    "_soft_reboot": "self, instance",
     "_teardown_container": "self, instance",
     "_undefine_domain": "self, instance, keep_vtpm=False, keep_nvram=False",
     "_vgpu_allocations": "self, allocations",

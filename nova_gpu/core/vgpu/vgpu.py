@@ -124,6 +124,18 @@ class Slot:
     def __str__(self) -> str:
         return f"{self.parent}/{self.type_id}/{self.number}"
 
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a MIG instance's: a profile begins with how many slices it has, the ids of
+        all other types with a driver's name."""
+        return self.type_id[0].isdecimal()
+
+    @property
+    def place(self) -> Slot:
+        """What no two guests may have: of MIG instances the number alone says which it is, and its
+        device nodes. A profile is only what was there when somebody looked."""
+        return Slot(self.parent, "", self.number) if self.is_mig else self
+
 
 def device_uuid(instance_uuid: str, slot: Slot) -> str:
     """The uuid of the mediated device that an instance has at *slot*: the same whenever it is made,

@@ -44,7 +44,7 @@ def room(
     """
     own = sum(slot.type_id == type_id for slot in taken)
     if card.has_instances:
-        free = sum(slot not in taken for slot in instances(card, type_id))
+        free = len(_untaken(card, type_id, taken))
         return Room(max(carried(card, type_id) or 0, own + free), own, free)
     promised = [slot.type_id for slot in pending]
     free = 0
@@ -58,7 +58,7 @@ def free_slots(
 ) -> tuple[Slot, ...]:
     """The free slots, as many as :func:`room` counts, in their order, none of them *taken*."""
     if card.has_instances:
-        return tuple(slot for slot in instances(card, type_id) if slot not in taken)
+        return tuple(_untaken(card, type_id, taken))
     count = room(card, type_id, taken, pending).free
     return tuple(itertools.islice(_open(card, type_id, taken, pending), count))
 
@@ -70,6 +70,12 @@ def instances(card: DividedCard, type_id: str) -> list[Slot]:
         for address, parent in card.parents.items()
         for number in parent.numbers.get(type_id, ())
     )
+
+
+def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[Slot]:
+    """Those of them that nobody has: nor as what they were before the card was divided anew"""
+    places = {slot.place for slot in taken}
+    return [slot for slot in instances(card, type_id) if slot.place not in places]
 
 
 def all_instances(card: DividedCard) -> list[Slot]:

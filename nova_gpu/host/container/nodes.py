@@ -82,27 +82,31 @@ def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
     ``()`` where the driver has no such instance of the card.
     """
     minor = gpu_instances.gpu_minor(slot.parent, roots)
-    capabilities = _instance_capabilities(slot, roots)
+    capabilities = _instance_capabilities(slot, _instances(slot.parent, roots))
     return (f"/dev/nvidia{minor}", *capabilities) if capabilities else ()
 
 
 def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Those of them that lead to no other MIG instance"""
-    minor = gpu_instances.gpu_minor(slot.parent, roots)
-    there = (
-        () if minor is None else gpu_instances.instances(gpu_instances.capabilities(minor, roots))
-    )
+    """The nodes that lead to this MIG instance alone"""
+    there = _instances(slot.parent, roots)
     gpu_instance, _ = of_slot(slot.number)
     is_shared = sum(each.gpu_instance == gpu_instance for each in there) > 1
-    return _instance_capabilities(slot, roots)[1 if is_shared else 0 :]
+    return _instance_capabilities(slot, there)[1 if is_shared else 0 :]
 
 
-def _instance_capabilities(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
-    """The nodes of its GPU instance's and of its compute instance's"""
-    minor = gpu_instances.gpu_minor(slot.parent, roots)
-    for each in (
+def _instances(
+    address: model.PciAddress, roots: host_roots.Roots
+) -> tuple[gpu_instances.Instance, ...]:
+    """The MIG instances that the driver has of a card"""
+    minor = gpu_instances.gpu_minor(address, roots)
+    return (
         () if minor is None else gpu_instances.instances(gpu_instances.capabilities(minor, roots))
-    ):
+    )
+
+
+def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) -> tuple[str, ...]:
+    """The nodes of its GPU instance's and of its compute instance's"""
+    for each in there:
         if (each.gpu_instance, each.compute_instance) == of_slot(slot.number):
             return tuple(f"{_CAPS}nvidia-cap{cap}" for cap in each.minors)
     return ()
@@ -140,6 +144,18 @@ def on_host(node: str, roots: host_roots.Roots) -> pathlib.Path:
 
 def is_there(node: str, roots: host_roots.Roots) -> bool:
     return os.path.lexists(on_host(node, roots))
+
+
+def number(node: str, roots: host_roots.Roots) -> int | None:
+    """Major and minor of the device behind *node*, links followed; ``None`` of what is no character
+    device below /dev: elsewhere a look may wait for a file system that does not answer."""
+    if not node.startswith("/dev/"):
+        return None
+    try:
+        found = on_host(node, roots).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
 
 
 def open_mode(node: str, mode: int) -> int:

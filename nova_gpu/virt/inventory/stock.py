@@ -105,6 +105,9 @@ class Stock:
             offered = self._offer
         self.provider_uuids = provider_tree.ensure(tree, nodename, offered)
         kept = self._occupancy.unjudged().keys() | self._occupancy.strangers().keys()
+        # What one guest reaches and another has is counted for that one.
+        reached = frozenset[Device]().union(*self._occupancy.reached().values())
+        kept -= reached & self._occupancy.counted()
         for key, uuid in self.provider_uuids.items():
             if key in offered:
                 group = offered[key]

@@ -11,6 +11,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard
@@ -213,9 +214,15 @@ def parts(offered: Offer, roots: Roots, divided: Iterable[DividedCard] = ()) -> 
     in_parts = tuple(divided)
     slots = [slot for card in in_parts for slot in vgpu_room.all_instances(card)]
     gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
+    by_node: dict[str, Device] = {
+        node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)
+    }
+    by_node |= {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)}
+    numbers = {nodes.number(node, roots): each for node, each in by_node.items()}
     return domains.Parts(
-        {node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)}
-        | {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)},
+        by_node,
         {each: each for card in in_parts for each in card.parents}
         | {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
+        {number: each for number, each in numbers.items() if number is not None},
+        lambda node: nodes.number(node, roots),
     )

@@ -67,6 +67,7 @@ class Releases:
             yield
             return
         had = self._occupancy.had_by(instance.uuid)
+        reached = self._occupancy.reached().get(instance.uuid, frozenset())
         rebuilding = binding.is_rebuilding(instance)
         comes_back = rebuilding or self._occupancy.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
@@ -80,8 +81,9 @@ class Releases:
                 elif not comes_back:
                     self._occupancy.let_go(instance.uuid)
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
-        vgpus = () if comes_back else self._vgpus.of_products(had)
-        self._bulletin.released(instance, cards, vgpus)
+        vgpus = () if comes_back else self._vgpus.of_products(had - reached)
+        own = [card for card in cards if card.address not in reached]
+        self._bulletin.released(instance, own, vgpus)
         if not comes_back:
             self._vgpus.release(had, self._cleaning.clean_instance, instance.uuid)
 

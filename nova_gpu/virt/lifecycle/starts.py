@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 
 from nova import exception as nova_exception
 from nova import objects
@@ -14,7 +14,7 @@ from oslo_log import log as logging
 
 import nova_gpu.privsep.nodes
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import guest_options, request
 from nova_gpu.core.flavor import held as holding
@@ -33,6 +33,8 @@ from nova_gpu.virt.lifecycle import vgpu_starts
 from nova_gpu.virt.usage import assigned
 
 LOG = logging.getLogger(__name__)
+
+_RESOURCE_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
 
 
 @contextlib.contextmanager
@@ -74,6 +76,18 @@ def starting(
             yield
 
 
+def is_reboot_hard(gpus: HostGPUs, instance: objects.Instance) -> bool:
+    """Whether a soft reboot of the instance is a hard one.
+
+    It starts the domain as it is. A container's device nodes are then made of their old names, and
+    may be another card's by now; a hard reboot writes the domain anew.
+    """
+    if gpus.mode is not DeliveryMode.LXC:
+        return False
+    has_any = any(each.resource_class in _RESOURCE_CLASSES for each in instance.resources or ())
+    return has_any or bool(gpus.named_by(instance.uuid))
+
+
 def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
     """Renders the GPUs the instance holds into the guest's configuration.
 
@@ -85,8 +99,9 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
         guests.isolate(guest)
     with _in_novas_words(instance, spawning=False):
         held = [gpu for _, gpu in assigned.gpus_of(gpus, instance)]
+        slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
+        _refuse_unheld(gpus, instance, {*(gpu.address for gpu in held), *slots})
         if gpus.mode is DeliveryMode.LXC:
-            slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
             if held or slots:
                 given = contents.contents(
                     held,
@@ -100,7 +115,21 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
         if held:
             option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
             guest_pci.add_gpus(guest, held, option_rom=option_rom)
-        vgpu_starts.add(gpus, instance, guest)
+        vgpu_starts.add(gpus, instance, guest, slots)
+
+
+def _refuse_unheld(gpus: HostGPUs, instance: objects.Instance, devices: Set[Device]) -> None:
+    """So that a road of Nova's to a running guest which is not overridden is none.
+
+    :raises DeviceUnavailable: where nobody has seen that no other guest has them
+    """
+    for each in sorted(devices - gpus.held_for(instance.uuid), key=str):
+        raise exception.DeviceUnavailable(
+            str(each),
+            "Nova starts the guest in a way that this nova-gpu does not know, and nobody has seen "
+            "that no other guest has it",
+            "install the nova-gpu that goes with this Nova (nova-gpu-status upgrade check)",
+        )
 
 
 def _compare(

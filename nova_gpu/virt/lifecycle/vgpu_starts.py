@@ -59,9 +59,14 @@ def compare(instance: objects.Instance, found: Held, *, given: bool) -> None:
         )
 
 
-def add(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
-    """:raises DeviceUnavailable: where one of them cannot be given now"""
-    if slots := [slot for _, slot in held(gpus, instance)]:
+def add(
+    gpus: HostGPUs,
+    instance: objects.Instance,
+    guest: vconfig.LibvirtConfigGuest,
+    slots: Collection[Slot],
+) -> None:
+    """:param slots: what the instance holds of this host"""
+    if slots:
         kinds = {slot: gpus.vgpus.cards.look.kind(slot) for slot in slots}
         guest_vgpus.add_vgpus(guest, instance.uuid, kinds)
 

@@ -16,6 +16,9 @@ from nova_gpu.virt.usage import domains, holds, occupancy, records
 
 LOG = logging.getLogger(__name__)
 
+# How long one look waits for another, which takes milliseconds.
+_PATIENCE_S = 60.0
+
 
 class Census:
     """What is answered goes to *noted*; where no answer comes, what that had before stays.
@@ -40,9 +43,17 @@ class Census:
 
         :raises DomainsUnreadable: where libvirt does not say
         """
-        with self._looking:  # so that no answer takes the place of a newer one
-            named = domains.gpus_by_domain(self._host, self._parts())
-            self._noted.saw_domains(named)
+        # One after another, so that no answer takes the place of a newer one.
+        if not self._looking.acquire(timeout=_PATIENCE_S):
+            raise exception.DomainsUnreadable(
+                "it has not answered an earlier question for a minute"
+            )
+        try:
+            found = domains.look(self._host, self._parts())
+            named = {uuid: each.every for uuid, each in found.items()}
+            self._noted.saw_domains(named, {u: each.reached for u, each in found.items()})
+        finally:
+            self._looking.release()
         return named
 
     def look_again(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import libvirt
@@ -28,18 +28,52 @@ NAMESPACE = "urn:nova-gpu:domain:1"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parts:
-    """What a domain may name of a host's GPUs: device nodes by path, PCI functions by address."""
+    """What a domain may name of a host's GPUs: device nodes by path, PCI functions by address.
+
+    ``card_by_number`` has the nodes by what they lead to, for one that a domain names otherwise.
+    """
 
     card_by_node: Mapping[str, Device]
     card_by_function: Mapping[PciAddress, PciAddress]
+    card_by_number: Mapping[int, Device] = dataclasses.field(default_factory=dict)
+    number: Callable[[str], int | None] = lambda node: None
+
+    def card_of(self, node: str) -> Device | None:
+        """Which card's alone *node* is"""
+        if node in self.card_by_node or not self.card_by_number:
+            return self.card_by_node.get(node)
+        number = self.number(node)
+        return None if number is None else self.card_by_number.get(number)
 
 
-def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[Device]]:
-    """The GPUs that each domain names, running or only defined, by the domain's uuid.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """What one domain has of a host's GPUs.
+
+    ``own`` is what its metadata says and its PCI devices are; of a container without metadata what
+    its nodes lead to. ``reached`` is what the nodes of a running container lead to beside those:
+    their numbers have become another card's, or another MIG instance's, since it was started.
+    """
+
+    own: frozenset[Device] = frozenset()
+    reached: frozenset[Device] = frozenset()
+
+    @property
+    def every(self) -> frozenset[Device]:
+        return self.own | self.reached
+
+
+def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:
+    """What each domain has, running or only defined, by the domain's uuid.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
-    return {uuid: gpus_in(xml, parts) for uuid, xml in _domains(host)}
+    return {uuid: named_in(xml, parts) for uuid, xml in _domains(host)}
+
+
+def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[Device]]:
+    """The GPUs that each domain names or reaches, as :func:`look`."""
+    return {uuid: named.every for uuid, named in look(host, parts).items()}
 
 
 def running(host: libvirt_host.Host) -> frozenset[str]:
@@ -93,13 +127,22 @@ def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
+    """The GPUs that one domain's XML names, or its running guest reaches.
+
+    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    """
+    return named_in(xml, parts).every
+
+
+def named_in(xml: str, parts: Parts) -> Named:
     """The GPUs that one domain's XML names: those of our metadata, and of its devices.
 
-    Of a container with metadata the device nodes count for nothing, as their numbers may be another
-    card's by now. PCI addresses stay: somebody may have added one, or copied the domain. Metadata
-    that somebody edited into what is no address is none. Who has one function of a card has the
-    card; other devices of the host that a guest may have are left out. A virtual function of which
-    the metadata says which vGPU that is counts as that vGPU.
+    Of a container with metadata that does not run the device nodes count for nothing: their numbers
+    may be another card's by now, and it gets others when it starts. One that runs can open what
+    they lead to now, whatever its metadata says. PCI addresses stay: somebody may have added one,
+    or copied the domain. Metadata that somebody edited into what is no address is none. Who has one
+    function of a card has the card; other devices of the host that a guest may have are left out. A
+    virtual function of which the metadata says which vGPU that is counts as that vGPU.
 
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
@@ -111,9 +154,11 @@ def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:
         for function in _hostdevs(domain)
         if function not in vgpus
     ]
-    if ours is None:
-        found += [parts.card_by_node.get(node) for node in _nodes(domain)]
-    return frozenset(each for each in found if each) | (ours or frozenset())
+    own = frozenset(each for each in found if each) | (ours or frozenset())
+    if ours is not None and not _runs(domain):
+        return Named(own)
+    nodes = frozenset(each for each in map(parts.card_of, _nodes(domain)) if each)
+    return Named(own | nodes) if ours is None else Named(own, nodes - own)
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
@@ -140,6 +185,11 @@ def _parsed(xml: str) -> etree._Element:
         return etree.fromstring(xml.encode())
     except (etree.XMLSyntaxError, ValueError) as error:
         raise exception.DomainsUnreadable(f"a domain's XML cannot be parsed: {error}") from error
+
+
+def _runs(domain: etree._Element) -> bool:
+    """libvirt writes the number of a domain that is active, and only of one (formatdomain.html)."""
+    return domain.get("id") is not None
 
 
 def _metadata(domain: etree._Element) -> frozenset[Device] | None:

@@ -38,6 +38,10 @@ class Holds:
         with self._lock:
             return frozenset(self._by_instance)
 
+    def held_for(self, instance_uuid: str) -> frozenset[Device]:
+        with self._lock:
+            return self._by_instance.get(instance_uuid, frozenset())
+
     @contextlib.contextmanager
     def hold(
         self, instance_uuid: str, addresses: frozenset[Device], named: Callable[[], Named]

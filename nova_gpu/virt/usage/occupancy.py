@@ -8,6 +8,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
@@ -38,6 +39,8 @@ class Occupancy:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._named: holds.Named = {}
+        # What of that a running container's nodes lead to, beside what is its own.
+        self._reached: holds.Named = {}
         self._records = _NONE
         self._started: dict[str, frozenset[Device]] = {}
         self.handed_out = handed_out.HandedOut()
@@ -48,10 +51,15 @@ class Occupancy:
         # What a guest has or had and what was not cleaned since.
         self._used: set[Device] = set()
 
-    def saw_domains(self, named: holds.Named) -> None:
-        """The GPUs that the domains name, by the domain's uuid."""
+    def saw_domains(self, named: holds.Named, reached: holds.Named = MappingProxyType({})) -> None:
+        """The GPUs that the domains name, by the domain's uuid.
+
+        :param reached: those of them that are not the domain's own, as
+            :class:`nova_gpu.virt.usage.domains.Named` has them
+        """
         with self._lock:
             self._named = named
+            self._reached = {uuid: each for uuid, each in reached.items() if each}
             self._used.update(*named.values())
 
     def read_records(self, read: Callable[[Collection[str]], Records]) -> None:
@@ -156,6 +164,10 @@ class Occupancy:
     def is_starting(self, instance_uuid: str) -> bool:
         return instance_uuid in self._holds.instances()
 
+    def held_for(self, instance_uuid: str) -> frozenset[Device]:
+        """What a start of the instance that is under way has seen to be nobody else's."""
+        return self._holds.held_for(instance_uuid)
+
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, Device]]:
         """The cards of these providers that the database counts for an instance."""
         with self._lock:
@@ -207,7 +219,14 @@ class Occupancy:
         with self._lock:
             nothing = frozenset[Device]()
             named = self._named.get(instance_uuid, nothing)
+            # Its next start gets other nodes, and these may be somebody else's own.
+            named -= self._reached.get(instance_uuid, nothing)
             return named | self._rebuilding.get(instance_uuid, nothing)
+
+    def reached(self) -> dict[str, frozenset[Device]]:
+        """What running guests can open that is not theirs, by the domain's uuid."""
+        with self._lock:
+            return dict(self._reached)
 
     def keep(self, instance_uuid: str, addresses: frozenset[Device]) -> None:
         """*addresses* are taken until the instance is started with them or is no longer here."""

@@ -36,6 +36,12 @@ class TestClashing(unittest.TestCase):
         self.assertEqual({CARD}, device.clashing([CARD, OTHER], [slot(0)]))
         self.assertEqual({slot(0)}, device.clashing([slot(0), slot(0, OTHER)], [CARD]))
 
+    def test_a_mig_instance_of_another_profile(self) -> None:
+        """The same nodes lead to it, whatever it was when somebody got it."""
+        was, now = slot(100, type_id="3g.71gb"), slot(100, type_id="1g.18gb+me")
+        others = [slot(101, type_id="1g.18gb"), slot(100, OTHER, "1g.18gb")]
+        self.assertEqual({now}, device.clashing([now, *others], [was]))
+
     def test_none(self) -> None:
         others = [slot(1), slot(0, type_id="nvidia-64"), OTHER]
         self.assertEqual(frozenset(), device.clashing([slot(0)], others))

@@ -180,6 +180,17 @@ class StrangersTest(BulletinTest):
         self.assertEqual(2, self.said())
         self.assertIn("virsh", self.log.output)
 
+    def test_guests_that_reach_another_card(self) -> None:
+        """Once each, and not as what a stranger has"""
+        has, reached = {FIRST: "one"}, {"one": frozenset({FIRST})}
+        for _ in range(2):
+            self.bulletin.report_strangers(has, {}, reached)
+        said = [line for line in self.log.output.splitlines() if A in line]
+        self.assertEqual(1, len(said), said)
+        self.assertIn(f"The guest one reaches another card than its own, GPU {A}: ", said[0])
+        self.bulletin.report_strangers(has, {})
+        self.assertIn("the domain one has it", self.log.output)
+
 
 def _main(event: Event) -> tuple[str | None, tuple[str, ...], str | None, int]:
     return event.host, event.addresses, event.instance_uuid, event.count

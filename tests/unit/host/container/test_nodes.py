@@ -29,6 +29,21 @@ class NodesTestCase(base.BaseTestCase):
         return nodes.own_nodes(card(address, driver), self.roots)
 
 
+class TestNumber(NodesTestCase):
+    def test_links_are_followed(self) -> None:
+        (self.roots.dev / "dri").mkdir()
+        (self.roots.dev / "nvidia0").symlink_to("/dev/null")
+        (self.roots.dev / "dri/of-the-card").symlink_to("../nvidia0")
+        expected = os.stat("/dev/null").st_rdev
+        for node in ("/dev/nvidia0", "/dev/dri/of-the-card"):
+            self.assertEqual(expected, nodes.number(node, self.roots))
+
+    def test_none(self) -> None:
+        (self.roots.dev / "file").touch()
+        for node in ("/dev/file", "/dev/gone", "/dev/a\0b", "/dev", "/srv/null", ""):
+            self.assertIsNone(nodes.number(node, self.roots), node)
+
+
 class TestWhose(NodesTestCase):
     def test_nvidia_goes_by_the_minor(self) -> None:
         self.host.add_gpu(ONE, "10de", "2335", minor=3)

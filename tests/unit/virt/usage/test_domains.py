@@ -72,6 +72,22 @@ class GPUsInTest(unittest.TestCase):
         ours = guest_metadata.GuestMetaGPUs((A, C)).to_xml()
         self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
 
+    def test_a_container_that_runs_reaches_what_its_nodes_lead_to(self) -> None:
+        """By its nodes' names as they are now, whatever they were when it was started"""
+        ours = guest_metadata.GuestMetaGPUs((A, C)).to_xml()
+        xml = domain(node("/dev/nvidia0") + mount("/dev/nvidia1"), ours)
+        active = xml.replace("<domain ", "<domain id='3' ")
+        expected = domains.Named(frozenset({A, C}), frozenset({B}))
+        self.assertEqual(expected, domains.named_in(active, PARTS))
+        self.assertEqual(domains.Named(frozenset({A, C})), domains.named_in(xml, PARTS))
+        self.assertNames([A, B, C], active)
+
+    def test_a_node_by_another_name(self) -> None:
+        numbers = {"/dev/dri/by-path/pci-0000:05:00.0-render": 5, "/dev/null": 1}
+        parts = domains.Parts(PARTS.card_by_node, {}, {4: A, 5: B}, numbers.get)
+        xml = domain("".join(map(node, [*numbers, "/dev/fuse"])))
+        self.assertEqual({B}, domains.gpus_in(xml, parts))
+
     def test_metadata_does_not_hide_a_pci_device(self) -> None:
         ours = guest_metadata.GuestMetaGPUs((A,)).to_xml()
         devices = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")

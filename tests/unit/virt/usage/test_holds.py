@@ -22,7 +22,10 @@ class HoldsTest(unittest.TestCase):
     def test_held_while_it_is_held(self) -> None:
         with self.holds.hold("one", frozenset({A, B}), nobody):
             self.assertEqual({A, B}, self.holds.held())
+            self.assertEqual({A, B}, self.holds.held_for("one"))
+            self.assertEqual(set(), self.holds.held_for("two"))
         self.assertEqual(set(), self.holds.held())
+        self.assertEqual(set(), self.holds.held_for("one"))
 
     def test_another_start_is_refused(self) -> None:
         with self.holds.hold("one", frozenset({A, B}), nobody):

@@ -335,3 +335,25 @@ class OccupancyTest(unittest.TestCase):
 
     def _count(self, counted: Mapping[str, frozenset[tuple[str, str]]], **kwargs: Any) -> None:
         self.occupancy.read_records(lambda guests: Records(counted, **kwargs))
+
+
+class ReachedTest(unittest.TestCase):
+    """What a container that runs can open, beside what is its own"""
+
+    def setUp(self) -> None:
+        self.occupancy = Occupancy()
+        reached = {"one": frozenset({B}), "two": frozenset[PciAddress]()}
+        self.occupancy.saw_domains({"one": frozenset({A, B}), "two": frozenset({C})}, reached)
+
+    def test_nobody_elses(self) -> None:
+        self.assertEqual({A, B, C}, self.occupancy.taken())
+        self.assertEqual({"one": {B}}, self.occupancy.reached())
+
+    def test_not_kept_for_its_next_start(self) -> None:
+        self.assertEqual({A}, self.occupancy.kept_by("one"))
+
+    def test_cleaned_when_it_is_gone(self) -> None:
+        self.assertEqual({A, B}, self.occupancy.had_by("one"))
+        self.occupancy.saw_domains({"two": frozenset({C})})
+        self.assertEqual({A, B}, self.occupancy.left())
+        self.assertEqual({}, self.occupancy.reached())

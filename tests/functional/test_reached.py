@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container that runs can open, whatever its metadata says."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import fixtures
+from nova.exception import ComputeResourcesUnavailable
+
+from nova_gpu.virt.verify.sources import Kind
+from tests.fixtures import daemons
+from tests.functional import base, cleaned, mig, test_verify
+from tests.functional.base import Server
+from tests.functional.mig import FIRST, LARGE, SMALL, nodes_of, slot
+
+OWN, NEXT, THIRD, FOURTH = base.FIRST_SOCKET
+LAST = base.SECOND_SOCKET[3]
+
+
+class ContainerTestBase(test_verify.Verifying):
+    def nodes_in(self, server: Server) -> set[str]:
+        """Those of cards that its domain has, by the names that it was started with"""
+        every = set(self.domain(server).xpath("devices/hostdev/source/char/text()"))
+        return {node for node in every if node in self.nodes["host1"]}
+
+    def errors_of(self, server: Server) -> list[str]:
+        said = f"The guest {server['id']} reaches another card than its own, GPU "
+        lines = str(self.stdlog.logger.output).splitlines()
+        return [line.partition(said)[2].partition(": ")[0] for line in lines if said in line]
+
+
+class ShiftedMinorsTest(ContainerTestBase):
+    """The driver is loaded anew while the guest is idle, and numbers its cards otherwise."""
+
+    leaves: ClassVar = {"reserved": "a card without a driver, where the numbers have moved up"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.boot(self.gpu_flavor(1))
+        self.assertEqual({"/dev/nvidia4"}, self.nodes_in(self.server))
+
+    def _shift(self) -> None:
+        """One card is not taken by it: those behind move up, and node 4 leads to the next one."""
+        self.hosts["host1"].bind(LAST, None)
+        self.hosts["host1"].renumber({OWN: 3, NEXT: 4, THIRD: 5, FOURTH: 6})
+
+    def _swap(self) -> None:
+        self.hosts["host1"].renumber({OWN: 5, NEXT: 4})
+
+    def test_nobody_else_gets_what_it_reaches(self) -> None:
+        self._shift()
+        self.period()
+        self.assertInventory(reserved=2, used=1)
+        self.assertEqual([NEXT], self.errors_of(self.server))
+        other = self.boot(self.gpu_flavor(1))
+        self.assertEqual([THIRD], self.recorded(other))
+        self.assertEqual({"/dev/nvidia5"}, self.nodes_in(other))
+        self.boot_refused(self.gpu_flavor(5))
+        self.assertFound((Kind.DOMAIN_DIFFERS, self.server["id"]))
+
+    def test_before_the_period_has_seen_it(self) -> None:
+        self._shift()
+        self.boot_refused(self.gpu_flavor(1))
+
+    def test_a_service_that_starts_sees_it(self) -> None:
+        self._shift()
+        self.restart_host("host1")
+        self.assertInventory(total=7, reserved=1, used=1)
+        self.assertEqual([THIRD], self.recorded(self.boot(self.gpu_flavor(1))))
+
+    def test_a_hard_reboot_mends_it(self) -> None:
+        self._swap()
+        self.period()
+        self._reboot_server(self.server, hard=True)
+        self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
+        self.period()
+        self.assertInventory(reserved=0, used=1)
+        self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
+        self.assertFound()
+
+    def test_a_soft_reboot_is_a_hard_one(self) -> None:
+        self._swap()
+        self._reboot_server(self.server)
+        self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
+
+    def test_a_stopped_guest_reaches_nothing(self) -> None:
+        self._stop_server(self.server)
+        self._swap()
+        self.period()
+        self.assertInventory(reserved=0, used=1)
+        other = self.boot(self.gpu_flavor(1))
+        self.assertEqual([NEXT], self.recorded(other))
+        self._start_server(self.server)
+        self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
+
+    def test_two_that_have_changed_cards(self) -> None:
+        """Neither starts with what the other reaches; both do once both are stopped."""
+        other = self.boot(self.gpu_flavor(1))
+        self._swap()
+        self.period()
+        self.assertInventory(reserved=0, used=2)
+        self._reboot_server(self.server, hard=True)
+        said = f"on host1: GPU {OWN} cannot be given: another guest names it in its domain"
+        self.assertIn(said, self.stdlog.logger.output)
+        self.assertEqual({"/dev/nvidia4"}, self.nodes_in(self.server))
+        for server in (self.server, other):
+            self._stop_server(server)
+        for server in (self.server, other):
+            self._start_server(server)
+        self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
+        self.assertEqual({"/dev/nvidia4"}, self.nodes_in(other))
+        self.assertFound()
+
+
+class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
+    """The operator makes other MIG instances while the guest is idle."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.commands = self.useFixture(cleaned.Cleaned(self))
+        self.restart_host("host1")
+        self.server = self.boot(self.of_type(LARGE))
+        self.assertInstances(self.server, [slot(FIRST, 1, 0, LARGE)], nodes_of(0, 1))
+
+    def _cleaned(self) -> list[str]:
+        lines = self.log().splitlines()
+        return [
+            line.partition("clean_command for GPU ")[2] for line in lines if "_command for" in line
+        ]
+
+    def test_two_tenants_never_have_one_instance(self) -> None:
+        self.divide(FIRST, [(1, 0, SMALL), (9, 0, SMALL)])
+        self.period()
+        self.assertEqual([slot(FIRST, 1, 0, SMALL)], self.errors_of(self.server))
+        others = [self.boot(self.of_type(SMALL)) for _ in range(4)]
+        for other in others:
+            self.assertFalse(set(nodes_of(0, 1)[1:]) & set(self.given(other)))
+        self.boot_refused(self.of_type(SMALL))
+        self._delete_server(self.server)
+        # Under its new name: what is done to it is done while nobody has it.
+        self.assertEqual(
+            [slot(FIRST, 1, 0, SMALL)], [s.partition(": ")[0] for s in self._cleaned()]
+        )
+        self.assertIn(f"vGPU {slot(FIRST, 1, 0, LARGE)} is not cleaned: its card was", self.log())
+        self.period()
+        last = self.boot(self.of_type(SMALL))
+        self.assertInstances(last, [slot(FIRST, 1, 0, SMALL)], nodes_of(0, 1))
+
+    def test_before_the_period_has_seen_it(self) -> None:
+        """It is cleaned as what it was, while nobody else can have it."""
+        self.divide(FIRST, [(1, 0, SMALL), (9, 0, SMALL)])
+        self._delete_server(self.server)
+        self.assertEqual(
+            [slot(FIRST, 1, 0, LARGE)], [s.partition(": ")[0] for s in self._cleaned()]
+        )
+        self.period()
+        self.assertFound()
+
+
+class RoadTest(ContainerTestBase):
+    """A way of Nova's to a running guest that is not overridden"""
+
+    def test_nothing_is_rendered_that_nobody_holds(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        driver, instance = self.driver, self.instance(server)
+        said = self.assertRaises(ComputeResourcesUnavailable, self.xml, driver, instance)
+        self.assertIn("in a way that this nova-gpu does not know", str(said))
+        with driver._gpus.held(server["id"], driver._gpus.named_by(server["id"])):
+            self.assertIn("/dev/nvidia4", self.xml(driver, instance))
+
+    def test_a_release_that_nobody_has_tried(self) -> None:
+        self.assertNotIn("was tested with", self.stdlog.logger.output)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.signatures.RELEASES", range(1, 3)))
+        self.restart_host("host1")
+        self.assertIn("ERROR [nova_gpu.virt.signatures] Nova is ", self.stdlog.logger.output)
