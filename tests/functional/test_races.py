@@ -10,6 +10,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import fixtures
 from nova import exception as nova_exception
@@ -18,6 +19,7 @@ from nova.tests.functional.api import client
 
 from nova_gpu.core.model import GPU
 from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.usage import domains
 from tests.fixtures import claims
 from tests.functional import base
 
@@ -154,6 +156,32 @@ class SlowHostTest(base.GPUServersTestBase):
         )
         self.period()
         self.assertEqual([False], waited)
+
+    def test_no_claim_waits_for_a_start_to_which_libvirt_does_not_answer(self) -> None:
+        self.start_host()
+        compute = self.computes["host1"]
+        self.boot(self.gpu_flavor(1))
+        original = domains.look
+        waited: list[bool] = []
+
+        def claim_one() -> None:
+            tree = copy.deepcopy(compute.rt.provider_tree)
+            compute.driver.update_provider_tree(tree, "host1")
+            for uuid in tree.get_provider_uuids("host1"):
+                for devices in tree.data(uuid).resources.values():
+                    devices - set()
+
+        def look(*args: Any) -> Any:
+            """A domain whose XML libvirt takes its time for, as it does while its QEMU hangs"""
+            claim = threading.Thread(target=claim_one, daemon=True)
+            claim.start()
+            claim.join(10)
+            waited.append(claim.is_alive())
+            return original(*args)
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.virt.usage.domains.look", look))
+        self.boot(self.gpu_flavor(1))
+        self.assertEqual({False}, set(waited))
 
 
 class BurstTest(base.GPUServersTestBase):

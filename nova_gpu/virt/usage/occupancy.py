@@ -137,6 +137,10 @@ class Occupancy:
         with self._holds.clean(address, lambda: self._named):
             yield
 
+    def being_cleaned(self) -> frozenset[Device]:
+        """What is between two guests now"""
+        return self._holds.being_cleaned()
+
     def cleaned(self, address: Device) -> None:
         """Forget that a guest had the card, and what was read of it before that."""
         with self._lock:

@@ -4,7 +4,9 @@ from __future__ import annotations
 import threading
 import unittest
 from collections.abc import Sequence
+from unittest import mock
 
+from nova_gpu.core import exception
 from nova_gpu.virt.usage import census, domains, occupancy
 from tests.fixtures import cards
 
@@ -47,4 +49,19 @@ class CensusTest(unittest.TestCase):
         host.arrived.set()
         old.join(200)
         new.join(200)
+        self.assertEqual({A}, noted.taken())
+
+    def test_a_look_waits_for_an_earlier_one_for_a_bounded_time(self) -> None:
+        host, noted = SlowHost(), occupancy.Occupancy()
+        taken = census.Census(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
+        old = threading.Thread(target=taken.look_at_domains)
+        with mock.patch.object(census, "_PATIENCE_S", 0.1):
+            old.start()
+            host.asked.wait(200)
+            with self.assertRaisesRegex(exception.DomainsUnreadable, "libvirt"):
+                taken.look_at_domains()
+            host.arrived.set()
+            old.join(200)
+        host.guests = (Guest(),)
+        taken.look_at_domains()
         self.assertEqual({A}, noted.taken())

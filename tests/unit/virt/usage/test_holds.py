@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import threading
 import unittest
+from unittest import mock
 
 from nova_gpu.core import exception
+from nova_gpu.virt.usage import holds
 from nova_gpu.virt.usage.holds import Holds, Named
 from tests.fixtures import cards
 
@@ -117,3 +119,65 @@ class HoldsTest(unittest.TestCase):
         with self.holds.hold("one", frozenset({A}), look):
             thread.join(200)
         self.assertEqual(["refused"], outcomes)
+
+    def test_nobody_who_reads_waits_for_the_look(self) -> None:
+        """libvirt may take long to answer a start, and every claim reads."""
+        seen: list[object] = []
+
+        def read() -> None:
+            seen.extend([self.holds.held(), self.holds.instances()])
+            with self.holds.clean(B, nobody):
+                seen.append(self.holds.held())
+            try:
+                with self.holds.clean(A, nobody):
+                    seen.append("cleaned")
+            except exception.DeviceUnavailable:
+                seen.append("refused")
+
+        reader = threading.Thread(target=read, daemon=True)
+
+        def look() -> Named:
+            reader.start()
+            reader.join(10)
+            return {}
+
+        with self.holds.hold("one", frozenset({A}), look):
+            self.assertFalse(reader.is_alive(), "it waited for the look")
+        self.assertEqual([{A}, set(), {A, B}, "refused"], seen)
+
+    def test_a_start_waits_for_others_for_a_bounded_time(self) -> None:
+        answered = threading.Event()
+
+        def look() -> Named:
+            answered.wait(200)
+            return {}
+
+        def first() -> None:
+            with self.holds.hold("one", frozenset({A}), look):
+                pass
+
+        thread = threading.Thread(target=first)
+        with mock.patch.object(holds, "_PATIENCE_S", 0.1):
+            thread.start()
+            while not self.holds.held():
+                thread.join(0.01)
+            with (
+                self.assertRaisesRegex(exception.DeviceUnavailable, "0000:05:00.0.*libvirt"),
+                self.holds.hold("two", frozenset({B}), nobody),
+            ):
+                self.fail("held without a look")
+            answered.set()
+            thread.join(200)
+        with self.holds.hold("two", frozenset({A, B}), nobody):
+            self.assertEqual({A, B}, self.holds.held())
+
+    def test_nothing_is_kept_of_a_look_that_fails(self) -> None:
+        def look() -> Named:
+            raise exception.DomainsUnreadable("no answer")
+
+        with (
+            self.assertRaises(exception.DomainsUnreadable),
+            self.holds.hold("one", frozenset({A}), look),
+        ):
+            self.fail("held without a look")
+        self.assertEqual(set(), self.holds.held())
