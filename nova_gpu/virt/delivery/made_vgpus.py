@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -35,6 +36,8 @@ class MadeVGPUs:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
+        # For those who change it. What is read is one mapping or the next, never one in between.
+        self._lock = threading.Lock()
         self._instances, self._names = _load(folder)
 
     def instances(self) -> Mapping[Slot, str]:
@@ -55,17 +58,19 @@ class MadeVGPUs:
         self._folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dict(names)) if names else ""
         self._path(slot, instance_uuid).write_text(text, encoding="utf-8")
-        self._instances = {**self._instances, slot: instance_uuid}
+        with self._lock:
+            self._instances = {**self._instances, slot: instance_uuid}
 
     def remove(self, slot: Slot, instance_uuid: str) -> None:
         try:
             self._path(slot, instance_uuid).unlink(missing_ok=True)
         except OSError as error:
             LOG.warning("vGPU %s is noted as one to be removed: %s", slot, error)
-        left = dict(self._instances)
-        if left.get(slot) == instance_uuid:
-            del left[slot]
-        self._instances = left
+        with self._lock:
+            left = dict(self._instances)
+            if left.get(slot) == instance_uuid:
+                del left[slot]
+            self._instances = left
 
     def _path(self, slot: Slot, instance_uuid: str) -> pathlib.Path:
         return self._folder / f"{instance_uuid}/{slot}".replace("/", _SEPARATOR)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import sys
+from concurrent import futures
 
 import fixtures
 from oslotest import base
@@ -67,3 +69,25 @@ class TestMadeVGPUs(base.BaseTestCase):
         self.assertEqual({}, made.instances())
         self.assertRaises(OSError, made.add, FIRST, INSTANCE)
         self.assertEqual({}, made.instances())
+
+    def test_threads_side_by_side(self) -> None:
+        """Each with slots of its own, as its hold has it"""
+        made, each, threads = MadeVGPUs(self.folder), 150, 6
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        self.addCleanup(sys.setswitchinterval, before)
+        slots = [
+            [Slot(FIRST.parent, "nvidia-63", t * each + n) for n in range(each)]
+            for t in range(threads)
+        ]
+
+        def come_and_go(own: list[Slot]) -> None:
+            for slot in own:
+                made.add(slot, INSTANCE)
+            for slot in own[::2]:
+                made.remove(slot, INSTANCE)
+
+        with futures.ThreadPoolExecutor(threads) as executor:
+            list(executor.map(come_and_go, slots))
+        left = {slot for own in slots for slot in own[1::2]}
+        self.assertEqual(left, set(made.instances()))
