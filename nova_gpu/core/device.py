@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 Device: TypeAlias = PciAddress | Slot
 
 
+@functools.lru_cache(maxsize=1 << 15)  # the same few thousand, at every claim
 def parse(text: str) -> Device:
     """The reverse of ``str()``: ``0000:3b:00.0``, or ``0000:3b:00.0/nvidia-35/0``.
 

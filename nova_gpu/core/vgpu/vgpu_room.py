@@ -9,6 +9,7 @@ are there, each of its type, and nobody's or somebody's.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator
@@ -111,17 +112,17 @@ def _available(card: DividedCard, type_id: str) -> int:
 
 def _left(card: DividedCard, facts: VGPUType) -> int | None:
     """How many more the card has room for by what is known of the types, ``None`` if too little"""
-    made = [
-        card.types.get(type_id, VGPUType(type_id))
-        for parent in card.parents.values()
-        for type_id, count in parent.made.items()
-        for _ in range(count)
-    ]
     most = carried(card, facts.id)
     if most is None:
         return None
+    made: collections.Counter[str] = collections.Counter()
+    for parent in card.parents.values():
+        made.update(parent.made)
     # What each vGPU there is takes of the card: a whole one of these at least.
-    return most - sum(_weight(card, each, facts) for each in made)
+    return most - sum(
+        count * _weight(card, card.types.get(type_id, VGPUType(type_id)), facts)
+        for type_id, count in made.items()
+    )
 
 
 def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:

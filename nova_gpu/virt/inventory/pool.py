@@ -9,8 +9,9 @@ with what is left and calls ``pop()`` once per unit. So the set in the tree is a
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Any, Protocol
 
 from nova import objects
@@ -47,6 +48,9 @@ class Supply(Protocol):
 # and deep-copies them, which a lock or a driver would not survive. So the way back to the facts is
 # here, by provider. A test may run several compute services in one process.
 _supply_by_provider: weakref.WeakValueDictionary[str, Supply] = weakref.WeakValueDictionary()
+# What was published last, while a tree has it: every claim publishes all, and on a host with many
+# virtual functions there are tens of thousands, each of which takes Nova many microseconds to make.
+_published: weakref.WeakValueDictionary[str, DeviceSet] = weakref.WeakValueDictionary()
 
 
 def resource(provider_uuid: str, address: Device) -> objects.Resource:
@@ -62,20 +66,42 @@ def resource(provider_uuid: str, address: Device) -> objects.Resource:
 def publish(provider_uuid: str, addresses: Collection[Device], supply: Supply) -> DeviceSet:
     """The set that stands for *addresses* in the provider tree."""
     _supply_by_provider[provider_uuid] = supply
+    wanted = frozenset(addresses)
+    known = _published.get(provider_uuid)
+    if known is None or known.addresses != wanted:
+        known = DeviceSet(resource(provider_uuid, address) for address in wanted)
+        known.addresses = wanted
+        _published[provider_uuid] = known
+    return known
+
+
+def without_free(provider_uuid: str, addresses: Collection[Device]) -> DeviceSet:
+    """A set of *addresses*, which instances have, that gives nothing to a claim."""
+    _supply_by_provider.pop(provider_uuid, None)
     return DeviceSet(resource(provider_uuid, address) for address in addresses)
 
 
 class DeviceSet(set[Any]):
-    """The GPUs of one provider, as ``objects.Resource``."""
+    """The GPUs of one provider, as ``objects.Resource``. Nobody changes it, nor what is in it."""
+
+    addresses: frozenset[Device] = frozenset()
+
+    def __deepcopy__(self, memo: object) -> DeviceSet:
+        """Itself: the tree copies all that it has whenever it is asked for anything."""
+        return self
+
+    @functools.cached_property
+    def devices(self) -> Mapping[Device, objects.Resource]:
+        return {device.parse(each.identifier): each for each in self}
 
     def __sub__(self, assigned: Set[Any]) -> Pool:
         left = set(self) - set(assigned)
-        addresses = frozenset(device.parse(each.identifier) for each in left)
+        addresses = frozenset(a for a, each in self.devices.items() if each in left)
         provider_uuid = next((each.provider_uuid for each in self), "")
         supply = _supply_by_provider.get(provider_uuid)
         # Nobody to ask means that nothing is known of these GPUs: none is free.
         usable = supply.usable(provider_uuid, addresses, assigned) if supply else frozenset()
-        return Pool(provider_uuid, usable, supply, assigned)
+        return Pool(provider_uuid, self.devices, usable, supply, assigned)
 
 
 class Pool(set[Any]):
@@ -83,18 +109,21 @@ class Pool(set[Any]):
 
     Each ``pop()`` solves anew for one GPU more and rewrites the identifiers of the resources that
     it has already handed out to this claim, so that after k of them the k GPUs are the best set of
-    k, not the best one k times. The resources are copies, and are hashed only after the last pop.
+    k, not the best one k times. What is handed out are copies of what is in the set, and they are
+    hashed only after the last pop.
     """
 
     def __init__(
         self,
         provider_uuid: str,
+        devices: Mapping[Device, objects.Resource],
         free: frozenset[Device],
         supply: Supply | None,
         assigned: Set[Any],
     ) -> None:
-        super().__init__(resource(provider_uuid, address) for address in free)
+        super().__init__(devices[address] for address in free)
         self._provider_uuid = provider_uuid
+        self._devices = devices
         self._free = free
         self._supply = supply
         self._assigned = assigned
@@ -107,11 +136,12 @@ class Pool(set[Any]):
         if self._supply is None or count > len(self._free):
             raise KeyError("pop from an empty pool of GPUs")
         chosen = self._supply.choose(self._provider_uuid, self._free, count)
-        self._supply.hand_out(chosen, set(self._chosen) - set(chosen), self._assigned)
+        back = set(self._chosen) - set(chosen)
+        self._supply.hand_out(chosen, back, self._assigned)
+        self.difference_update(self._devices[address] for address in chosen)
+        self.update(self._devices[address] for address in back)
         self._chosen = chosen
         self._handed_out.append(resource(self._provider_uuid, chosen[-1]))
         for handed_out, address in zip(self._handed_out, chosen, strict=True):
             handed_out.identifier = str(address)
-        self.clear()
-        self.update(resource(self._provider_uuid, address) for address in self._free - set(chosen))
         return self._handed_out[-1]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any
 
 from nova.compute import provider_tree as nova_provider_tree
@@ -15,11 +15,11 @@ from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu_choice
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
-from nova_gpu.core.vgpu.vgpu_room import Room
+from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import provider_tree
-from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
+from nova_gpu.virt.inventory.vgpu_cards import Look, VGPUCards
+from nova_gpu.virt.inventory.vgpu_rooms import Rooms, Use
 from nova_gpu.virt.usage.occupancy import Occupancy
 
 
@@ -33,6 +33,7 @@ class VGPUStock:
         self._cards = cards
         self._made = made
         self._occupancy = occupancy
+        self._rooms = Rooms()
         self.provider_uuids: dict[GroupKey, str] = {}
 
     def group_of(self, provider_uuid: str) -> VGPUGroup | None:
@@ -52,10 +53,11 @@ class VGPUStock:
             return
         recorded = self._occupancy.recorded({uuid: key for key, uuid in present.items()})
         self._cards.including(recorded)
-        groups = self._cards.look.groups
-        taken, counted = self._taken(), self._counted()
+        look = self._cards.look
+        by_card = self._rooms.of(look.cards.values(), self._use(look))
+        groups = look.groups
         rooms = {
-            key: list(self._rooms(group.cards.values(), key.vgpu_type or "", taken, counted))
+            key: [by_card[address].rooms[group.facts.id] for address in group.cards]
             for key, group in groups.items()
         }
         # Placement takes no inventory of nothing, and a group that carries any is here to stay.
@@ -66,31 +68,8 @@ class VGPUStock:
             if group is None:
                 provider_tree.withdraw(tree, uuid, self, names.VGPU_RESOURCE_CLASS)
                 continue
-            slots = set(self._slots(group, taken))
+            slots = self._rooms.slots(group, by_card)
             provider_tree.publish_vgpus(tree, uuid, group, rooms[key], slots, hypervisor_type, self)
-
-    def _rooms(
-        self,
-        cards: Iterable[SharedCard],
-        type_id: str,
-        taken: Collection[Slot],
-        counted: Collection[Slot],
-    ) -> Iterator[Room]:
-        """As Placement counts: what nobody has that it knows is reserved."""
-        pending, named = self._pending(taken), self._occupancy.taken()
-        for card in (each.without(named) for each in cards):
-            room = card.room(type_id, taken, pending)
-            own = sum(card.has(slot) and slot.type_id == type_id for slot in counted)
-            yield Room(max(room.total, own), own, room.free)
-
-    def _slots(self, group: VGPUGroup, taken: Collection[Slot]) -> Iterator[Slot]:
-        """All that there can be, and what there is"""
-        type_id = group.facts.id
-        for card in group.cards.values():
-            yield from card.slots(type_id, card.room(type_id, taken, ()).total)
-        for slot in taken:
-            if slot.type_id == type_id and group.card_of(slot):
-                yield slot
 
     # The pool
 
@@ -106,7 +85,7 @@ class VGPUStock:
         counted = self._occupancy.counted() - set(addresses)
         taken = self._occupancy.taken() | self._occupancy.used() | counted | here
         slots = frozenset(each for each in taken if isinstance(each, Slot))
-        pending = self._pending(slots)
+        pending = self._pending(slots, self._cards.look)
         free = {
             slot
             for card in group.cards.values()
@@ -133,20 +112,19 @@ class VGPUStock:
 
     def divided(self) -> stats.Divided:
         """What the scheduler reads of these cards, by what was read last"""
-        taken, named = self._taken(), self._occupancy.taken()
-        pending, cards = self._pending(taken), self._cards.look.cards.values()
+        look = self._cards.look
+        by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
         with_room = 0
-        for card in (each.without(named) for each in cards):
-            rooms = {t: card.room(t, taken, pending).free for t in card.card.types}
-            with_room += any(rooms.values())
-            for type_id, room in rooms.items():
-                facts = card.card.types[type_id]
+        for each in by_card.values():
+            with_room += any(room.free for room in each.rooms.values())
+            for type_id, room in each.rooms.items():
+                facts = each.card.card.types[type_id]
                 key = type_id, facts.name, facts.memory_mib, facts.heads
-                free[key] = free.get(key, 0) + room
+                free[key] = free.get(key, 0) + room.free
         kinds = sorted(free, key=lambda key: key[0])
         return stats.Divided(
-            len(cards),
+            len(by_card),
             with_room,
             vgpus=tuple((key[0], key[1], free[key]) for key in kinds),
             facts=tuple(key[2:] for key in kinds),
@@ -154,19 +132,21 @@ class VGPUStock:
 
     # Who has what
 
-    def _taken(self) -> frozenset[Slot]:
+    def _use(self, look: Look) -> Use:
         noted = self._occupancy
-        return _slots_of(noted.taken() | noted.used() | noted.counted() | noted.started())
+        named = noted.taken()
+        taken = _slots_of(named | noted.used() | noted.counted() | noted.started())
+        return Use(taken, self._pending(taken, look), self._counted(named), named)
 
-    def _counted(self) -> frozenset[Slot]:
+    def _counted(self, named: frozenset[Device]) -> frozenset[Slot]:
         """What Placement counts for somebody"""
         noted = self._occupancy
-        kept = noted.strangers().keys() | noted.unjudged().keys()
-        return _slots_of((noted.taken() - kept) | noted.counted() | noted.started())
+        kept = noted.strangers().keys() | noted.unjudged().keys() | noted.being_cleaned()
+        return _slots_of((named - kept) | noted.counted() | noted.started())
 
-    def _pending(self, taken: Iterable[Slot]) -> frozenset[Slot]:
-        """Those of *taken* at which nothing is made yet"""
-        look, made = self._cards.look, self._made.instances()
+    def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
+        """The slots of *taken* at which nothing is made yet"""
+        made = self._made.instances()
         return frozenset(slot for slot in taken if not look.is_made(slot, made.get(slot)))
 
 

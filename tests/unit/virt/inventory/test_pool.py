@@ -190,6 +190,26 @@ class SetTest(unittest.TestCase):
         self.assertEqual(self.published, copied)
         self.assertEqual(8, len(copied - set()))
 
+    def test_the_same_is_not_made_again(self) -> None:
+        """Every claim of the host publishes all that it has, and reads each in copies."""
+        tree = provider_tree.ProviderTree()
+        tree.new_root("host", ROOT)
+        tree.new_child(GROUP, ROOT, uuid=GROUP)
+        tree.update_resources(GROUP, {"PGPU": self.published})
+        with mock.patch.object(objects, "Resource", side_effect=AssertionError("made again")):
+            again = pool.publish(GROUP, dict(self.host.gpus), self.host)
+            for each in (tree, copy.deepcopy(tree)):
+                self.assertFalse(each.update_resources(GROUP, {"PGPU": again}))
+                self.assertEqual(again, each.data(GROUP).resources["PGPU"])
+        self.assertIs(self.published, again)
+
+    def test_what_changed_is_made(self) -> None:
+        gone = self.host.gpus.popitem()[0]
+        identifiers = {each.identifier for each in self.published} - {str(gone)}
+        published = pool.publish(GROUP, self.host.gpus, self.host)
+        self.assertEqual(identifiers, {each.identifier for each in published})
+        self.assertEqual(8, len(self.published))
+
     def test_drawing_does_not_touch_what_is_published(self) -> None:
         before = {each.identifier for each in self.published}
         drawn = self.published - set()
