@@ -9,7 +9,6 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
-from nova_gpu.host.state import quarantine
 from nova_gpu.virt import bulletin
 from nova_gpu.virt.delivery import vgpus
 from nova_gpu.virt.health import monitor
@@ -51,7 +50,7 @@ class Step:
         whole = [gpu for gpu in found if gpu.address not in divided]
         obstacles = {**self._survey.obstacles(whole), **divided}
         ailments = self._watch.look(found)
-        quarantined = quarantine.reasons(self._survey.quarantine, found)
+        quarantined = self._survey.quarantined(found)
         changed = self._survey.divided_since(gpu for gpu in whole if gpu.address in given_whole)
         kept_back = {**changed, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)

@@ -11,11 +11,12 @@ import fixtures
 from nova_gpu.cmd import quarantine as command
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
-from tests.fixtures import daemons
+from tests.fixtures import daemons, kernel, nvidia
 from tests.functional import base, cleaned
 
 CARD = base.FIRST_SOCKET[0]
 ADDRESS = PciAddress.parse(CARD)
+MOVED = "0000:06:00.0"
 
 
 class QuarantineTest(base.GPUServersTestBase):
@@ -127,3 +128,35 @@ class QuarantineTest(base.GPUServersTestBase):
         self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
         self.assertEqual({}, quarantine.load(self.folder))
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def _move(self) -> None:
+        """At a boot the firmware numbers the buses anew."""
+        host = self.hosts["host1"]
+        host.remove(CARD)
+        host.add_gpu(MOVED, "10de", "1091", model="Tesla M2090", minor=4)
+        path = host.roots.proc / f"driver/nvidia/gpus/{MOVED}/information"
+        path.write_text(path.read_text().replace(nvidia.gpu_uuid(MOVED), nvidia.gpu_uuid(CARD)))
+        kernel.boot(host, "the-second")
+        self.restart_host("host1")
+        self.period()
+
+    def test_a_card_that_has_another_address_now(self) -> None:
+        kernel.boot(self.hosts["host1"], "the-first")
+        self._delete_stained()
+        self._move()
+        self.assertEqual([PciAddress.parse(MOVED)], list(quarantine.load(self.folder)))
+        self.assertInventory(reserved=1, used=0)
+        server = self.boot(self.gpu_flavor(7))
+        self.assertNotIn(MOVED, self.recorded(server))
+        self.boot_refused(self.gpu_flavor(1))
+
+    def test_one_that_was_to_be_cleaned(self) -> None:
+        kernel.boot(self.hosts["host1"], "the-first")
+        gpus = self.computes["host1"].driver._gpus
+        self._delete_server(self.server)
+        card = next(each for each in gpus._stock.cards() if each.address == ADDRESS)
+        quarantine.begin_cleaning(self.folder, card, gpus.releases._seen(card))
+        del self.cleaned.cards[:]
+        self._move()
+        self.assertEqual([f"host1 {MOVED}"], self.cleaned.cards)
+        self.assertEqual({}, quarantine.load(self.folder))

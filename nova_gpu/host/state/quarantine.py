@@ -5,11 +5,15 @@ A file is one JSON object, named after the card's address::
 
     0000:88:00.0.json
     {"address": "0000:88:00.0", "product": "10de:2335", "reason": "...", "remedy": "...",
-     "since": "2026-11-21T15:40:11+00:00", "cleaning": false, "until_boot": null}
+     "since": "2026-11-21T15:40:11+00:00", "cleaning": false, "until_boot": null,
+     "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
+              "boot_id": "1f0c..."}}
 
-It is about the card, not the slot: one of another product at that address is another card. One of
-the same product cannot be told from it, and stays until it is released. What cannot be understood
-is about whatever is at the address.
+It is about the card, not the slot: wherever the one that was seen is now, by what tells it from
+others of its product (:mod:`nova_gpu.host.pci.identity`). Where nothing does, it is about the one
+at the address, as long as the product's cards are where they were; and else about each that it can
+be. Without ``seen``, as older releases and operators write it, it is about the card of the product
+at the address. What cannot be understood is about whatever is there.
 
 With ``cleaning`` it only says that the card is being cleaned, so that this is not forgotten where
 nova-compute ends meanwhile.
@@ -22,15 +26,27 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from oslo_utils import timeutils
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import identity
+from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import small_files
 
 _SUFFIX = ".json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What was known of the card then; ``addresses``: of all of its product."""
+
+    identity: identity.Identity
+    addresses: tuple[str, ...]
+    boot_id: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +63,10 @@ class Entry:
     since: str
     cleaning: bool = False
     until_boot: str | None = None
+    seen: Seen | None = None
+
+
+Identities = Callable[[Iterable[GPU]], Mapping[PciAddress, identity.Identity]]
 
 
 def entry(
@@ -56,42 +76,142 @@ def entry(
     *,
     cleaning: bool = False,
     until_boot: str | None = None,
+    seen: Seen | None = None,
 ) -> Entry:
     """One about *card*, from now on"""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
-    return Entry(card.address, card.product.key, reason, remedy, now, cleaning, until_boot)
+    return Entry(card.address, card.product.key, reason, remedy, now, cleaning, until_boot, seen)
 
 
-def reasons(folder: pathlib.Path, cards: Iterable[GPU]) -> dict[PciAddress, str]:
-    """Those of *cards* that are in quarantine: why, and what to do.
+def see(card: GPU, roots: Roots, identities: Identities) -> Seen | None:
+    """What tells *card* from others; ``None`` where the host does not tell where those are."""
+    try:
+        # Its own too, where it has left the bus: it may come back there.
+        there = identity.addresses(card.product.key, roots) | {str(card.address)}
+        return Seen(identities([card])[card.address], tuple(sorted(there)), roots.boot_id())
+    except OSError:
+        return None
+
+
+def reasons(
+    folder: pathlib.Path,
+    cards: Iterable[GPU],
+    roots: Roots,
+    identities: Identities | None = None,
+) -> dict[PciAddress, str]:
+    """The *cards* that are in quarantine: why, and what to do.
 
     All of them where the folder cannot be read.
+
+    :param identities: by default what this process can read
     """
+    gpus = tuple(cards)
     try:
         entries = load(folder)
     except OSError as error:
         reason = f"whether it is in quarantine cannot be read: {error}; mend that"
-        return {card.address: reason for card in cards}
-    return {
-        card.address: f"it is in quarantine since {found.since}: {found.reason}; {found.remedy}"
-        for card in cards
-        if (found := entries.get(card.address)) and not found.cleaning and is_about(found, card)
+        return {card.address: reason for card in gpus}
+    kept = {}
+    for found in entries.values():
+        if found.cleaning:
+            continue
+        said = f"since {found.since}: {found.reason}; {found.remedy}"
+        about = cards_of(found, gpus, roots, identities)
+        for card in about:
+            if card.address == found.address or found.seen is None:
+                kept[card.address] = f"it is in quarantine {said}"
+            elif len(about) == 1:
+                kept[card.address] = f"it is in quarantine as {found.address} {said}"
+            else:
+                kept.setdefault(
+                    card.address,
+                    f"{found.address} was in quarantine {said}; GPUs of this product have other "
+                    "addresses now, and which one it is cannot be read; find it, and then: "
+                    f"nova-gpu quarantine release {found.address}",
+                )
+    return kept
+
+
+def cards_of(
+    found: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
+) -> list[GPU]:
+    """Those of *cards*, which are all that the host has, that the entry is or may be about."""
+    alike = [card for card in cards if found.product in (None, card.product.key)]
+    there = [card for card in alike if card.address == found.address]
+    if found.seen is None or found.product is None or not alike:
+        return there
+    told = identities(alike) if identities else {c.address: identity.of(c, roots) for c in alike}
+    verdicts = {c.address: identity.same(found.seen.identity, told[c.address]) for c in alike}
+    if is_it := [card for card in alike if verdicts[card.address]]:
+        return is_it
+    maybe = [card for card in alike if verdicts[card.address] is None]
+    if _are_where_they_were(found.product, found.seen, roots):
+        return [card for card in maybe if card in there]
+    return maybe
+
+
+def _are_where_they_were(product: str, seen: Seen, roots: Roots) -> bool:
+    """While the host is up a card may go away, and no other one comes to be where it was."""
+    try:
+        now, boot_id = identity.addresses(product, roots), roots.boot_id()
+    except OSError:
+        return False
+    then = frozenset(seen.addresses)
+    return now <= then if boot_id == seen.boot_id else now == then
+
+
+def follow(
+    folder: pathlib.Path,
+    cards: Iterable[GPU],
+    roots: Roots,
+    identities: Identities | None = None,
+) -> list[tuple[PciAddress, PciAddress]]:
+    """At service start: renames the files of cards that have other addresses than then; returns
+    the former and the present ones.
+
+    :raises OSError: where the folder cannot be read or changed
+    """
+    gpus, entries = tuple(cards), load(folder)
+    homes = {}
+    for found in entries.values():
+        about = cards_of(found, gpus, roots, identities)
+        if len(about) == 1 and about[0].address != found.address:
+            homes[found.address] = about[0].address
+    left = {
+        old: dataclasses.replace(entries[old], address=new)
+        for old, new in homes.items()
+        if new not in entries or new in homes
     }
+    moved = [(old, new.address) for old, new in left.items()]
+    while left:
+        # One whose place is free. In a circle none is: what is written over is in memory.
+        free = (old for old, new in left.items() if new.address not in left)
+        old = next(free, next(iter(left)))
+        put(folder, left.pop(old))
+    for old, _ in moved:
+        if old not in {new for _, new in moved}:
+            release(folder, old)
+    return moved
 
 
-def is_about(found: Entry, card: GPU) -> bool:
-    """Whether *card*, which is at the entry's address now, is the one that was meant."""
-    return found.product in (None, card.product.key)
+def is_about(found: Entry, card: GPU, own: identity.Identity | None = None) -> bool:
+    """Whether *card*, which is at the entry's address now, is the one that was meant, or may be.
+
+    :param own: what tells it from others
+    """
+    if found.product not in (None, card.product.key):
+        return False
+    return not (found.seen and own and identity.same(found.seen.identity, own) is False)
 
 
-def begin_cleaning(folder: pathlib.Path, card: GPU) -> None:
+def begin_cleaning(folder: pathlib.Path, card: GPU, seen: Seen | None = None) -> None:
     """Notes that *card* is to be cleaned, unless it is in quarantine already.
 
     :raises OSError: where that cannot be written
     """
     found = load(folder).get(card.address)
-    if found is None or not is_about(found, card):
-        put(folder, entry(card, "it was not cleaned", "clean it", cleaning=True))
+    if found is None or not is_about(found, card, seen.identity if seen else None):
+        put(folder, entry(card, "it was not cleaned", "clean it", cleaning=True, seen=seen))
 
 
 def end_cleaning(folder: pathlib.Path, address: PciAddress) -> None:
@@ -184,13 +304,26 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         if until_boot is not None and not isinstance(until_boot, str):
             raise TypeError("a boot id is expected")
         cleaning = content["cleaning"] is True
-        return Entry(address, product, cleaning=cleaning, until_boot=until_boot, **texts)
+        seen = _seen(content.get("seen"))
+        return Entry(address, product, cleaning=cleaning, until_boot=until_boot, seen=seen, **texts)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = f"{path} cannot be understood: {error!r}"
         remedy = f"see what is known of the card, then nova-gpu quarantine release {address}"
         return Entry(address, None, reason, remedy, "an unknown time")
+
+
+def _seen(content: Any) -> Seen | None:
+    """:raises LookupError, TypeError: where it is not what :func:`put` wrote"""
+    if content is None:
+        return None
+    kinds, there, boot_id = (content[name] for name in ("identity", "addresses", "boot_id"))
+    if not isinstance(kinds, dict) or not isinstance(there, list):
+        raise TypeError("what was seen of the card is expected")
+    if not all(isinstance(text, str) for text in (*kinds, *kinds.values(), *there, boot_id)):
+        raise TypeError("text is expected")
+    return Seen(kinds, tuple(there), boot_id)
 
 
 def _settle(folder: pathlib.Path) -> None:

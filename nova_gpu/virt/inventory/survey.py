@@ -18,8 +18,9 @@ from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import mig_layout, mig_making
 from nova_gpu.host.nvidia import nvml
-from nova_gpu.host.pci import consoles, discovery, linked, products, selection
+from nova_gpu.host.pci import consoles, discovery, identity, linked, products, selection
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import binding, passthrough
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery import pci_aliases
@@ -27,7 +28,7 @@ from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import vgpu_selection
 from nova_gpu.virt.inventory.offer import Offer
 from nova_gpu.virt.inventory.vgpu_types import VGPUTypes
-from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage import domains, identities
 
 LOG = logging.getLogger(__name__)
 
@@ -200,6 +201,14 @@ class Survey:
                 "to the vendor's driver"
             )
         return None
+
+    def quarantined(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
+        """As :func:`nova_gpu.host.state.quarantine.reasons`"""
+        return quarantine.reasons(self.quarantine, found, self.roots, self.identities)
+
+    def identities(self, found: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
+        """As :func:`nova_gpu.virt.usage.identities.of`"""
+        return identities.of(found, self.roots)
 
     def parts(self, offered: Offer, divided: Iterable[DividedCard] = ()) -> domains.Parts:
         return parts(offered, self.roots, divided)

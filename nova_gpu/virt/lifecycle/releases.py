@@ -19,6 +19,7 @@ from nova_gpu.core import exception, health
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.state import quarantine
+from nova_gpu.host.state.quarantine import Seen
 from nova_gpu.virt import bulletin, counters, threads
 from nova_gpu.virt.delivery import binding, vgpus
 from nova_gpu.virt.inventory import stock, survey
@@ -50,6 +51,7 @@ class Releases:
         self._mode = looked.mode
         self._roots = looked.roots
         self._folder = looked.quarantine
+        self._survey = looked
         self._stock = offered
         self._occupancy = noted
         self._bindings = bindings
@@ -103,6 +105,10 @@ class Releases:
         was in quarantine until the host has booted is not any more. Done once."""
         if self._is_resumed:
             return
+        try:
+            found = self._survey.find()
+        except exception.DiscoveryFailed:
+            return  # nothing is offered before it can be read
         counters.begin(self._folder.parent)
         with contextlib.suppress(OSError):  # then they stay
             boot_id = self._roots.boot_id()
@@ -113,14 +119,18 @@ class Releases:
                     over.reason,
                 )
         with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
-            entries = quarantine.load(self._folder).values()
-            self._occupancy.was_used(entry.address for entry in entries if entry.cleaning)
+            self._follow(found)
+            for entry in quarantine.load(self._folder).values():
+                if entry.cleaning:
+                    asked = (entry, found, self._roots, self._survey.identities)
+                    self._occupancy.was_used(c.address for c in quarantine.cards_of(*asked))
         self._is_resumed = True
 
     def settle(self) -> None:
         """Cleans what guests had and nobody has any more, without its release having been seen:
         somebody else removed the domain, or the service had ended meanwhile."""
         left = self._occupancy.left()
+        self._vgpus.settle(left, self._cleaning.clean_instance)
         self._release_all(self._cards(left))
         self._vgpus.release(left, self._cleaning.clean_instance)
 
@@ -132,7 +142,7 @@ class Releases:
         owner: Owner | None = None,
         until_boot: str | None = None,
     ) -> None:
-        """Nobody new gets *card* from now on.
+        """Put *card* into quarantine: no new instance gets it.
 
         :param owner: who has it, or had it last
         :param until_boot: the host's boot id, where another boot ends it
@@ -145,8 +155,9 @@ class Releases:
             remedy,
             card.address,
         )
-        quarantine.put(self._folder, quarantine.entry(card, reason, remedy, until_boot=until_boot))
-        kept_back = quarantine.reasons(self._folder, [card])
+        new = quarantine.entry(card, reason, remedy, until_boot=until_boot, seen=self._seen(card))
+        quarantine.put(self._folder, new)
+        kept_back = self._survey.quarantined([card])
         self._stock.keep_back(kept_back)
         self._vgpus.cards.keep_back(kept_back)
         # Else it would stay out for some minutes after its release from quarantine.
@@ -159,12 +170,17 @@ class Releases:
         :raises OSError: as :meth:`quarantine`
         """
         found = quarantine.load(self._folder).get(card.address)
-        is_there = found and quarantine.is_about(found, card) and not found.cleaning
+        seen = self._seen(card)
+        is_about = found and quarantine.is_about(found, card, seen.identity if seen else None)
+        is_there = found and is_about and not found.cleaning
         if found and is_there and (until_boot or not found.until_boot):
             LOG.error("GPU %s is in quarantine already: %s", card.address, verdict.reason)
             return
         owner = self._stock.owners().get(card.address)
         self.quarantine(card, verdict.reason, verdict.remedy, owner, until_boot)
+
+    def _seen(self, card: GPU) -> Seen | None:
+        return quarantine.see(card, self._roots, self._survey.identities)
 
     def _cards(self, addresses: Collection[Device]) -> list[GPU]:
         return [card for card in self._stock.cards() if card.address in addresses]
@@ -175,7 +191,7 @@ class Releases:
         used = [card for card in cards if card.address in self._occupancy.used()]
         for card in used:
             try:
-                quarantine.begin_cleaning(self._folder, card)
+                quarantine.begin_cleaning(self._folder, card, self._seen(card))
             except OSError as error:
                 LOG.error("Cannot record that GPU %s needs cleaning: %s", card.address, error)
         try:

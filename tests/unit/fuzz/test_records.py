@@ -206,13 +206,14 @@ class QuarantineTest(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = self.root / "gpu-quarantine"
+        self.roots = hosts.Host(self.root / "host").roots
         self.card = cards.card(str(_CARD))
         quarantine.put(self.folder, quarantine.entry(self.card, "a stain", "wipe it"))
         (self.file,) = self.folder.iterdir()
 
     def check(self) -> None:
         before = base.open_files()
-        kept = quarantine.reasons(self.folder, [self.card])
+        kept = quarantine.reasons(self.folder, [self.card], self.roots)
         if not kept:
             found = quarantine.load(self.folder).get(_CARD)
             assert found

@@ -160,6 +160,15 @@ class UnprivilegedTest(DaemonTestCase):
         self.assertEqual(str(self.host.roots.dev / "kmsg"), args[0])
         self.assertIn("Xids", text)
 
+    def test_serial_numbers(self) -> None:
+        """The kernel shows nobody but root more than the first 64 bytes."""
+        pci.write_serial_number(self.host.path(CARD), 1)
+        (self.host.path(CARD) / "config").chmod(0o600)
+        said = self.call("identity.of", [CARD, AUDIO])
+        self.assertEqual("00-00-00-00-00-00-00-01", said[CARD]["pcie"])
+        self.assertEqual([CARD], list(said))
+        self.assertEqual("InvalidPciAddress", self.call("identity.of", ["../81:00.0"])[0])
+
     def test_nodes(self) -> None:
         self.assertEqual([], self.call("nodes.open_to_guests", CARD))
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import fixtures
 from oslotest import base
 
 from nova_gpu.core import model
+from nova_gpu.host.pci import discovery, identity
 from nova_gpu.host.state import quarantine
-from tests.fixtures import cards
+from tests.fixtures import cards, hosts, kernel, pci
 
 ADDRESS = "0000:88:00.0"
 
@@ -21,6 +24,7 @@ class QuarantineTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.roots = hosts.Host(root / "host").roots
         self.folder = root / "gpu-quarantine"
         self.card = cards.card(ADDRESS)
 
@@ -31,7 +35,7 @@ class QuarantineTest(base.BaseTestCase):
 
     def reason(self, card: model.GPU | None = None) -> str | None:
         card = card or self.card
-        return quarantine.reasons(self.folder, [card]).get(card.address)
+        return quarantine.reasons(self.folder, [card], self.roots).get(card.address)
 
     def test_nothing(self) -> None:
         self.assertEqual({}, quarantine.load(self.folder))
@@ -93,3 +97,164 @@ class QuarantineTest(base.BaseTestCase):
         for name in ("README", f".{ADDRESS}.json", "0000:99:99.9.json"):
             (self.folder / name).write_text("{}")
         self.assertEqual([self.card.address], list(quarantine.load(self.folder)))
+
+
+ONE, TWO, THREE = "0000:04:00.0", "0000:06:00.0", "0000:88:00.0"
+NEW = "0000:05:00.0"
+
+
+class MovedTest(base.BaseTestCase):
+    """Three cards of one product that vfio-pci has"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.folder = root / "gpu-quarantine"
+        self.host = hosts.Host(root / "host")
+        kernel.boot(self.host, "the-first")
+        for number, address in enumerate((ONE, TWO, THREE), start=1):
+            self.plug(address, number)
+
+    def plug(self, address: str, number: int | None) -> None:
+        """:param number: its serial number, if it has one"""
+        self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
+        if number is not None:
+            pci.write_serial_number(self.host.path(address), number)
+
+    def move(self, *moves: tuple[str, str]) -> None:
+        """At the next boot"""
+        configs = [(self.host.path(old) / "config").read_bytes() for old, _ in moves]
+        for old, _ in moves:
+            self.host.remove(old)
+        for (_, new), config in zip(moves, configs, strict=True):
+            self.plug(new, None)
+            (self.host.path(new) / "config").write_bytes(config)
+        kernel.boot(self.host, "the-second")
+
+    def cards(self) -> list[model.GPU]:
+        addresses = [model.PciAddress.parse(path.name) for path in self.host.devices.iterdir()]
+        return list(discovery.cards_at(addresses, self.host.roots))
+
+    def identities(self, found: Iterable[model.GPU]) -> dict[model.PciAddress, identity.Identity]:
+        return {card.address: identity.of(card, self.host.roots) for card in found}
+
+    def put(self, address: str, reason: str = "it is broken", **kwargs: Any) -> None:
+        card = next(each for each in self.cards() if str(each.address) == address)
+        seen = quarantine.see(card, self.host.roots, self.identities)
+        entry = quarantine.entry(card, reason, "mend it", seen=seen, **kwargs)
+        quarantine.put(self.folder, entry)
+        self.assertEqual({card.address: entry}, {card.address: self.loaded()[address]})
+
+    def loaded(self) -> dict[str, quarantine.Entry]:
+        return {str(each): found for each, found in quarantine.load(self.folder).items()}
+
+    def kept(self) -> dict[str, str]:
+        found = quarantine.reasons(self.folder, self.cards(), self.host.roots)
+        return {str(address): reason for address, reason in found.items()}
+
+    def follow(self) -> list[tuple[str, str]]:
+        moved = quarantine.follow(self.folder, self.cards(), self.host.roots)
+        return sorted((str(old), str(new)) for old, new in moved)
+
+    def test_comes_back_where_it_has_left_the_bus(self) -> None:
+        """Without anything that tells it from others: these are not kept back for it."""
+        self.host.remove(ONE)
+        self.plug(ONE, None)
+        card = next(each for each in self.cards() if str(each.address) == ONE)
+        self.host.remove(ONE)
+        seen = quarantine.see(card, self.host.roots, self.identities)
+        quarantine.put(self.folder, quarantine.entry(card, "not clean", "clean it", seen=seen))
+        self.assertEqual([], list(self.kept()))
+        self.plug(ONE, None)
+        for other in (TWO, THREE):
+            self.host.remove(other)
+            self.plug(other, None)
+        self.assertEqual([ONE], list(self.kept()))
+
+    def test_by_its_serial_number(self) -> None:
+        self.put(ONE)
+        self.move((ONE, NEW), (TWO, ONE))
+        self.assertEqual([NEW], list(self.kept()))
+        self.assertIn(f"it is in quarantine as {ONE} since", self.kept()[NEW])
+        self.assertEqual([(ONE, NEW)], self.follow())
+        self.assertEqual([NEW], list(self.loaded()))
+        self.assertEqual([NEW], list(self.kept()))
+        self.assertEqual([], self.follow())
+
+    def test_two_that_changed_places(self) -> None:
+        self.put(ONE, "the first")
+        self.put(TWO, "the second")
+        self.move((ONE, TWO), (TWO, ONE))
+        self.assertEqual([(ONE, TWO), (TWO, ONE)], self.follow())
+        found = self.loaded()
+        self.assertEqual(("the second", "the first"), (found[ONE].reason, found[TWO].reason))
+
+    def test_one_behind_another(self) -> None:
+        for address in (ONE, TWO):
+            self.put(address, f"was at {address}")
+        self.move((ONE, TWO), (TWO, NEW))
+        self.follow()
+        found = self.loaded()
+        self.assertEqual([NEW, TWO], sorted(found))
+        self.assertEqual(f"was at {TWO}", found[NEW].reason)
+
+    def test_another_card_in_its_place(self) -> None:
+        self.put(ONE)
+        self.host.remove(ONE)
+        self.plug(ONE, 7)
+        self.assertEqual({}, self.kept())
+        (card,) = (each for each in self.cards() if str(each.address) == ONE)
+        own = self.identities([card])[card.address]
+        self.assertFalse(quarantine.is_about(self.loaded()[ONE], card, own))
+
+    def without_serial_numbers(self) -> None:
+        for address in (ONE, TWO, THREE):
+            config = self.host.path(address) / "config"
+            config.write_bytes(config.read_bytes()[:256])
+        self.put(ONE)
+
+    def test_nothing_tells_them_apart(self) -> None:
+        """Then all of the product are kept back where any has another address."""
+        self.without_serial_numbers()
+        self.assertEqual([ONE], list(self.kept()))
+        kernel.boot(self.host, "the-second")
+        self.assertEqual([ONE], list(self.kept()))
+        self.move((TWO, NEW))
+        self.assertEqual([ONE, NEW, THREE], sorted(self.kept()))
+        self.assertIn(f"nova-gpu quarantine release {ONE}", self.kept()[THREE])
+        self.assertEqual([], self.follow())
+        quarantine.release(self.folder, model.PciAddress.parse(ONE))
+        self.assertEqual({}, self.kept())
+
+    def test_one_that_went_away(self) -> None:
+        """Until the host is booted the others are where they were."""
+        self.without_serial_numbers()
+        self.host.remove(TWO)
+        self.assertEqual([ONE], list(self.kept()))
+        kernel.boot(self.host, "the-second")
+        self.assertEqual([ONE, THREE], sorted(self.kept()))
+
+    def test_to_be_cleaned(self) -> None:
+        self.put(ONE, cleaning=True)
+        self.move((ONE, NEW), (TWO, ONE))
+        self.follow()
+        self.assertEqual([NEW], list(self.loaded()))
+        self.assertTrue(self.loaded()[NEW].cleaning)
+
+    def test_a_file_without_what_was_seen(self) -> None:
+        """As an older release or an operator wrote it"""
+        self.put(ONE)
+        path = self.folder / f"{ONE}.json"
+        content = json.loads(path.read_text())
+        del content["seen"]
+        path.write_text(json.dumps(content))
+        self.move((ONE, NEW), (TWO, ONE))
+        self.assertEqual([ONE], list(self.kept()))
+
+    def test_a_garbled_one(self) -> None:
+        self.put(ONE)
+        path = self.folder / f"{ONE}.json"
+        content = json.loads(path.read_text())
+        for garbled in (1, [], {"identity": {}}, {"identity": [], "addresses": [], "boot_id": ""}):
+            path.write_text(json.dumps({**content, "seen": garbled}))
+            self.assertIn("cannot be understood", self.kept()[ONE])

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tells one card from another of its product, wherever it is plugged in.
+
+A PCI address is the slot's, and changes when another card or disk is added: the firmware numbers
+the buses. By kind::
+
+    {"nvidia": "GPU-4a2b...", "amdgpu": "f1b9...", "pcie": "00-04-4b-ff-fe-12-34-56"}
+
+Sources: /proc/driver/nvidia/gpus/.../information of NVIDIA's driver; unique_id of amdgpu
+(Documentation/gpu/amdgpu/driver-misc.rst); the Device Serial Number of the PCI Express Base
+Specification (7.9.3), of which the kernel shows only root the extended configuration space. Many
+cards have none of them while vfio-pci has them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Mapping
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import small_files
+from nova_gpu.host.vfio import iommu
+
+Identity = Mapping[str, str]
+
+_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s*$", re.M)
+_UNIQUE_ID = re.compile(r"[0-9a-f]{1,16}")
+_EXTENDED, _END = 0x100, 0x1000
+_SERIAL_NUMBER = 0x0003
+
+
+def of(card: GPU, roots: Roots) -> Identity:
+    """By kind; what this process cannot read is not in it."""
+    device = iommu.device(card.address, roots)
+    found = {
+        "nvidia": card.uuid or _nvidia(card.address, roots),
+        "amdgpu": _amdgpu(device),
+        "pcie": _serial_number(device),
+    }
+    return {kind: value for kind, value in found.items() if value}
+
+
+def same(one: Identity, other: Identity) -> bool | None:
+    """Whether they are one card's; ``None`` where they have no kind in common."""
+    common = one.keys() & other.keys()
+    return all(one[kind] == other[kind] for kind in common) if common else None
+
+
+def addresses(product: str, roots: Roots) -> frozenset[str]:
+    """Where the host has cards of a product such as ``10de:2335``, selected or not.
+
+    :raises OSError: where sysfs cannot be read
+    """
+    folder = f"{roots.sysfs}/bus/pci/devices"
+    found = set()
+    for name in os.listdir(folder):
+        device = f"{folder}/{name}"
+        try:
+            ids = (sysfs.hexadecimal(device, each) for each in ("vendor", "device"))
+            is_one = ":".join(f"{each:04x}" for each in ids) == product
+            if is_one and sysfs.link(device, "physfn") is None:
+                found.add(name)
+        except (OSError, ValueError):
+            continue  # gone meanwhile, or no card that anybody is given
+    return frozenset(found)
+
+
+def _nvidia(address: PciAddress, roots: Roots) -> str | None:
+    try:
+        text = small_files.read(roots.proc / f"driver/nvidia/gpus/{address}/information")
+    except (OSError, ValueError):
+        return None
+    # Before the card was initialised it has question marks.
+    found = _UUID.search(text)
+    return found[1] if found else None
+
+
+def _amdgpu(device: str) -> str | None:
+    try:
+        text = sysfs.attribute(device, "unique_id").lower()
+    except OSError:
+        return None
+    return text if _UNIQUE_ID.fullmatch(text) and text.strip("0") else None
+
+
+def _serial_number(device: str) -> str | None:
+    try:
+        with open(f"{device}/config", "rb") as file:
+            config = file.read(_END)
+    except OSError:
+        return None
+    offset, seen = _EXTENDED, set()
+    while _EXTENDED <= offset <= len(config) - 12 and offset not in seen:
+        seen.add(offset)
+        header, low, high = struct.unpack_from("<III", config, offset)
+        if header in (0, 0xFFFFFFFF):
+            return None
+        if header & 0xFFFF == _SERIAL_NUMBER:
+            number = high << 32 | low
+            return number.to_bytes(8).hex("-") if number not in (0, 2**64 - 1) else None
+        offset = header >> 20 & ~3
+    return None

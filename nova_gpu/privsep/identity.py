@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tells cards apart, of which the kernel shows a part to root only."""
+
+from __future__ import annotations
+
+import nova.privsep
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import model
+from nova_gpu.host.pci import discovery, identity
+from nova_gpu.host.roots import Roots
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def of(addresses: list[str]) -> dict[str, dict[str, str]]:
+    """As :func:`nova_gpu.host.pci.identity.of`, of those of *addresses* that are GPUs, by address.
+
+    :raises InvalidPciAddress: where one of *addresses* is none
+    :raises DiscoveryFailed: where sysfs cannot be read
+    """
+    roots = Roots.of(CONF.gpu)
+    asked = [model.PciAddress.parse(address) for address in addresses]
+    cards = discovery.cards_at(asked, roots)
+    return {str(card.address): dict(identity.of(card, roots)) for card in cards}
