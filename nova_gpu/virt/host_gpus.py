@@ -130,10 +130,11 @@ class HostGPUs:
                 if starting and self.vgpus and self._knows_providers():
                     say = self._step.look()  # again: whose cards are whole is known now
                     self.vgpus.make_again()
-                self.releases.settle()
+                self.releases.settle(starting=starting)
                 if self.mode is DeliveryMode.PCI:
                     # A card that could not be reset may take the host's driver with it.
-                    self.bindings.settle(self._stock.cards(), self._stock.kept_back())
+                    stay = self._stock.kept_back() | self.releases.left()
+                    self.bindings.settle(self._stock.cards(), stay)
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
                 self._reconciliation.look()

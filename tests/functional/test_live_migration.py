@@ -120,6 +120,7 @@ class Moves(live.Moving):
             gpus = self.computes["host2"].driver._gpus
             with mock.patch.object(gpus._occupancy, "_records", records.Records({})):
                 gpus.releases.settle()
+                gpus.vgpus.retries.wait()
             self.assertMade(3, "host2")
             others.append(self.boot(self.wanted(self.FREE - 2), host="host2"))
             self.boot_refused(self.wanted(1), host="host2")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import fixtures
 from oslo_utils import uuidutils
 
@@ -118,9 +120,34 @@ class CleaningTest(mig.MIGServersTestBase):
         other = self.boot(self.of_type(SMALL))
         self.assertInstances(other, [slot(FIRST, 11, 0, SMALL)], nodes_of(0, 11))
         self.commands.wipe(FIRST)
+
+        def is_free() -> None:
+            self.period()  # one of the next: which, depends on how often it failed
+            self.assertEqual((6, 0, 2), self.vgpus())
+
+        self._wait_for_assert(is_free)
+
+    def test_a_command_that_hangs(self) -> None:
+        """No period waits for it, and no start of the service."""
+        self.flags(clean_timeout=90, group="gpu")
+        self.commands.stain(FIRST)
+        for server in (self.neighbour, self.server):
+            self._delete_server(server)
+        self.commands.wipe(FIRST)
+        begin = time.monotonic()
+        with self.commands.stopped():
+            for _ in range(3):
+                self.one_period()
+            self.restart_host("host1")
+            self.one_period()
+            self.assertEqual((6, 2, 0), self.vgpus())
+        self.assertLess(time.monotonic() - begin, 90, "it waited for the command")
         self.period()
+        self._wait_for_assert(self._all_are_free)
+
+    def _all_are_free(self) -> None:
         self.period()
-        self.assertEqual((6, 0, 2), self.vgpus())
+        self.assertEqual((6, 0, 0), self.vgpus())
 
 
 class LayoutTest(test_verify.Verifying, mig.MIGServersTestBase):

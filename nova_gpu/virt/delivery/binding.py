@@ -24,7 +24,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import former_drivers
 from nova_gpu.host.vfio import iommu, passthrough
-from nova_gpu.virt import threads
+from nova_gpu.virt import daemon, threads
 from nova_gpu.virt.delivery import unbound
 from nova_gpu.virt.usage.occupancy import Occupancy
 
@@ -49,6 +49,7 @@ class Bindings:
         self._roots = roots
         self._occupancy = occupancy
         self._unbound = unbound.Unbound(folder)
+        self.share = daemon.Share()
         # Those that giving back left with VFIO: they need not be asked about in every period.
         self._prepared: set[PciAddress] = set()
         self._is_settled = False
@@ -79,7 +80,7 @@ class Bindings:
 
         :raises BindingFailed: where one of them cannot be
         """
-        with _lock(card.address):
+        with self._part_for(card), _lock(card.address):
             if not passthrough.is_with_vfio(card, self._roots):
                 self._prepared.discard(card.address)
                 try:
@@ -90,6 +91,12 @@ class Bindings:
                     raise
                 LOG.info("GPU %s is bound to vfio-pci now, for guests", card.address)
             self._unbound.forget(card.address)
+
+    def _part_for(self, card: GPU) -> contextlib.AbstractContextManager[None]:
+        """What binding it takes of privsep's daemon. Before its lock, as who cleans it has it."""
+        if passthrough.is_with_vfio(card, self._roots):
+            return contextlib.nullcontext()
+        return self.share.one()
 
     def refused(self) -> frozenset[PciAddress]:
         """The cards that could not be had from the host's drivers when they were last needed."""

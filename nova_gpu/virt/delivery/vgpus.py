@@ -17,9 +17,12 @@ from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.container import nodes
+from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import by_card
+from nova_gpu.virt import threads
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import survey, vgpu_cards, vgpu_stock
+from nova_gpu.virt.lifecycle import retries
 from nova_gpu.virt.usage.occupancy import Occupancy
 
 LOG = logging.getLogger(__name__)
@@ -32,6 +35,7 @@ class VGPUs:
         self._occupancy = occupancy
         self._made = MadeVGPUs(looked.vgpus)
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways(), self._made.told())
+        self.retries = retries.Retries(self._card_of)
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, occupancy)
         # What an earlier service has made may be nobody's by now.
         occupancy.was_used(self._made.instances())
@@ -193,28 +197,58 @@ class VGPUs:
         clean: Callable[[Slot], None],
         instance_uuid: str | None = None,
     ) -> None:
-        """Removes what is at those of *devices* that are slots, where they are nobody's now.
+        """Removes what is at those of *devices* that are slots, where they are nobody's now, of all
+        cards side by side.
 
         What cannot be removed, or cleaned, stays out of the pool, and is tried again.
 
         :param clean: of a MIG instance, which is not removed; raises NotClean
         :param instance_uuid: who had them, where that is known
         """
+        those = self._to_release(devices)
+        cards = {self._card_of(each) for each in those}
+        release = functools.partial(self._release, clean=clean, instance_uuid=instance_uuid)
+
+        def release_of(card: PciAddress) -> None:
+            for each in those:
+                if self._card_of(each) == card:
+                    release(each)
+
+        threads.for_each(release_of, cards)
+
+    def settle(self, left: Collection[Device], clean: Callable[[Slot], None]) -> None:
+        """The same once in a period, of what nobody has any more; it is not waited for."""
+
+        def release(device: Device) -> bool:
+            # Asked again: it may be long after that look.
+            return device not in self._occupancy.left() or self._release(device, clean)
+
+        self.retries.begin(self._to_release(left), release)
+
+    def _to_release(self, devices: Collection[Device]) -> list[Device]:
+        """The slots among them, and what was in somebody else's domain"""
         functions = self.functions()
-        for each in devices:
-            if isinstance(each, Slot):
-                self._release(each, clean, instance_uuid or self._made.instances().get(each))
-            elif each in functions:  # it was in somebody else's domain
-                self._release(each, clean, None)
+        return [each for each in devices if isinstance(each, Slot) or each in functions]
+
+    def _card_of(self, device: Device) -> PciAddress:
+        """Of its functions the first, where it is known as the part of a card"""
+        parent = device.parent if isinstance(device, Slot) else device
+        for card in self.divided():
+            if parent in card.parents:
+                return min(card.parents)
+        return parent
 
     def _release(
-        self, device: Device, clean: Callable[[Slot], None], instance_uuid: str | None
-    ) -> None:
+        self, device: Device, clean: Callable[[Slot], None], instance_uuid: str | None = None
+    ) -> bool:
+        """Whether that is over"""
         try:
             with self._occupancy.clean(device):
                 if isinstance(device, Slot):
+                    instance_uuid = instance_uuid or self._made.instances().get(device)
                     if self._survey.mode is DeliveryMode.LXC:
-                        clean(device)
+                        if not self._is_another(device):
+                            clean(device)
                     elif instance_uuid is not None:
                         nova_gpu.privsep.vgpu.remove(str(device), instance_uuid)
                     if instance_uuid is not None:
@@ -222,11 +256,28 @@ class VGPUs:
                 self.cards.read_again(device)
                 self._occupancy.cleaned(device)
         except exception.DeviceUnavailable:
-            return  # another guest has it, or it is being removed already
+            return True  # another guest has it, or it is being removed already
         except Exception as error:  # also what privsep itself may raise
             LOG.error("vGPU %s is kept from instances until it is removed: %s", device, error)
-        else:
-            LOG.info("vGPU %s is free", device)
+            return False
+        LOG.info("vGPU %s is free", device)
+        return True
+
+    def _is_another(self, slot: Slot) -> bool:
+        """Whether the MIG instance there is of another profile now: what is done to it is done for
+        who has that one."""
+        cards = [each for each in self.cards.look.cards.values() if each.has(slot)]
+        is_another = any(each.lacks(slot) for each in cards) and gpu_instances.is_slot_there(
+            slot, self._roots
+        )
+        if is_another:
+            LOG.error(
+                "vGPU %s is not cleaned: its card was divided anew while an instance had it, and "
+                "the MIG instance of its number is another one now. Divide a card only while no "
+                "instance has any of it.",
+                slot,
+            )
+        return is_another
 
 
 def _make_instances(card: str, profile: str) -> None:

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 
-import nova.privsep
 from nova import exception as nova_exception
 from oslo_log import log as logging
 
@@ -21,7 +19,7 @@ from nova_gpu.host import clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import counters
+from nova_gpu.virt import counters, daemon
 
 LOG = logging.getLogger(__name__)
 
@@ -36,16 +34,17 @@ class Cleaning:
     """
 
     def __init__(
-        self, mode: DeliveryMode, roots: Roots, give_to_guests: Callable[[GPU], None]
+        self,
+        mode: DeliveryMode,
+        roots: Roots,
+        give_to_guests: Callable[[GPU], None],
+        share: daemon.Share,
     ) -> None:
         self._mode = mode
         self._roots = roots
         self._give_to_guests = give_to_guests
         self._uids = guest_processes.ranges(CONF.libvirt.uid_maps)
-        # The daemon has as many threads, by default one for each CPU, and a reset or a command may
-        # take minutes: the other half is left for what Nova asks of it meanwhile.
-        daemon = CONF[nova.privsep.sys_admin_pctxt.cfg_section]
-        self._at_once = threading.BoundedSemaphore(max(1, daemon.thread_pool_size // 2))
+        self._share = share
         self._command = CONF.gpu.clean_command
         if self._command:
             try:
@@ -84,7 +83,7 @@ class Cleaning:
     @contextlib.contextmanager
     def _judged(self, device: str) -> Iterator[None]:
         try:
-            with self._at_once, _timed():
+            with self._share.one(), _timed():
                 yield
         except exception.NotClean:
             raise

@@ -59,7 +59,9 @@ class Releases:
         self._bulletin = said
         self._mended = mended
         self._is_resumed = False
-        self._cleaning = cleaning.Cleaning(looked.mode, looked.roots, bindings.give_to_guests)
+        self._cleaning = cleaning.Cleaning(
+            looked.mode, looked.roots, bindings.give_to_guests, bindings.share
+        )
 
     @contextlib.contextmanager
     def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
@@ -126,13 +128,31 @@ class Releases:
                     self._occupancy.was_used(c.address for c in quarantine.cards_of(*asked))
         self._is_resumed = True
 
-    def settle(self) -> None:
+    def _follow(self, found: Collection[GPU]) -> None:
+        """:raises OSError: where the folder cannot be read"""
+        try:
+            moved = quarantine.follow(self._folder, found, self._roots, self._survey.identities)
+        except OSError as error:
+            LOG.warning("The files of GPUs in quarantine keep their former addresses: %s", error)
+            return
+        for old, new in moved:
+            LOG.warning("GPU %s, of which gpu-quarantine has a file, is GPU %s now", old, new)
+
+    def settle(self, *, starting: bool = False) -> None:
         """Cleans what guests had and nobody has any more, without its release having been seen:
-        somebody else removed the domain, or the service had ended meanwhile."""
+        somebody else removed the domain, or the service had ended meanwhile.
+
+        :param starting: not yet: no guest waits for it, and those that are to be resumed would
+        """
+        if starting:
+            return
         left = self._occupancy.left()
         self._vgpus.settle(left, self._cleaning.clean_instance)
         self._release_all(self._cards(left))
-        self._vgpus.release(left, self._cleaning.clean_instance)
+
+    def left(self) -> frozenset[PciAddress]:
+        """The cards that are nobody's and yet to be cleaned"""
+        return frozenset(each for each in self._occupancy.left() if isinstance(each, PciAddress))
 
     def quarantine(
         self,

@@ -11,8 +11,10 @@ import types
 
 import fixtures
 from nova.compute import task_states
+from oslo_config import fixture as config_fixture
 from oslotest import base
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.vfio import passthrough
@@ -73,6 +75,37 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.begin(card, "one")
         self.bindings.end(card, "one")
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
+
+    def test_some_of_the_daemons_threads_are_left(self) -> None:
+        """Also where the host's driver hangs, of all cards, and one is cleaned meanwhile."""
+        config = self.useFixture(config_fixture.Config(CONF)).config
+        config(group="nova_sys_admin", thread_pool_size=4)
+        found = [cards.card(f"0000:4{n}:00.0", "nouveau") for n in range(4)]
+        for card in found:
+            self.host.add_gpu(str(card.address), "10de", "25b6", driver="nouveau")
+        hang, both, begun = threading.Event(), threading.Semaphore(0), []
+        self.addCleanup(hang.set)
+
+        def bind(address: str) -> None:
+            begun.append(address)
+            both.release()
+            hang.wait(200)
+            self.host.bind(address, "vfio-pci")
+
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.give_to_guests", bind))
+        bindings = self.new_service()
+        for card in found:
+            bindings.begin(card, "one")
+        for _ in range(2):
+            self.assertTrue(both.acquire(timeout=200))
+        self.assertFalse(both.acquire(timeout=1), "a third one")
+        hang.set()
+        for card in found:
+            bindings.end(card, "one")
+        self.assertEqual(sorted(str(card.address) for card in found), sorted(begun))
+        with bindings.share.one():  # as who cleans it
+            self.host.bind(str(found[0].address), "nouveau")
+            bindings.give_to_guests(found[0])
 
     def test_begun_in_vain(self) -> None:
         """It is not tried a second time for the same start."""

@@ -18,7 +18,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import threads
+from nova_gpu.virt import daemon, threads
 from nova_gpu.virt.lifecycle import cleaning
 from tests.fixtures import cards, hosts
 
@@ -57,7 +57,7 @@ class CleaningTest(base.BaseTestCase):
             raise error
 
     def clean(self, mode: DeliveryMode) -> None:
-        cleaning.Cleaning(mode, self.roots, self.bind).clean(cards.card(CARD))
+        cleaning.Cleaning(mode, self.roots, self.bind, daemon.Share()).clean(cards.card(CARD))
 
     def refused(self, mode: DeliveryMode) -> exception.NotClean:
         error = self.assertRaises(exception.NotClean, self.clean, mode)
@@ -86,7 +86,7 @@ class CleaningTest(base.BaseTestCase):
         self.config(group="gpu", clean_command=["/bin/true"])
         host = hosts.Host(self.roots.proc.parent / "host")
         host.add_gpu(CARD, "10de", "2335", mig=[(9, 0)])
-        cleaner = cleaning.Cleaning(DeliveryMode.LXC, host.roots, self.bind)
+        cleaner = cleaning.Cleaning(DeliveryMode.LXC, host.roots, self.bind, daemon.Share())
         slot = Slot.parse(f"{CARD}/1g.18gb/900")
         self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
         cleaner.clean_instance(slot)
@@ -138,7 +138,7 @@ class CleaningTest(base.BaseTestCase):
             at_once.remove(address)
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", reset))
-        cleaner = cleaning.Cleaning(DeliveryMode.PCI, self.roots, self.bind)
+        cleaner = cleaning.Cleaning(DeliveryMode.PCI, self.roots, self.bind, daemon.Share())
         threads.for_each(cleaner.clean, [cards.card(f"0000:0{n}:00.0") for n in range(4)])
         self.assertEqual(2, max(most))
 
