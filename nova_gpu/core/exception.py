@@ -23,6 +23,7 @@
         └── GuestCannotStart        not on this host now; on another it may
             ├── DeviceUnavailable       a device is missing, ill, or another guest's
             ├── DomainsUnreadable       libvirt does not say which guests there are
+            ├── ProvidersUnknown        Placement does not say which groups are this host's
             ├── BindingFailed           a card did not change hands between host and guests
             │   └── CardInUse               because a process of the host has it open
             ├── BetterElsewhere         nothing is wrong here, but another host is the right one
@@ -217,6 +218,15 @@ class DomainsUnreadable(GuestCannotStart):
     def __init__(self, error: str) -> None:
         reason = "libvirt does not list its domains"
         super().__init__(None, reason, "check libvirtd on the host", error)
+        self.args = (error,)
+
+
+class ProvidersUnknown(GuestCannotStart):
+    _begin = "Which GPUs the instance has on this host is not known: "
+
+    def __init__(self, error: str) -> None:
+        reason = "Placement does not answer"
+        super().__init__(None, reason, "start it again, by a hard reboot, when it does", error)
         self.args = (error,)
 
 

@@ -15,7 +15,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import DeliveryMode, GPUGroup
+from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey
 from nova_gpu.host.container import nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, periodic
@@ -23,7 +23,7 @@ from nova_gpu.virt.contained import contained
 from nova_gpu.virt.delivery import binding, container_files, vgpus
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import offer as offers
-from nova_gpu.virt.inventory import provider_tree, stock, stranding, survey
+from nova_gpu.virt.inventory import providers, stock, stranding, survey
 from nova_gpu.virt.lifecycle import releases
 from nova_gpu.virt.usage import census, occupancy
 from nova_gpu.virt.verify import abandoned, orphans, reconcile
@@ -70,6 +70,7 @@ class HostGPUs:
             self.vgpus,
         )
         self._xids = xids.Xids(self.roots)
+        self._providers = providers.Providers(pathlib.Path(CONF.state_path, "gpu-providers"))
 
     @property
     def offer(self) -> offers.Offer:
@@ -155,8 +156,11 @@ class HostGPUs:
         """What Nova does not give back when it ended in the midst of a move."""
         client = self._virtapi.reportclient
         self._abandoned.end(client, self._host.get_hostname(), self._occupancy.had_by)
-        providers = {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
-        orphans.release(client, providers.values(), self._occupancy.instances())
+        orphans.release(client, self._provider_uuids().values(), self._occupancy.instances())
+
+    def _provider_uuids(self) -> dict[GroupKey, str]:
+        """Of all its groups, by what is known"""
+        return {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
 
     # Publishing
 
@@ -165,6 +169,7 @@ class HostGPUs:
         with contained("Placement may not be told of all of this host's GPUs"):
             self._stock.publish(tree, nodename, self.hypervisor_type)
             self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
+            self._providers.keep(nodename, self._provider_uuids())
             noted = self._occupancy
             self.bulletin.report_strangers(noted.strangers(), noted.unjudged(), noted.reached())
             self._reconciliation.is_due = True
@@ -226,17 +231,23 @@ class HostGPUs:
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """Which of this host's groups a provider stands for, ``None`` for another host's.
 
-        Guests are resumed before the first provider tree is made: then Placement is asked.
+        Guests are resumed before the first provider tree is made: then what was kept is asked, or
+        Placement.
+
+        :raises ProvidersUnknown: where neither says so
         """
         self.ask_for_providers()
         return self._stock.group_of(provider_uuid)
 
     def ask_for_providers(self) -> None:
-        """Has Placement say which providers stand for this host's groups, once."""
-        if self._stock.provider_uuids or self.vgpus.stock.provider_uuids:
+        """Looks up which providers stand for this host's groups, once.
+
+        :raises ProvidersUnknown: where nobody says so
+        """
+        if self._provider_uuids():
             return  # without asking libvirt for the node's name: this is in the way of every start
         keys = (*self.offer, *self.vgpus.keys())
-        for key, uuid in provider_tree.ask(self.placement, self.nodename, keys).items():
+        for key, uuid in self._providers.of(self.placement, self.nodename, keys).items():
             parts = key.mode is DeliveryMode.VGPU
             (self.vgpus.stock if parts else self._stock).provider_uuids[key] = uuid
 

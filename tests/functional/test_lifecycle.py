@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
+import fixtures
+from keystoneauth1 import exceptions as ks_exc
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.functional import base
 
 MINE = base.SECOND_SOCKET[:2]
+_CLIENT = "nova.scheduler.client.report.SchedulerReportClient"
+
+
+def _nobody_there(*args: Any, **kwargs: Any) -> None:
+    raise ks_exc.ConnectFailure("nobody there")
 
 
 class LifecycleTest(base.GPUServersTestBase):
@@ -69,6 +79,23 @@ class LifecycleTest(base.GPUServersTestBase):
         self.assertAsBefore()
         running = connection.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         self.assertEqual(2, len(running))
+
+    def test_host_boot_before_placement_is_up(self) -> None:
+        """As after a power failure. Until then nothing needs it, with GPUs or without."""
+        self.flags(resume_guests_state_on_host_boot=True)
+        connection = self.computes["host1"].driver._host.get_connection()
+        for domain in connection.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            domain.destroy()
+        with contextlib.ExitStack() as down:
+            for verb in ("get", "put", "post", "delete"):
+                down.enter_context(fixtures.MonkeyPatch(f"{_CLIENT}.{verb}", _nobody_there))
+            self.restart_host("host1")
+            for server in (self.server, self.neighbour):
+                self.assertEqual("ACTIVE", self._show_server(server)["status"])
+            running = connection.listAllDomains(fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+            self.assertEqual(2, len(running))
+        self.period()
+        self.assertAsBefore()
 
     def test_shelve_and_unshelve(self) -> None:
         self.flags(shelved_offload_time=-1)

@@ -14,6 +14,7 @@ EACH = (
     exception.DeviceUnavailable(CARD, "another guest has it", "remove its domain", OTHERS),
     exception.DeviceUnavailable(CARD, "it is gone", "replace it"),
     exception.DomainsUnreadable(OTHERS),
+    exception.ProvidersUnknown(OTHERS),
     exception.BindingFailed(CARD, "it hangs", "reboot the host"),
     exception.CardInUse(CARD, "it is in use", "end that first", OTHERS),
     exception.BetterElsewhere(None, "they are on two NUMA nodes", "another host may do"),
