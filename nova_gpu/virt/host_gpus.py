@@ -23,7 +23,7 @@ from nova_gpu.virt.contained import contained
 from nova_gpu.virt.delivery import binding, container_files, vgpus
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import offer as offers
-from nova_gpu.virt.inventory import providers, stock, stranding, survey
+from nova_gpu.virt.inventory import provider_tree, providers, stock, stranding, survey
 from nova_gpu.virt.lifecycle import releases
 from nova_gpu.virt.usage import census, occupancy
 from nova_gpu.virt.verify import abandoned, orphans, reconcile
@@ -167,20 +167,26 @@ class HostGPUs:
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
         with contained("Placement may not be told of all of this host's GPUs"):
-            self._stock.publish(tree, nodename, self.hypervisor_type)
-            self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
+            try:
+                self._stock.publish(tree, nodename, self.hypervisor_type)
+                self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
+            except Exception:
+                provider_tree.refuse_claims(tree, nodename, self._occupancy.recorded)
+                raise
             self._providers.keep(nodename, self._provider_uuids())
             noted = self._occupancy
             self.bulletin.report_strangers(noted.strangers(), noted.unjudged(), noted.reached())
             self._reconciliation.is_due = True
 
     def stats(self) -> str | None:
-        """What the scheduler reads of this host, ``None`` without GPUs."""
-        if not self.has_gpus:
-            return None
-        each, free = stranding.reserved(), self._stock.free()
-        divided = self.vgpus.stock.divided()
-        return offers.report(self.offer, self.hypervisor_type, free, each, divided)
+        """What the scheduler reads of this host, ``None`` without GPUs or where that is not known:
+        then nobody who asks for some is sent here."""
+        with contained("The scheduler is not told of this host's GPUs"):
+            if self.has_gpus:
+                each, free = stranding.reserved(), self._stock.free()
+                divided = self.vgpus.stock.divided()
+                return offers.report(self.offer, self.hypervisor_type, free, each, divided)
+        return None
 
     def free(self) -> int:
         """How many cards there are of which an instance could be given one now, or a part"""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import os_traits
@@ -13,6 +13,7 @@ from nova import exception as nova_exception
 from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.core import names
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey
 from nova_gpu.core.placement import inventory, vgpu_inventory
 from nova_gpu.core.topology import topology
@@ -153,6 +154,28 @@ def withdraw(
     """
     _reserve_all(tree, provider_uuid)
     tree.update_resources(provider_uuid, {resource_class: pool.publish(provider_uuid, (), supply)})
+
+
+def refuse_claims(
+    tree: nova_provider_tree.ProviderTree,
+    nodename: str,
+    recorded: Callable[[Mapping[str, GroupKey]], Iterable[tuple[GroupKey, Device]]],
+) -> None:
+    """Has Nova try another host for who claims of a group that has no devices in the tree.
+
+    Of a class that is not there the resource tracker hands out nothing and says nothing, and the
+    instance's build would end here.
+
+    :param recorded: of those groups, by provider, what instances have
+    """
+    keys = _all_in(tree, nodename)
+    had = list(recorded({uuid: key for key, uuid in keys.items()}))
+    for key, uuid in keys.items():
+        parts = key.mode is DeliveryMode.VGPU
+        resource_class = names.VGPU_RESOURCE_CLASS if parts else names.RESOURCE_CLASS
+        if resource_class not in tree.data(uuid).resources:
+            own = [each for of, each in had if of == key]
+            tree.update_resources(uuid, {resource_class: pool.without_free(uuid, own)})
 
 
 def _reserve_all(tree: nova_provider_tree.ProviderTree, provider_uuid: str) -> None:
