@@ -114,7 +114,7 @@ def _instances(
         if amount and resource_class in host.free
     }
     scarcest = min(short, key=lambda each: short[each], default=None)
-    most = short[scarcest] if scarcest else max(group.free for group in host.groups)
+    most = short[scarcest] if scarcest else sum(group.free for group in host.groups)
     if scarcest and not most:
         return 0, _scarce(scarcest, amounts, host)
     if not host.candidate:

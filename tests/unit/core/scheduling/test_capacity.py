@@ -29,6 +29,11 @@ def asked(count: int, traits: frozenset[str] = ANY, forbidden: Sequence[str] = (
 
 
 class AnswerTest(unittest.TestCase):
+    def test_what_the_node_has_is_not_known(self) -> None:
+        there = Host("host1", None, True, {}, (group(2), group(3, KEPLER)))
+        (answer,) = capacity.answers([asked(1)], SMALL, [there])
+        self.assertEqual((5, "no more GPUs"), (answer.instances, answer.reason))
+
     def test_how_many_and_why_no_more(self) -> None:
         for parts, there, instances, reason in (
             ([asked(2)], host(group(8)), 4, "no more GPUs"),
