@@ -29,11 +29,19 @@ _AMOUNT = {"VCPU": 16, "MEMORY_MB": 65536, "DISK_GB": 100}
 _METADATA = {"gpus": str(GPUS), "gpu_arch": "hopper", "hypervisor": "KVM"}
 
 
-def states(number: int) -> Sequence[host_manager.HostState]:
+def states(number: int, *, all_free: bool = False) -> Sequence[host_manager.HostState]:
     """So many hosts of 8 GPUs, made by Nova from what nova-compute has reported, and as many
-    candidates of Placement: one for each."""
+    candidates of Placement: one for each.
+
+    :param all_free: whether no GPU is in use, and not any
+    """
     aggregate = objects.Aggregate(id=1, name="gpu", hosts=[], metadata=_METADATA)
-    return [_state(f"compute-{index:05}.example.org", aggregate) for index in range(number)]
+    found = []
+    for index in range(number):
+        name = f"compute-{index:05}.example.org"
+        free = _cards() if all_free else _free(name)
+        found.append(_state(name, aggregate, free))
+    return found
 
 
 def refresh(hosts: Sequence[host_manager.HostState]) -> None:
@@ -88,9 +96,11 @@ def alias_spec() -> objects.RequestSpec:
     return made
 
 
-def _state(name: str, aggregate: objects.Aggregate) -> host_manager.HostState:
+def _state(
+    name: str, aggregate: objects.Aggregate, free: frozenset[model.PciAddress]
+) -> host_manager.HostState:
     state = host_manager.HostState(name, name, None)
-    state.update(_compute_node(name), {"host": name}, [aggregate], {})
+    state.update(_compute_node(name, free), {"host": name}, [aggregate], {})
     group = uuidutils.generate_uuid()
     state.allocation_candidates = [
         {
@@ -106,12 +116,17 @@ def _state(name: str, aggregate: objects.Aggregate) -> host_manager.HostState:
 
 def _free(name: str) -> frozenset[model.PciAddress]:
     """Any of a host's cards, the same in every run"""
-    (group,) = _offer().values()
+    cards = _cards()
     draw = random.Random(name)
-    return frozenset(draw.sample(sorted(group.gpus), draw.randint(0, len(group.gpus))))
+    return frozenset(draw.sample(sorted(cards), draw.randint(0, len(cards))))
 
 
-def _compute_node(name: str) -> objects.ComputeNode:
+def _cards() -> frozenset[model.PciAddress]:
+    (group,) = _offer().values()
+    return frozenset(group.gpus)
+
+
+def _compute_node(name: str, free: frozenset[model.PciAddress]) -> objects.ComputeNode:
     stats = {"num_instances": "0", "io_workload": "0", "failed_builds": "0"}
     return objects.ComputeNode(
         uuid=uuidutils.generate_uuid(),
@@ -132,7 +147,7 @@ def _compute_node(name: str) -> objects.ComputeNode:
         cpu_info="",
         numa_topology=None,
         supported_hv_specs=[objects.HVSpec(arch="x86_64", hv_type="qemu", vm_mode="hvm")],
-        stats={**stats, names.STATS: offer.report(_offer(), "QEMU", _free(name))},
+        stats={**stats, names.STATS: offer.report(_offer(), "QEMU", free)},
         metrics="[]",
         cpu_allocation_ratio=1.0,
         ram_allocation_ratio=1.0,

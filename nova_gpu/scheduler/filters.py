@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -56,8 +57,11 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     def filter_all(
         self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec
     ) -> Iterator[HostState]:
-        """Those that pass. What does not depend on the host is found out once for all."""
-        return filter(self._judge(spec_obj), filter_obj_list)
+        """The hosts that pass. What does not depend on the host is found out once for all."""
+        passing = filter(self._judge(spec_obj), filter_obj_list)
+        if request.is_cpu_only(reported.extra_specs(spec_obj)):
+            return passing
+        return iter(in_its_own_order(passing, spec_obj))
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
         return self._judge(spec)(host_state)
@@ -130,6 +134,18 @@ class _Hosts:
         if self._machine_type and names.word(hypervisor_type) == names.QEMU:
             return machine_types.lacking(self._machine_type)
         return None
+
+
+def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> list[HostState]:
+    """*hosts* in an order that is the instance's, always the same.
+
+    Nova takes the first of those that have the best weight. In the order in which it lists them all
+    requests at once would take the same host, and lose their claims to each other in Placement.
+    """
+    found = list(hosts)
+    if "instance_uuid" in spec and spec.instance_uuid:
+        random.Random(spec.instance_uuid).shuffle(found)
+    return found
 
 
 def unfit(asked: GPURequest, host: HostStats | None) -> str | None:

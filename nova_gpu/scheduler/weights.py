@@ -79,8 +79,20 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
         if distribution is Distribution.SPREAD:
             # What is free is told once a period. Meanwhile this tells equal hosts apart.
             found = (*found, host.num_instances)
+        elif before := _of_the_same_request(host):
+            # As many of them as it has room for: else each would go to another host, and of
+            # several such requests all would lose their claims to each other.
+            full = report.free_gpus < (before + 1) * asked.count
+            found = (max(found[0], int(full)), *found[1:], -before)
+        else:
+            found = (*found, 0)
         ranks.append(found)
     return _in_steps(ranks)
+
+
+def _of_the_same_request(host: HostState) -> int:
+    """How many instances Nova has just put there, of the several that one request asks for"""
+    return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
 
 
 def with_vgpus(hosts: Sequence[HostState], asked: VGPURequest) -> list[float]:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests at once for the GPUs of equal hosts: how many claims they lose to each other.
+
+python -m benchmarks.claim_race [--json] [--hosts N] [--at-once N ...]
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+import uuid
+from collections.abc import Iterator, Sequence
+
+from nova.scheduler import host_manager, weights
+from nova.scheduler.weights import ram
+
+from benchmarks import host_states, report
+from nova_gpu.conf import CONF
+from nova_gpu.core.flavor import query, request
+from nova_gpu.scheduler.filters import GPUFilter
+from nova_gpu.scheduler.weights import GPUWeigher
+
+NOTES = (
+    "Each request is for one instance with one GPU, or for a host's worth of them, until every GPU",
+    "is in use. Each instance goes through GPUFilter, RAMWeigher and GPUWeigher by Nova's handler,",
+    "with the hosts as they were when the request came, less what it took itself, and claims the",
+    "best host, then the next best. What Placement counts is a number for each host; requests",
+    "take turns at random. Lost: claims of a host that had none left by then.",
+)
+
+_SPECS = {"gpus": "1"}
+_MEMORY_MIB = 4096
+_ENDED = object()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """``lost`` claims until ``used`` GPUs were in use"""
+
+    lost: int
+    used: int
+
+
+class Cloud:
+    """Equal hosts, and how many GPUs of each Placement has left."""
+
+    def __init__(self, hosts: int) -> None:
+        self.states = host_states.states(hosts, all_free=True)
+        self.left = {state.uuid: host_states.GPUS for state in self.states}
+        self.lost = 0
+
+    def candidates(self) -> Sequence[host_manager.HostState]:
+        """As the database has them now; the GPUs that they report are those of the last period."""
+        found = []
+        for state in self.states:
+            if self.left[state.uuid]:
+                now = copy.copy(state)
+                now.free_ram_mb -= _MEMORY_MIB * (host_states.GPUS - self.left[state.uuid])
+                found.append(now)
+        return found
+
+    def claim(self, state: host_manager.HostState) -> bool:
+        if not self.left[state.uuid]:
+            self.lost += 1
+            return False
+        self.left[state.uuid] -= 1
+        return True
+
+
+def race(hosts: int, at_once: int, chance: random.Random, instances: int = 1) -> Outcome:
+    """:param at_once: how many requests are under way
+    :param instances: how many each asks for
+    :raises RuntimeError: where an instance has no host although GPUs are left"""
+    cloud = Cloud(hosts)
+    waiting = [
+        _request(cloud, chance, instances) for _ in range(hosts * host_states.GPUS // instances)
+    ]
+    active: list[Iterator[object]] = []
+    while waiting or active:
+        while waiting and len(active) < at_once:
+            active.append(waiting.pop())
+        one = chance.choice(active)
+        if next(one, _ENDED) is _ENDED:
+            active.remove(one)
+    return Outcome(cloud.lost, sum(host_states.GPUS - n for n in cloud.left.values()))
+
+
+def _request(cloud: Cloud, chance: random.Random, instances: int) -> Iterator[object]:
+    """Others have their turn at each ``yield``."""
+    asked = request.parse(_SPECS)
+    assert asked is not None
+    spec = host_states.request_spec(query.extra_specs(_SPECS, asked, ()) or {})
+    there = cloud.candidates()
+    yield None
+    for _ in range(instances):
+        spec.instance_uuid = str(uuid.UUID(int=chance.getrandbits(128)))
+        for state in best_first(there, spec):
+            yield None
+            if cloud.claim(state):
+                state.free_ram_mb -= _MEMORY_MIB
+                state.num_instances += 1
+                break
+        else:
+            # What Nova does then: the instance is scheduled anew.
+            there = cloud.candidates()
+            if not any(map(cloud.claim, best_first(there, spec))):
+                raise RuntimeError("no host for an instance")
+
+
+def best_first(
+    there: Sequence[host_manager.HostState], spec: object
+) -> list[host_manager.HostState]:
+    """As Nova's scheduler has them"""
+    passing = list(GPUFilter().filter_all(there, spec))
+    weighers = [ram.RAMWeigher(), GPUWeigher()]
+    found = weights.HostWeightHandler().get_weighed_objects(weighers, passing, spec)
+    return [each.obj for each in found]
+
+
+def rows(hosts: int, at_once: Sequence[int]) -> Iterator[report.Row]:
+    for instances in (1, host_states.GPUS):
+        for number in at_once:
+            found = race(hosts, number, random.Random(20261124), instances)
+            name = f"{hosts} hosts, {number} requests for {instances} at once"
+            yield report.Row(f"{name}: claims lost", found.lost, None, "")
+            yield report.Row(f"{name}: GPUs in use", found.used, None, "")
+
+
+def main() -> None:
+    parser = report.parser(__doc__)
+    parser.add_argument("--hosts", type=int, default=100, metavar="N")
+    parser.add_argument("--at-once", type=int, nargs="+", default=(1, 8, 64), metavar="N")
+    options = parser.parse_args()
+    CONF([], project="nova", default_config_files=[])
+    report.show(list(rows(options.hosts, options.at_once)), as_json=options.json, notes=NOTES)
+
+
+if __name__ == "__main__":
+    main()
