@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from nova_gpu.conf import cleaning, health, scheduling, vgpu
+from nova_gpu.conf import cleaning, faults, health, scheduling, vgpu
 from nova_gpu.core import mmio
 
 GROUP = cfg.OptGroup(
@@ -179,6 +179,7 @@ the card and the step, and the instance is scheduled to another host; nova-compu
 """,
     ),
     *scheduling.OPTS,
+    *faults.OPTS,
     *vgpu.OPTS,
     *cleaning.OPTS,
     cfg.StrOpt(

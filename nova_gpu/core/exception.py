@@ -35,6 +35,13 @@ They know nothing of Nova; the Nova side translates each of them once, at its bo
 
 from __future__ import annotations
 
+import re
+
+from nova_gpu.core.disclosure import Detail
+
+# A PCI address, or the slot of a vGPU on it
+_PLACE = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](/[^\s/:;,]+/[0-9]+)?")
+
 
 class GPUError(Exception):
     """The root: everything this package raises on purpose."""
@@ -154,13 +161,15 @@ class GuestError(GPUError):
     ``address`` is the card it is about, ``None`` where it is about no single one; ``reason`` is the
     fact and ``remedy`` what can be done. ``others`` are whom it concerns beside the instance's own
     user, such as another tenant's instance or a process of the host: the log names them, what the
-    user reads (:attr:`told`) does not. ``host`` is set where it becomes an error of Nova's.
+    user reads (:meth:`told`) does not. ``host`` is set where it becomes an error of Nova's.
 
     Its arguments are kept as they are: privsep sends those, and makes the error of them anew.
     """
 
     host: str | None = None
     _begin = "GPU {address} cannot be given: "
+    # Of what the user can do nothing about, where he is told least
+    _least = ""
 
     def __init__(
         self, address: str | None, reason: str, remedy: str, others: str | None = None
@@ -173,10 +182,11 @@ class GuestError(GPUError):
         """The reason and whom it concerns, for operators"""
         return f"{self.reason}: {self.others}" if self.others else self.reason
 
-    @property
-    def told(self) -> str:
-        """For the instance's user, with the host once that is known"""
-        return self._text(self.reason)
+    def told(self, detail: Detail) -> str:
+        """For the instance's user, who is not told where its host is unless he may know all"""
+        if detail is Detail.ALL:
+            return self._text(self.reason)
+        return self._least if detail is Detail.LEAST and self._least else self._without_places()
 
     def __str__(self) -> str:
         return self._text(self.fact)
@@ -184,6 +194,10 @@ class GuestError(GPUError):
     def _text(self, fact: str) -> str:
         text = f"{self._begin.format(address=self.address)}{fact}; {self.remedy}"
         return f"on {self.host}: {text}" if self.host else text
+
+    def _without_places(self) -> str:
+        begin = self._begin.replace("GPU {address}", "a GPU")
+        return _PLACE.sub("a device", f"{begin}{self.reason}; {self.remedy}")
 
 
 class RequestMismatch(GuestError):
@@ -206,6 +220,8 @@ class GuestUnfit(GuestError):
 
 class GuestCannotStart(GuestError):
     """Not on this host as it is now; on another one it may."""
+
+    _least = "its host cannot give it its GPUs now; try again, or ask the operator"
 
 
 class DeviceUnavailable(GuestCannotStart):

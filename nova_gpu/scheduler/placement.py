@@ -7,6 +7,7 @@ Each function raises PlacementFailed where there is no answer to use.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 from urllib import parse
@@ -20,6 +21,8 @@ from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement.inventory import Offer
 
 _VERSION = report.SAME_SUBTREE_VERSION
+# As Nova's own default
+_MOST_CANDIDATES = 1000
 _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
 
 
@@ -40,8 +43,40 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
     return bool(answer["allocation_requests"])
 
 
-def narrowed(querystring: str) -> str:
-    """*querystring* reduced to the GPUs and the host's own resources, for one candidate.
+def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
+    """For how many instances there can be GPUs at most, ``None`` where that is not known.
+
+    :param querystring: as in :func:`has_candidate`
+    """
+    answer = _get(context, f"/allocation_candidates?{narrowed(querystring, _MOST_CANDIDATES)}")
+    candidates = [each["allocations"] for each in answer["allocation_requests"]]
+    if len(candidates) >= _MOST_CANDIDATES:
+        return None
+    amounts: dict[str, set[int]] = defaultdict(set)
+    whole: set[int] = set()
+    for allocations in candidates:
+        taken = {
+            uuid: each["resources"].get(resource_class, 0) for uuid, each in allocations.items()
+        }
+        whole.add(sum(taken.values()))
+        for uuid, amount in taken.items():
+            if amount:
+                amounts[uuid].add(amount)
+    free: dict[str, int] = {}
+    for uuid in amounts:
+        counted = answer["provider_summaries"][uuid]["resources"][resource_class]
+        free[uuid] = counted["capacity"] - counted["used"]
+    smallest = min(whole, default=0)
+    if not smallest:
+        return None
+    if all(each == {smallest} for each in amounts.values()):
+        # Each instance has all its GPUs of one provider, and what is left there is of no use.
+        return sum(each // smallest for each in free.values())
+    return sum(free.values()) // smallest
+
+
+def narrowed(querystring: str, limit: int = 1) -> str:
+    """*querystring* reduced to the GPUs and the host's own resources, for so many candidates.
 
     It never asks for more than the whole. The other devices' groups are left out because Placement
     enumerates combinations of them, and the whole will be asked a moment later anyway.
@@ -55,7 +90,7 @@ def narrowed(querystring: str) -> str:
         and match[1] == "resources"
         and gpus.search(value)
     }
-    result = [("limit", "1")]
+    result = [("limit", str(limit))]
     for name, value in pairs:
         match = _GROUP_PARAMETER.fullmatch(name)
         if (
@@ -81,13 +116,34 @@ def providers(
 
     :param in_tree: the uuid of a compute node's provider, to look at that host alone
     """
-    traits = [*group.required_traits, *(f"!{trait}" for trait in group.forbidden_traits)]
-    query = {"required": ",".join(sorted(traits))} if traits else {}
+    query = _traits(group)
     if in_tree:
         query["in_tree"] = in_tree
     url = f"/resource_providers?{parse.urlencode(query)}"
     answer = _get(context, url, unknown_trait={"resource_providers": []})
     return [provider["uuid"] for provider in answer["resource_providers"]]
+
+
+def has_free(
+    context: nova_context.RequestContext,
+    group: GroupRequest,
+    resource_class: str = names.RESOURCE_CLASS,
+    in_tree: str | None = None,
+) -> bool:
+    """Whether one of :func:`providers` has as many free as *group* asks for, in one request"""
+    query = {"resources": f"{resource_class}:{max(group.count, 1)}", **_traits(group)}
+    if in_tree:
+        query["in_tree"] = in_tree
+    # With a suffix, so that it is one provider that has all of it.
+    pairs = [("limit", "1"), *((f"{name}_GPU", value) for name, value in query.items())]
+    url = f"/allocation_candidates?{parse.urlencode(pairs)}"
+    answer = _get(context, url, unknown_trait={"allocation_requests": []})
+    return bool(answer["allocation_requests"])
+
+
+def _traits(group: GroupRequest) -> dict[str, str]:
+    traits = [*group.required_traits, *(f"!{trait}" for trait in group.forbidden_traits)]
+    return {"required": ",".join(sorted(traits))} if traits else {}
 
 
 def offers(

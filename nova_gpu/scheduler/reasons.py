@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why no host can give the GPUs asked for, in one sentence for the user.
+"""Why no host can give the GPUs asked for, in one sentence for operators and one for the user.
 
 The sentence ends in the instance's fault, which holds 255 characters in all. It speaks of numbers
-and of names an operator chose to publish as traits; never of hosts or of other instances.
+and of names an operator chose to publish as traits; never of hosts or of other instances. How many
+of the numbers the user reads ``[gpu]fault_detail`` says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core import names
+from nova_gpu.core.disclosure import Reason
 from nova_gpu.core.flavor import wanted
 from nova_gpu.core.flavor.query import Request
 from nova_gpu.core.flavor.request import GPURequest
@@ -19,6 +21,13 @@ from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
 
 _NAMES_SHOWN = 8
+# What there is else is listed of these, where a flavor requires a trait that nobody has.
+_LISTED = (names.TRAIT_ARCHITECTURE, names.TRAIT_MODEL, names.TRAIT_VGPU_TYPE, names.TRAIT_MEMORY)
+# How the GPUs are given that are not of the kind asked for
+_OTHERWISE = {
+    names.RESOURCE_CLASS: "in parts, as vGPUs",
+    names.VGPU_RESOURCE_CLASS: "whole",
+}
 # The beginning of a trait that each of a kind has
 _SIGNS = {
     names.RESOURCE_CLASS: names.TRAIT_GPU,
@@ -26,7 +35,7 @@ _SIGNS = {
 }
 
 
-def unknown_name(request: Request, traits: Collection[str]) -> str | None:
+def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
     """The condition that no GPU there is can satisfy, or ``None``.
 
     :param traits: those that some provider has
@@ -34,18 +43,19 @@ def unknown_name(request: Request, traits: Collection[str]) -> str | None:
     kind = wanted.kind(request)
     sign = _SIGNS[request.resource_class]
     if not any(trait.startswith(sign) for trait in traits):
-        return f"no host offers {kind}"
+        return Reason.of_kind(f"no host offers {kind}")
     for group in request.groups:
         for key, condition, prefix in request.conditions(group):
             values = names.known_values(prefix, traits)
             if not any(condition.matches(value) for value in values):
-                return f"no host has {kind} with {key} {condition}; there are: {_listed(values)}"
+                there = f"there are: {_listed(values)}"
+                return Reason.of_kind(f"no host has {kind} with {key} {condition}; {there}")
     return None
 
 
 def unfit_machine_type(
     request: GPURequest, machine_type: str, traits: Collection[str]
-) -> str | None:
+) -> Reason | None:
     """Why the image of that machine type fits none of the GPUs there are, ``None`` where it does.
 
     :param machine_type: one without PCI Express, which a container has no use for
@@ -55,49 +65,98 @@ def unfit_machine_type(
         values = frozenset(filter(request.hypervisor.matches, values))
     if not values or values - {names.QEMU}:
         return None
-    return (
-        f"the guest cannot take GPUs: {machine_types.lacking(machine_type)}; {machine_types.REMEDY}"
-    )
+    lacking = machine_types.lacking(machine_type)
+    return Reason.of_request(f"the guest cannot take GPUs: {lacking}; {machine_types.REMEDY}")
 
 
 def shortage(
     request: Request, group: GroupRequest, offers: Sequence[Offer], *, bound: bool = False
-) -> str | None:
+) -> Reason | None:
     """Why no provider of *offers* has what *group* asks for, or ``None`` where one has.
 
-    :param offers: of the providers that have the group's traits
+    :param offers: of the providers that have the group's traits, of which there are some
     :param bound: whether they are those of the one host the request is bound to
     """
-    asked = wanted.gpus(request, group)
-    if not offers and bound:
-        return f"the requested host has no {asked}"
-    if not offers:
-        return f"no host has {asked}: each exists, but not in one {wanted.kind(request, 1)}"
+    asked = wanted.gpus(request, group, group.count)
     total = sum(offer.total for offer in offers)
     free = sum(offer.free for offer in offers)
     largest = max(offer.total for offer in offers)
     if largest < group.count:
-        host = "the requested host has not" if bound else "no host has"
-        return f"{host} {group.count} {asked}: the most in one host is {largest}"
+        host = "the requested host does not have" if bound else "no host has"
+        return Reason.of_kind(f"{host} {group.count} {asked}: the most in one host is {largest}")
     most = max(offer.free for offer in offers)
     if most >= group.count:
         return None
     used = sum(offer.used for offer in offers)
-    text = f"{group.count} {asked} asked for, {free} of {total} free"
+    begin = f"{group.count} {asked} asked for"
+    text = f"{begin}, {free} of {total} free"
     if free:
         text += f", at most {most} in one host"
     text += f" ({used} in use"
     if out := inventory.out_of_service(total, free, used):
         text += f", {out} out of service"
-    return f"{text})"
+    fitting = f"at most {most} free in one host" if most else "none free"
+    return Reason(f"{text})", f"{begin}, {fitting}")
 
 
-def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> str:
+def nowhere(
+    request: Request,
+    group: GroupRequest,
+    unmet: Sequence[str],
+    known: Collection[str],
+    *,
+    bound: bool = False,
+) -> Reason:
+    """Why no provider has the traits that *group* asks for.
+
+    :param unmet: those of the group that no GPU there is satisfies by itself
+    :param known: the traits that some provider has
+    :param bound: whether only the one host was looked at that the request is bound to
+    """
+    if bound:
+        return Reason.of_kind(f"the requested host has no {wanted.gpus(request, group)}")
+    kind = wanted.kind(request)
+    if not unmet:
+        return Reason.of_kind(
+            f"no host has {wanted.gpus(request, group)}: there are {kind} for each of these "
+            "conditions, and none for all of them at once"
+        )
+    trait = unmet[0]
+    if trait in group.forbidden_traits:
+        return Reason.of_kind(f"no host has {kind} without {trait}: all of them have it")
+    what = trait
+    for key, condition, prefix in request.conditions(group):
+        if trait.startswith(prefix):
+            what = f"{key} {condition}"
+    text = f"no host has {kind} with {what}"
+    if trait in known:
+        return Reason.of_kind(f"{text}: those are given {_OTHERWISE[request.resource_class]}")
+    for prefix in _LISTED:
+        if trait.startswith(prefix):
+            text += f"; there are: {_listed(names.known_values(prefix, known))}"
+    return Reason.of_kind(text)
+
+
+def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> Reason:
     asked = wanted.gpus(request, group)
-    return f"none of the {providers} groups of {asked} has {group.count} free"
+    return Reason(
+        f"none of the {providers} groups of {asked} has {group.count} free",
+        f"{group.count} {wanted.gpus(request, group, group.count)} asked for, and no host has that "
+        "many free",
+    )
 
 
-def elsewhere(request: Request, resources: Mapping[str, int]) -> str:
+def too_few(request: Request, instances: int, most: int) -> Reason:
+    """There is room for some of the instances asked for at once, and not for all."""
+    begin = f"{instances} instances at once with {wanted.all_of(request)} each asked for"
+    rule = "Nova starts all of them or none"
+    return Reason(
+        f"{begin}, and there is room for {most}; {rule}",
+        f"{begin}, and not all of them fit; {rule}: ask for fewer",
+    )
+
+
+def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
     """The GPUs are there, but something else is missing beside them.
 
     :param resources: what the instance asks for beside them, by resource class
@@ -107,7 +166,7 @@ def elsewhere(request: Request, resources: Mapping[str, int]) -> str:
         for resource_class, amount in sorted(resources.items())
         if resource_class != request.resource_class
     ]
-    return (
+    return Reason.of_kind(
         f"{request.count} fitting {wanted.kind(request)} are free, but not together with "
         f"{', '.join(rest)} and all else that flavor, image and zone ask for"
     )

@@ -7,7 +7,7 @@ the reason is looked for with all that they add.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -18,15 +18,19 @@ from oslo_log import log as logging
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events, exception, names
+from nova_gpu.core.disclosure import Detail, Reason
 from nova_gpu.core.flavor import query, request
 from nova_gpu.core.flavor.query import Request
 from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.scheduler import images, placement, reasons, reported
 
 LOG = logging.getLogger(__name__)
 
-# Past so many groups a refusal does not count GPUs: each costs two requests to Placement.
-_MOST_COUNTED = 50
+_NONE_FITS = Reason.of_kind("no GPU satisfies the flavor")
+# Past so many groups a refusal does not count GPUs: each costs two requests to Placement, one after
+# another, and whoever has a flavor can have it refused as often as he likes.
+_MOST_COUNTED = 10
 
 
 @request_filter.trace_request_filter  # type: ignore[untyped-decorator]
@@ -58,13 +62,13 @@ def gpu_request_filter(
         for each in requests:
             spelled_out = query.extra_specs(spelled_out or {}, each, known, image_says=image_says)
             if spelled_out is None:
-                unknown = reasons.unknown_name(each, known) or "no GPU satisfies the flavor"
+                unknown = reasons.unknown_name(each, known) or _NONE_FITS
                 raise _refusal(ctxt, request_spec, unknown, asked)
     except exception.InvalidExtraSpec as e:
-        raise _refusal(ctxt, request_spec, str(e)) from e
+        raise _refusal(ctxt, request_spec, Reason.of_request(str(e))) from e
     except exception.PlacementFailed as e:
         LOG.warning("%s", e)
-        unread = "Placement does not say which GPUs there are"
+        unread = Reason.of_kind("Placement does not say which GPUs there are")
         raise _refusal(ctxt, request_spec, unread, asked) from e
     if asked and machine_type and (unfit := reasons.unfit_machine_type(asked, machine_type, known)):
         raise _refusal(ctxt, request_spec, unfit, asked)
@@ -114,7 +118,7 @@ def _why_not(
     ctxt: nova_context.RequestContext,
     request_spec: objects.RequestSpec,
     requests: Sequence[Request],
-) -> str | None:
+) -> Reason | None:
     """The reason for which Placement has no candidate, or ``None`` where it has one.
 
     :raises PlacementFailed: where it does not answer
@@ -122,8 +126,9 @@ def _why_not(
     name = _host(request_spec)
     in_tree = placement.node(ctxt, name) if name else None
     wanted = _wanted(request_spec, in_tree)
-    if placement.has_candidate(ctxt, wanted.to_querystring()):
-        return None
+    querystring = wanted.to_querystring()
+    if placement.has_candidate(ctxt, querystring):
+        return _too_few(ctxt, request_spec, requests[0], querystring)
     if wanted.cpu_pinning_requested and not CONF.workarounds.disable_fallback_pcpu_query:
         # The scheduler asks a second time, for hosts that report no PCPU yet.
         unpinned = _wanted(request_spec, in_tree, enable_pinning_translate=False)
@@ -132,24 +137,75 @@ def _why_not(
 
     known = placement.known_traits(ctxt)
     for asked in requests:
-        if reason := reasons.unknown_name(asked, known) or _shortage(ctxt, asked, in_tree):
+        if reason := reasons.unknown_name(asked, known) or _shortage(ctxt, asked, known, in_tree):
             return reason
     return reasons.elsewhere(requests[0], wanted.get_request_group(None).resources)
 
 
-def _shortage(ctxt: nova_context.RequestContext, asked: Request, in_tree: str | None) -> str | None:
+def _too_few(
+    ctxt: nova_context.RequestContext,
+    request_spec: objects.RequestSpec,
+    asked: Request,
+    querystring: str,
+) -> Reason | None:
+    """That not all the instances of the request have room, where there is a candidate for one.
+
+    Of such a request Nova starts all or none, and gives no reason that speaks of GPUs.
+    """
+    instances = request_spec.num_instances if "num_instances" in request_spec else 1
+    # An instance that was created so keeps the number for its whole life, with all its moves.
+    if instances < 2 or not _is_created(ctxt, request_spec.instance_uuid):
+        return None
+    most = placement.room(ctxt, querystring, asked.resource_class)
+    return reasons.too_few(asked, instances, most) if most and most < instances else None
+
+
+def _is_created(ctxt: nova_context.RequestContext, instance_uuid: str) -> bool:
+    """Whether it was never on a host: Nova has the request for it only so long."""
+    try:
+        objects.BuildRequest.get_by_instance_uuid(ctxt, instance_uuid)
+    except nova_exception.BuildRequestNotFound:
+        return False
+    return True
+
+
+def _shortage(
+    ctxt: nova_context.RequestContext,
+    asked: Request,
+    known: Collection[str],
+    in_tree: str | None,
+) -> Reason | None:
     """The first group of *asked* of which no provider has enough free, and how much there is
 
+    :param known: the traits of GPUs that some provider has
     :param in_tree: the uuid of a compute node's provider, to look at that host alone
     """
     for group in asked.groups:
+        if placement.has_free(ctxt, group, asked.resource_class, in_tree):
+            continue
         providers = placement.providers(ctxt, group, in_tree)
         if len(providers) > _MOST_COUNTED:
             return reasons.too_many_to_count(asked, group, len(providers))
         offers = placement.offers(ctxt, providers, asked.resource_class)
+        if not offers:
+            bound = in_tree is not None
+            unmet = [] if bound else list(_unmet(ctxt, asked, group))
+            return reasons.nowhere(asked, group, unmet, known, bound=bound)
         if reason := reasons.shortage(asked, group, offers, bound=in_tree is not None):
             return reason
     return None
+
+
+def _unmet(ctxt: nova_context.RequestContext, asked: Request, group: GroupRequest) -> Iterator[str]:
+    """The traits of *group* that no GPU there is satisfies, whatever else is asked for"""
+    for trait in sorted(group.required_traits | group.forbidden_traits):
+        required = frozenset({names.TRAIT_GPU} | ({trait} & group.required_traits))
+        alone = GroupRequest("", 1, required, frozenset({trait} & group.forbidden_traits))
+        providers = placement.providers(ctxt, alone)
+        if len(providers) > _MOST_COUNTED:
+            continue
+        if not placement.offers(ctxt, providers, asked.resource_class):
+            yield trait
 
 
 def _wanted(
@@ -185,7 +241,7 @@ def _destination(request_spec: objects.RequestSpec) -> objects.Destination | Non
 def _refusal(
     ctxt: nova_context.RequestContext,
     request_spec: objects.RequestSpec,
-    reason: str,
+    reason: Reason,
     asked: GPURequest | None = None,
 ) -> nova_exception.RequestFilterFailed:
     """:param asked: what the flavor says, where that could be understood"""
@@ -193,14 +249,15 @@ def _refusal(
         getattr(request_spec, field) if field in request_spec else None
         for field in ("instance_uuid", "project_id")
     )
-    LOG.info("No host for an instance with GPUs: %s", reason, instance_uuid=uuid)
+    LOG.info("No host for an instance with GPUs: %s", reason.full, instance_uuid=uuid)
     event = events.Event(
         events.EventType.NO_VALID_HOST,
         count=asked.count if asked else None,
         project_id=project_id,
         instance_uuid=uuid,
         architecture=str(asked.architecture) if asked and asked.architecture else None,
-        reason=reason,
+        reason=reason.full,
     )
     notifications.emit(event, ctxt)
-    return nova_exception.RequestFilterFailed(reason=reason)
+    told = reason.told(Detail(CONF.gpu.fault_detail))
+    return nova_exception.RequestFilterFailed(reason=told)

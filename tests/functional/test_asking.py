@@ -37,7 +37,7 @@ class AskingTest(base.GPUServersTestBase):
             with self.subTest(words=words):
                 self.assertIn(part, self.boot_refused(self.asking(**words)))
         fault = self.boot_refused(self.asking(2, memory_mib=">= 8000"))
-        self.assertIn("2 GPUs (gpu:memory_mib >= 8000) asked for, 1 of 4 free", fault)
+        self.assertIn("2 GPUs (gpu:memory_mib >= 8000) asked for, at most 1 free", fault)
 
     def test_two_kinds_in_one_flavor(self) -> None:
         both = {
@@ -52,7 +52,12 @@ class AskingTest(base.GPUServersTestBase):
         self.assertEqual({"PGPU": 1}, self._get_provider_usages(self.groups()["1091"]))
         self.assertEqual({"PGPU": 2}, self._get_provider_usages(self.groups()["1023"]))
         fault = self.boot_refused(self.flavor(**both | {"resources2:PGPU": "3"}))
-        self.assertIn("3 GPUs (CUSTOM_GPU_ARCH_KEPLER) asked for, 2 of 4 free", fault)
+        self.assertIn("3 GPUs (CUSTOM_GPU_ARCH_KEPLER) asked for, at most 2 free", fault)
+        del both["trait2:CUSTOM_GPU_ARCH_KEPLER"]
+        nowhere = both | {"trait2:CUSTOM_GPU_ARCH_HOPPER": "required"}
+        fault = self.boot_refused(self.flavor(**nowhere))
+        self.assertIn("no host has GPUs with CUSTOM_GPU_ARCH_HOPPER; there are: fermi, k", fault)
+        both["trait2:CUSTOM_GPU_ARCH_KEPLER"] = "required"
         # A count beside them is that of both.
         total = self.flavor(gpus="= 3", **both)
         self.assertEqual(sorted(FERMI[1:2] + KEPLER[2:]), self.recorded(self.boot(total)))

@@ -73,10 +73,10 @@ class BothTest(kvm.KVMServersTestBase):
         guests = self.flavor(**FOUR, hypervisor="s== QEMU")
         containers = self.flavor(**FOUR, hypervisor="s== LXC")
         self.assertEqual("kvm", self.host_of(self.boot(guests)))
-        self.assertIn("0 of 4 free", self.boot_refused(guests))
+        self.assertIn("asked for, none free", self.boot_refused(guests))
         for _ in range(CONTAINERS):
             self.assertEqual("lxc", self.host_of(self.boot(containers)))
-        self.assertIn("0 of 8 free", self.boot_refused(containers))
+        self.assertIn("asked for, none free", self.boot_refused(containers))
         self.assertFull()
 
     def test_the_older_words(self) -> None:
@@ -90,7 +90,7 @@ class BothTest(kvm.KVMServersTestBase):
         servers = [self.boot(flavor) for _ in range(CONTAINERS + GUESTS)]
         self.assertEqual(["kvm", "lxc", "lxc"], sorted(self.hosts_of(servers)))
         self.assertFull()
-        self.assertIn("0 of 12 free", self.boot_refused(flavor))
+        self.assertIn("4 GPUs asked for, none free", self.boot_refused(flavor))
         for server in servers:
             self._delete_server(server)
         self.assertInventory(total=8, host="lxc")

@@ -31,7 +31,7 @@ class ClaimsTest(kvm.KVMServersTestBase):
         two = self.boot(self.gpu_flavor(2))
         self.assertGPUs(one, kvm.FIRST_SOCKET[:1])
         self.assertGPUs(two, kvm.SECOND_SOCKET)
-        self.assertIn("1 of 4 free", self.boot_refused(self.gpu_flavor(2)))
+        self.assertIn("at most 1 free", self.boot_refused(self.gpu_flavor(2)))
         self._delete_server(two)
         self.assertGPUs(self.boot(self.gpu_flavor(3)), [kvm.ALL[1], *kvm.SECOND_SOCKET])
         self.assertInventory(total=4, used=4)

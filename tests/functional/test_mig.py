@@ -74,7 +74,7 @@ class RoadTest(test_verify.Verifying, mig.MIGServersTestBase):
     def test_full(self) -> None:
         self.boot(self.of_type(LARGE, 2))
         said = self.boot_refused(self.of_type(LARGE))
-        self.assertIn("1 vGPUs (type 3g_71gb) asked for, 0 of 2 free (2 in use)", said)
+        self.assertIn("1 vGPU (type 3g_71gb) asked for, none free", said)
         self.boot_refused(self.of_type(SMALL, 7))
         self.boot(self.of_type(SMALL, 6))
 

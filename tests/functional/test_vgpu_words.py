@@ -38,7 +38,7 @@ class WordsTest(divided.DividedServersTestBase):
         self.assertIn("no host has 9 vGPUs (type nvidia_64): the most in one host is 8", fault)
         self.period()
         fault = self.boot_refused(self.flavor(vgpus="= 3", vgpu_type="nvidia-65"))
-        self.assertIn("3 vGPUs (type nvidia_65) asked for, 1 of 4 free", fault)
+        self.assertIn("3 vGPUs (type nvidia_65) asked for, at most 1 free", fault)
         fault = self.boot_refused(self.flavor(vgpus="= 1", hypervisor="LXC"))
         self.assertIn("No valid host", fault)
 
@@ -60,14 +60,19 @@ class WordsTest(divided.DividedServersTestBase):
         for words, part in (
             ({"memory_mib": "16384"}, "vGPUs with gpu:memory_mib >= 16384; there are: 1024, 2048"),
             ({"model": "A100"}, "no host has vGPUs with gpu:model a100; there are: "),
-            ({"model": "<in> A16"}, "vGPUs (gpu:model <in> a16): each exists, but not in one vGPU"),
+            (
+                {"model": "<in> A16"},
+                "no host has vGPUs with gpu:model <in> a16: those are given whole",
+            ),
             ({"topology": "numa"}, "gpu:topology='numa': the flavor asks for no GPU"),
         ):
             with self.subTest(words):
                 self.assertIn(part, self.boot_refused(self.of_each(**words)))
         # Beside whole cards they are about those.
         both = self.flavor(**{"vgpus": "1", "gpus": "1", "gpu:memory_mib": ">= 8000"})
-        self.assertIn("no host has GPUs (gpu:memory_mib >= 8000)", self.boot_refused(both))
+        self.assertIn(
+            "no host has GPUs with gpu:memory_mib >= 8000: those", self.boot_refused(both)
+        )
 
     def test_what_the_api_refuses(self) -> None:
         for specs in (
@@ -107,7 +112,7 @@ class HeadsTest(divided.DividedServersTestBase):
             ({"heads": "8"}, "no host has vGPUs with gpu:heads >= 8; there are: 1, 2, 4"),
             (
                 {"heads": "<= 4", "memory_mib": ">= 8192"},
-                "vGPUs (gpu:memory_mib >= 8192, gpu:heads <= 4): each exists, but not in one vGPU",
+                "vGPUs (gpu:memory_mib >= 8192, gpu:heads <= 4): there are vGPUs for each of these",
             ),
         ):
             with self.subTest(words):

@@ -92,7 +92,7 @@ class TwoArchitecturesTest(base.LXCTestCase):
 
         # Three are free, and more, but not of one kind.
         refused = self.boot(self.flavor(gpus="3", gpu_arch="kepler"), expected_state="ERROR")
-        self.assertRegex(self.fault(refused), r"\b2 of 4 free\b")
+        self.assertRegex(self.fault(refused), r"\bat most 2 free\b")
         self.assertEqual(4, self.usage())
 
     def test_image_that_requires_one(self) -> None:

@@ -19,13 +19,13 @@ class LossTest(base.LXCTestCase):
         self.assertGPUs(server, {0, 1})
         self.assertGPUs(self.boot_with(5), range(2, 7))
         refused = self.boot(self.flavor(gpus="1"), expected_state="ERROR")
-        self.assertIn("0 of 8 free (7 in use, 1 out of service)", self.fault(refused))
+        self.assertIn("none free", self.fault(refused))
 
         # Its guest does not start without it, nor with another in its place.
         self._stop_server(server)
         self.api.post_server_action(server["id"], {"os-start": None})
         self.wait_until(server, "SHUTOFF")
-        self.assertIn(f"GPU {place.GPUS[0]} cannot be given", self.failure(server))
+        self.assertIn("a GPU cannot be given", self.failure(server))
 
         self.delete(server)
         self._run_periodics()

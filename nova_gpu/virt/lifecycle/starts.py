@@ -16,6 +16,7 @@ import nova_gpu.privsep.nodes
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
+from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.flavor import guest_options, request
 from nova_gpu.core.flavor import held as holding
 from nova_gpu.core.flavor.held import Held
@@ -230,7 +231,9 @@ def _in_novas_word(
     error: exception.GPUError, instance: objects.Instance, spawning: bool
 ) -> nova_exception.NovaException:
     """What the instance's user reads"""
-    reason = error.told if isinstance(error, exception.GuestError) else str(error)
+    reason = str(error)
+    if isinstance(error, exception.GuestError):
+        reason = error.told(Detail(CONF.gpu.fault_detail))
     if isinstance(error, exception.GuestCannotStart):
         return nova_exception.ComputeResourcesUnavailable(reason=reason)
     if spawning:

@@ -7,7 +7,9 @@ from typing import Any
 
 from nova import objects
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
+from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import starts
@@ -47,7 +49,7 @@ def _mismatch(gpus: HostGPUs, instance: objects.Instance, asked: dict[Slot, str]
     try:
         given = moves.described(gpus, gpus.vgpus.held(new))
     except exception.DeviceUnavailable as error:
-        return error.told
+        return error.told(Detail(CONF.gpu.fault_detail))
     if len(given) != len(asked) or len(moves.recorded(new)) != len(asked):
         return f"the guest has {len(asked)} vGPUs, and {len(given)} were claimed"
     for old, place in moves.pairs(instance):

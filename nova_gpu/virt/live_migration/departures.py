@@ -14,7 +14,9 @@ from nova.compute import utils as compute_utils
 from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
+from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors
 from nova_gpu.virt.host_gpus import HostGPUs
@@ -51,7 +53,7 @@ def asked(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
     try:
         found = vgpu_starts.held(gpus, instance)
     except exception.DeviceUnavailable as error:
-        raise moves.refused(error.told) from error
+        raise moves.refused(error.told(Detail(CONF.gpu.fault_detail))) from error
     if not found:
         return data
     if "target_mdevs" not in data:

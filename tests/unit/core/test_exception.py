@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from oslotest import base
 
 from nova_gpu.core import exception
+from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.exception import GuestError
 
+ALL = Detail.ALL
 CARD = "0000:88:00.0"
 OTHERS = "instance 9a3b8c5e"
 EACH = (
@@ -38,23 +40,48 @@ class TestGuestError(base.BaseTestCase):
         """The way oslo.privsep brings an error from its daemon."""
         for error in EACH:
             again = type(error)(*error.args)
-            self.assertEqual((str(error), error.told), (str(again), again.told))
+            self.assertEqual((str(error), error.told(ALL)), (str(again), again.told(ALL)))
 
     def test_device_fact_and_remedy(self) -> None:
         for error in EACH:
-            self.assertIn(error.reason, error.told)
-            self.assertTrue(error.remedy and error.told.endswith(f"; {error.remedy}"), error.told)
+            told = error.told(ALL)
+            self.assertIn(error.reason, told)
+            self.assertTrue(error.remedy and told.endswith(f"; {error.remedy}"), told)
             if error.address:
-                self.assertIn(CARD, error.told)
+                self.assertIn(CARD, told)
 
     def test_what_concerns_others_is_for_the_log_alone(self) -> None:
         for error in EACH:
-            self.assertNotIn(OTHERS, error.told)
+            for detail in Detail:
+                self.assertNotIn(OTHERS, error.told(detail))
             self.assertEqual(error.others is not None, OTHERS in str(error))
 
     def test_the_host(self) -> None:
         for error in EACH:
             again = type(error)(*error.args)
             again.host = "gpu1"
-            self.assertTrue(again.told.startswith("on gpu1: "), again.told)
+            self.assertTrue(again.told(ALL).startswith("on gpu1: "), again.told(ALL))
             self.assertTrue(str(again).startswith("on gpu1: "))
+
+    def test_places_are_for_who_may_know_all(self) -> None:
+        for error in (
+            *EACH,
+            exception.DeviceUnavailable(CARD, f"{CARD}/nvidia-35/0: it is lost", "x"),
+        ):
+            again = type(error)(*error.args)
+            again.host = "gpu1"
+            for detail in (Detail.FITTING, Detail.LEAST):
+                told = again.told(detail)
+                with self.subTest(told):
+                    self.assertNotIn("gpu1", told)
+                    self.assertNotIn(CARD, told)
+                    self.assertTrue(told.strip())
+        slot = exception.DeviceUnavailable(CARD, f"{CARD}/nvidia-35/0: it is lost", "mend it")
+        self.assertEqual(
+            "a GPU cannot be given: a device: it is lost; mend it", slot.told(Detail.FITTING)
+        )
+
+    def test_least_has_what_the_user_can_mend(self) -> None:
+        for error in EACH:
+            can_mend = not isinstance(error, exception.GuestCannotStart)
+            self.assertEqual(can_mend, error.reason in error.told(Detail.LEAST))

@@ -127,6 +127,18 @@ class AnswerTest(test.NoDBTestCase):
     def test_a_provider_that_is_gone_offers_nothing(self) -> None:
         self.assertEqual([], placement.offers(self.context, [uuids.gone]))
 
+    def test_room(self) -> None:
+        """Four are free of each of two groups: what is left of one is no use for another."""
+        for query, expected in (
+            ("resources=PGPU:1", 8),
+            ("resources=PGPU:3", 2),
+            ("resources=PGPU:5", None),
+            ("resources=PGPU:2&required=CUSTOM_GPU_ARCH_ADA", 2),
+            ("resources1=PGPU:1&resources2=PGPU:3&group_policy=none", 2),
+        ):
+            with self.subTest(query):
+                self.assertEqual(expected, placement.room(self.context, query, "PGPU"))
+
     def test_a_query_placement_refuses_is_no_answer(self) -> None:
         query = "resources=CUSTOM_NO_SUCH_CLASS:1,PGPU:1"
         failed = self.assertRaises(

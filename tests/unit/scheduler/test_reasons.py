@@ -5,6 +5,7 @@ import unittest
 
 from nova import exception as nova_exception
 
+from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.flavor import request, vgpu_request
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.placement.inventory import Offer
@@ -20,7 +21,6 @@ def asked_for(**words: str) -> GPURequest:
 class ShortageTest(unittest.TestCase):
     def test_table(self) -> None:
         for count, offers, expected in (
-            ("2", [], "no host has GPUs: each exists, but not in one GPU"),
             ("2", [Offer(8, 0, 6)], None),
             ("2", [Offer(8, 0, 8), Offer(2, 0, 0)], None),
             ("2", [Offer(8, 0, 7)], "2 GPUs asked for, 1 of 8 free, at most 1 in one host (7"),
@@ -38,25 +38,96 @@ class ShortageTest(unittest.TestCase):
                 if expected is None:
                     self.assertIsNone(reason)
                 else:
-                    self.assertIn(expected, reason or "no reason")
+                    assert reason
+                    self.assertIn(expected, reason.full)
 
     def test_a_host_that_was_asked_for(self) -> None:
         asked = asked_for(gpus="2")
         for offers, expected in (
-            ([], "the requested host has no GPUs"),
-            ([Offer(1, 0, 0)], "the requested host has not 2 GPUs: the most in one host is 1"),
+            (
+                [Offer(1, 0, 0)],
+                "the requested host does not have 2 GPUs: the most in one host is 1",
+            ),
             ([Offer(2, 0, 1)], "2 GPUs asked for, 1 of 2 free"),
         ):
             with self.subTest(offers=offers):
                 reason = reasons.shortage(asked, asked.groups[0], offers, bound=True)
-                self.assertIn(expected, reason or "no reason")
+                assert reason
+                self.assertIn(expected, reason.full)
+        reason = reasons.nowhere(asked, asked.groups[0], [], [], bound=True)
+        self.assertEqual("the requested host has no GPUs", reason.full)
+
+    def test_what_the_user_is_told_of_it(self) -> None:
+        asked = asked_for(gpus="2", gpu_arch="fermi")
+        for offers, expected in (
+            (
+                [Offer(8, 0, 7)] * 9,
+                "2 GPUs (architecture fermi) asked for, at most 1 free in one host",
+            ),
+            ([Offer(8, 0, 8)], "2 GPUs (architecture fermi) asked for, none free"),
+        ):
+            with self.subTest(offers=offers):
+                reason = reasons.shortage(asked, asked.groups[0], offers)
+                assert reason
+                self.assertEqual(expected, reason.told(Detail.FITTING))
+                self.assertIn("in use", reason.told(Detail.ALL))
+                self.assertEqual(
+                    "no host can give the GPUs asked for now", reason.told(Detail.LEAST)
+                )
+        one = asked_for(gpus="1")
+        reason = reasons.shortage(one, one.groups[0], [Offer(8, 0, 8)])
+        assert reason
+        self.assertEqual("1 GPU asked for, none free", reason.told(Detail.FITTING))
+        for reason in (
+            reasons.too_few(one, 4, 2),
+            reasons.too_many_to_count(one, one.groups[0], 80),
+        ):
+            self.assertNotRegex(reason.told(Detail.FITTING), "[28]")
+
+    def test_traits_that_no_gpu_has(self) -> None:
+        known = {"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU"}
+        for traits, unmet, expected in (
+            (
+                {"CUSTOM_GPU_ARCH_X": "required"},
+                ["CUSTOM_GPU_ARCH_X"],
+                "GPUs with CUSTOM_GPU_ARCH_X; there are: fermi",
+            ),
+            (
+                {"HW_GPU_API_VULKAN": "required"},
+                ["HW_GPU_API_VULKAN"],
+                "no host has GPUs with HW_GPU_API_VULKAN",
+            ),
+            (
+                {"CUSTOM_GPU_ARCH_FERMI": "forbidden"},
+                ["CUSTOM_GPU_ARCH_FERMI"],
+                "no host has GPUs without CUSTOM_GPU_ARCH_FERMI: all of them have it",
+            ),
+            (
+                {"CUSTOM_GPU_ARCH_FERMI": "required", "HW_GPU_API_VULKAN": "required"},
+                [],
+                "GPUs (CUSTOM_GPU_ARCH_FERMI, HW_GPU_API_VULKAN): there are GPUs for each",
+            ),
+        ):
+            with self.subTest(traits=traits):
+                asked = asked_for(gpus="2", **{f"trait:{each}": traits[each] for each in traits})
+                reason = reasons.nowhere(asked, asked.groups[0], unmet, known)
+                self.assertIn(expected, reason.full)
+
+    def test_those_that_are_given_otherwise(self) -> None:
+        asked = vgpu_request.parse({"vgpus": "1", "gpu:model": "A16"})
+        assert asked is not None
+        reason = reasons.nowhere(
+            asked, asked.groups[0], ["CUSTOM_GPU_MODEL_A16"], {"CUSTOM_GPU_MODEL_A16"}
+        )
+        self.assertEqual("no host has vGPUs with gpu:model a16: those are given whole", reason.full)
 
     def test_of_vgpus(self) -> None:
         asked = vgpu_request.parse({"vgpus": "1", "gpu:memory_mib": ">= 2048"})
         assert asked is not None
         self.assertEqual(
-            "no host has vGPUs (gpu:memory_mib >= 2048): each exists, but not in one vGPU",
-            reasons.shortage(asked, asked.groups[0], []),
+            "no host has vGPUs (gpu:memory_mib >= 2048): there are vGPUs for each of these "
+            "conditions, and none for all of them at once",
+            reasons.nowhere(asked, asked.groups[0], [], []).full,
         )
         known = {
             "CUSTOM_GPU_VGPU_TYPE_A",
@@ -65,7 +136,7 @@ class ShortageTest(unittest.TestCase):
         }
         self.assertEqual(
             "no host has vGPUs with gpu:memory_mib >= 2048; there are: 512, 1024",
-            reasons.unknown_name(asked, known),
+            getattr(reasons.unknown_name(asked, known), "full", None),
         )
 
     def test_what_was_wanted_is_said(self) -> None:
@@ -80,7 +151,7 @@ class ShortageTest(unittest.TestCase):
         assert asked is not None
         self.assertIn(
             "GPUs (architecture s!= fermi, hypervisor kvm (qemu), CUSTOM_GPU_MODEL_A)",
-            reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]) or "",
+            getattr(reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]), "full", ""),
         )
 
 
@@ -95,13 +166,17 @@ class LengthTest(unittest.TestCase):
         resources = {"VCPU": 128, "MEMORY_MB": 1048576, "DISK_GB": 10000, "PGPU": 1000}
         for reason in (
             reasons.unknown_name(asked, many),
-            reasons.shortage(asked, group, []),
+            reasons.nowhere(asked, group, [], many),
+            reasons.nowhere(asked, group, ["CUSTOM_GPU_ARCH_SOMETHING"], many),
+            reasons.too_few(asked, 1000, 999),
             reasons.shortage(asked, group, offers),
             reasons.too_many_to_count(asked, group, 1000),
             reasons.elsewhere(asked, resources),
         ):
-            with self.subTest(reason=reason):
-                refused = nova_exception.RequestFilterFailed(reason=reason)
-                fault = str(nova_exception.NoValidHost(reason=refused.message))
-                self.assertIn(reason or "no reason", fault)
-                self.assertLessEqual(len(fault), 255)
+            assert reason
+            for text in (reason.full, reason.fitting):
+                with self.subTest(text):
+                    refused = nova_exception.RequestFilterFailed(reason=text)
+                    fault = str(nova_exception.NoValidHost(reason=refused.message))
+                    self.assertIn(text, fault)
+                    self.assertLessEqual(len(fault), 255)

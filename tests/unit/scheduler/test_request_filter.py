@@ -12,6 +12,7 @@ from nova import exception as nova_exception
 from nova import objects, test
 from nova.objects import base as objects_base
 from nova.scheduler import request_filter, utils
+from nova.scheduler.client import report
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
@@ -168,6 +169,10 @@ class QueryTest(RequestFilterTest):
 
 
 class ReasonTest(RequestFilterTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(fault_detail="all", group="gpu")
+
     def test_no_gpus_at_all(self) -> None:
         self.assertIn("no host offers GPUs", self.refusal({"gpus": "1"}))
         self.placement.add_host("host1")
@@ -192,9 +197,30 @@ class ReasonTest(RequestFilterTest):
         self.placement.add_group(self.placement.add_host("host1"), 4, "fermi", hypervisor="LXC")
         self.placement.add_group(self.placement.add_host("host2"), 4, "ada", hypervisor="QEMU")
         text = self.refusal({"gpus": "2", "gpu_arch": "ada", "hypervisor": "LXC"})
-        self.assertIn("no host has GPUs (architecture ada, hypervisor lxc)", text)
-        text = self.refusal({"gpus": "2", "trait:CUSTOM_GPU_MODEL_NONE": "required"})
-        self.assertIn("no host has GPUs (CUSTOM_GPU_MODEL_NONE)", text)
+        self.assertIn("no host has GPUs (architecture ada, hypervisor lxc): there are GPUs", text)
+
+    def test_one_of_two_kinds_exists(self) -> None:
+        """The flavor of two kinds that the guide has"""
+        self.placement.add_group(self.placement.add_host("host1"), 4, "fermi")
+        both = {
+            "resources1:PGPU": "1",
+            f"trait1:{FERMI}": "required",
+            "resources2:PGPU": "1",
+            "trait2:CUSTOM_GPU_ARCH_KEPLER": "required",
+        }
+        text = self.refusal(both)
+        self.assertIn("no host has GPUs with CUSTOM_GPU_ARCH_KEPLER; there are: fermi", text)
+        self.assertNotIn("each", text)
+
+    def test_a_trait_that_none_has_or_all_have(self) -> None:
+        self.placement.add_group(self.placement.add_host("host1"), 4, "fermi")
+        for trait, verdict, part in (
+            ("CUSTOM_GPU_MODEL_NONE", "required", "no host has GPUs with CUSTOM_GPU_MODEL_NONE"),
+            ("HW_GPU_API_VULKAN", "required", "no host has GPUs with HW_GPU_API_VULKAN"),
+            (FERMI, "forbidden", f"no host has GPUs without {FERMI}: all of them have it"),
+        ):
+            with self.subTest(trait=trait):
+                self.assertIn(part, self.refusal({"gpus": "2", f"trait:{trait}": verdict}))
 
     def test_all_in_use(self) -> None:
         host = self.placement.add_host("host1")
@@ -274,6 +300,53 @@ class ReasonTest(RequestFilterTest):
         for name in ("host1", "host2"):
             self.placement.add_group(self.placement.add_host(name), 8, used=8)
         self.assertIn("none of the 2 groups of GPUs has 2 free", self.refusal({"gpus": "2"}))
+
+    def test_a_refusal_asks_placement_a_bounded_number_of_times(self) -> None:
+        """Whatever the cloud's size, and however many groups a flavor has"""
+        for number in range(12):
+            host = self.placement.add_host(f"host{number}", vcpus=8)
+            self.placement.add_group(host, 8, "fermi", used=4 if number < 3 else 8)
+            self.placement.add_group(host, 8, "kepler", product_id="1023", used=8)
+        asked: list[str] = []
+        get = report.SchedulerReportClient.get
+
+        def counting(this: report.SchedulerReportClient, url: str, **kwargs: Any) -> Any:
+            asked.append(url)
+            return get(this, url, **kwargs)
+
+        self.useFixture(fixtures.MockPatchObject(report.SchedulerReportClient, "get", counting))
+        text = self.refusal(
+            {
+                "resources1:PGPU": "2",
+                f"trait1:{FERMI}": "required",
+                "resources2:PGPU": "2",
+                "trait2:CUSTOM_GPU_ARCH_KEPLER": "required",
+                "group_policy": "none",
+            }
+        )
+        self.assertIn("none of the 12 groups of GPUs (CUSTOM_GPU_ARCH_KEPLER) has 2 free", text)
+        self.assertLess(len(asked), 30, asked)
+
+    def test_the_group_that_is_short_is_the_one_spoken_of(self) -> None:
+        """However many there are of the other"""
+        from nova_gpu.scheduler import request_filter as ours
+
+        self.useFixture(fixtures.MonkeyPatch(f"{ours.__name__}._MOST_COUNTED", 2))
+        for number in range(4):
+            host = self.placement.add_host(f"host{number}")
+            self.placement.add_group(host, 8, "fermi", used=0 if number else 8)
+        host = self.placement.add_host("other")
+        self.placement.add_group(host, 8, "kepler", product_id="1023", used=7)
+        text = self.refusal(
+            {
+                "resources1:PGPU": "2",
+                f"trait1:{FERMI}": "required",
+                "resources2:PGPU": "2",
+                "trait2:CUSTOM_GPU_ARCH_KEPLER": "required",
+                "group_policy": "none",
+            }
+        )
+        self.assertIn("(CUSTOM_GPU_ARCH_KEPLER) asked for, 1 of 8 free", text)
 
     def test_no_word_of_hosts_or_other_instances(self) -> None:
         host = self.placement.add_host("secret-host")

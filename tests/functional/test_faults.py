@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What faults say, to whom: no more than ``[gpu]fault_detail`` allows."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from tests.functional import base
+
+
+class DetailTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+
+    def test_of_what_is_free(self) -> None:
+        self.boot(self.gpu_flavor(6))
+        for detail, expected in (
+            (None, "4 GPUs asked for, at most 2 free in one host"),
+            ("all", "4 GPUs asked for, 2 of 8 free, at most 2 in one host (6 in use)"),
+            ("least", "no host can give the GPUs asked for now"),
+        ):
+            with self.subTest(detail):
+                if detail:
+                    self.flags(fault_detail=detail, group="gpu")
+                fault = self.boot_refused(self.gpu_flavor(4))
+                self.assertEqual(f"No valid host was found. Scheduling failed: {expected}", fault)
+        # Operators always read all.
+        self.assertEqual(3, self.stdlog.logger.output.count("GPUs: 4 GPUs asked for, 2 of 8 free"))
+
+    def test_mistakes_are_the_users_own(self) -> None:
+        self.flags(fault_detail="least", group="gpu")
+        with mock.patch.object(self.api_fixture.admin_api, "microversion", "2.85"):
+            flavor = self.flavor(gpus="rubbish")
+        self.assertIn("gpus='rubbish'", self.boot_refused(flavor))
+
+
+class PlaceTest(base.GPUServersTestBase):
+    leaves = {"reserved": "the card is gone"}  # noqa: RUF012
+
+    def test_neither_host_nor_card(self) -> None:
+        self.start_host()
+        server = self.boot(self.gpu_flavor(1))
+        self._stop_server(server)
+        (address,) = self.recorded(server)
+        self.hosts["host1"].remove(address)
+        self.period()
+        said = f"on host1: GPU {address} cannot be given: it is no longer on the PCI bus"
+        for detail, expected in (
+            (
+                None,
+                "a GPU cannot be given: it is no longer on the PCI bus; mend or replace the card",
+            ),
+            ("all", said),
+            ("least", "its host cannot give it its GPUs now; try again, or ask the operator"),
+        ):
+            with self.subTest(detail):
+                if detail:
+                    self.flags(fault_detail=detail, group="gpu")
+                (details,) = self.refused({"os-start": None}, server)
+                self.assertIn(expected, details)
+                if detail != "all":
+                    self.assertNotIn(address, details)
+                    self.assertNotIn("host1", details)
+        self.assertEqual(3, self.stdlog.logger.output.count(f"is not started: {said}"))
