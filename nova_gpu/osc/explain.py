@@ -4,17 +4,25 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nova_gpu.core import names, refused
 from nova_gpu.core.flavor import mistakes
+from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import hosts, query, rest, servers
 from nova_gpu.osc.lines import Lines
 
-_NOT_COUNTED = (
-    "or what kept it away is not counted by Placement: aggregates, zones, images, server groups"
-)
+# Of Nova's faults: that each host was refused after Placement had a candidate, and that each failed
+_NOT_ENOUGH_HOSTS = "There are not enough hosts available"
+_RETRIES = "Exceeded maximum number of retries"
+# As wide as a terminal of 120 leaves it
+_COLUMN = 98
+_DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 
 
 class ExplainServer(servers.ShowOne):
@@ -25,7 +33,7 @@ class ExplainServer(servers.ShowOne):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        connection = self.app.client_manager.sdk_connection
+        connection = self.connection(parsed_args)
         server = servers.find(connection, parsed_args.server)
         shown: dict[str, Any] = {
             "id": server.id,
@@ -33,8 +41,11 @@ class ExplainServer(servers.ShowOne):
             "status": server.status,
             "asked_for": servers.asked_for(server),
             "fault": (server.fault or {}).get("message", ""),
-            "last_failure": _last_failure(connection, server),
         }
+        failed = _last_failure(connection, server)
+        shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
+        if failed and not server.fault and (reason := _reason(connection, server, failed)):
+            shown["failure_reason"] = Lines(reason, _in_column)
         if wrong := mistakes.mistakes(servers.extra_specs(server)):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
         elif not servers.requests_of(server):
@@ -46,7 +57,7 @@ class ExplainServer(servers.ShowOne):
                 answers = hosts.answers(connection, size, servers.extra_specs(server))
                 host = server.hypervisor_hostname
                 shown["host"] = host or ""
-                shown["why"] = Lines(_why(server, answers))
+                shown["why"] = Lines(_why(connection, server, answers))
                 shown["hosts"] = Lines([_told(each, host) for each in answers], _line)
             except rest.Refused:
                 print(
@@ -56,7 +67,7 @@ class ExplainServer(servers.ShowOne):
         return tuple(shown), tuple(shown.values())
 
 
-def _why(server: Any, answers: Sequence[Answer]) -> Iterator[str]:
+def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[str]:
     host = server.hypervisor_hostname
     others = [each for each in answers if each.host != host]
     able = sum(each.instances > 0 for each in others)
@@ -72,8 +83,11 @@ def _why(server: Any, answers: Sequence[Answer]) -> Iterator[str]:
             yield "among several the weighers choose, and Nova keeps no record of why"
     elif able:
         yield f"it is on no host, though {able} of {len(others)} with GPUs could take it now:"
-        yield "GPUs came free since, or its compute host failed to start it,"
-        yield _NOT_COUNTED
+        yield from _why_then(server)
+        if together := _together(connection, server):
+            could, _ = capacity.could_boot(answers)
+            yield f"it is one of {together} asked for at once, of which Nova starts all or none"
+            yield f"{could} of them could start now"
     elif others:
         yield "it is on no host, and none could take it now; hosts says why"
     else:
@@ -96,20 +110,77 @@ def _line(told: Mapping[str, Any]) -> str:
     return f"{here}: {told['reason']}"
 
 
-def _last_failure(connection: Any, server: Any) -> str:
-    """Of a move the server itself shows no fault: it goes on where it was."""
+def _why_then(server: Any) -> Iterator[str]:
+    """What its fault says of the moment in which it was refused"""
+    fault = (server.fault or {}).get("message", "")
+    if _NOT_ENOUGH_HOSTS in fault:
+        yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
+        yield "then the scheduler's filters refused each such host, or other requests of the same"
+        yield "moment took the GPUs first; nova-scheduler's log says which"
+    elif _RETRIES in fault:
+        yield "each host that was tried failed to start it: nova-compute's log there says why"
+    elif fault:
+        yield "what its fault says was so then"
+
+
+def _together(connection: Any, server: Any) -> int | None:
+    """How many were asked for in the same request, if several"""
+    if not server.reservation_id:
+        return None
     with rest.clean_refusals("Nova"):
-        actions = connection.compute.server_actions(server)
-        failed = max(
-            (each for each in actions if each.message),
+        options = {"all_projects": True, "reservation_id": server.reservation_id}
+        found = len(list(connection.compute.servers(details=False, **options)))
+    return found if found > 1 else None
+
+
+def _last_failure(connection: Any, server: Any) -> Any:
+    """The last action that failed, or ``None``. Of a move the server itself shows no fault: it goes
+    on where it was."""
+    with rest.clean_refusals("Nova"):
+        return max(
+            (each for each in connection.compute.server_actions(server) if each.message),
             key=lambda each: each.start_time,
             default=None,
         )
-        if failed is None:
-            return ""
+
+
+def _reason(connection: Any, server: Any, failed: Any) -> list[str]:
+    """Why it failed, in the compute host's words where Nova shows them to whoever asks; else what
+    is known of such a guest, and where those words are."""
+    with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server)
-    # Nova's own policy shows them to administrators.
-    details = [each["details"] for each in action.events or () if each.get("details")]
-    if server.fault:
-        details = []  # they say the same
-    return ": ".join([f"{failed.action} at {failed.start_time}", *details[:1]])
+    if details := [each["details"] for each in action.events or () if each.get("details")]:
+        return details[:1]
+    asked = servers.requests_of(server)
+    whole = any(each.resource_class == names.RESOURCE_CLASS for each in asked)
+    if asked:
+        known = refused.why(failed.action, container=_is_container(asked), whole=whole)
+    else:
+        known = refused.why_without_gpus(failed.action)
+    return [
+        *known,
+        f"the host's own words are for administrators, by policy {_DETAILS_POLICY}:",
+        f"openstack server event show {server.id} {failed.request_id}",
+    ]
+
+
+def _in_column(text: str) -> str:
+    return textwrap.fill(text, _COLUMN, break_on_hyphens=False, break_long_words=False)
+
+
+def _is_container(asked: Iterable[Request]) -> bool | None:
+    """What the flavor says of it; ``None`` where it leaves that to the hosts"""
+    for each in asked:
+        for group in each.groups:
+            for key, condition, _ in each.conditions(group):
+                if key in (names.HYPERVISOR, names.HYPERVISOR_TYPE):
+                    kinds = {
+                        kind for kind in (DeliveryMode.LXC, names.QEMU) if condition.matches(kind)
+                    }
+                    return None if len(kinds) > 1 else kinds == {DeliveryMode.LXC}
+    return None
+
+
+def _in_utc(time: str) -> str:
+    """Nova's times are in UTC, and those of an instance's actions do not say so."""
+    return time if time.endswith("Z") else f"{time}Z"

@@ -138,7 +138,7 @@ class RefusalsTest(kvm.KVMServersTestBase):
     def test_suspend(self) -> None:
         self.assertEqual(
             [
-                "Failed to suspend instance: the state of GPU 0000:3b:00.0 cannot be saved; stop "
+                "Failed to suspend instance: the state of the guest's GPUs cannot be saved; stop "
                 "or shelve the instance"
             ],
             self.refused({"suspend": None}),
@@ -180,7 +180,7 @@ class RefusalsTest(kvm.KVMServersTestBase):
             self.instance(self.server),
             None,
         )
-        self.assertIn("GPU (0000:3b:00.0) cannot be moved", str(raised))
+        self.assertIn("The state of a passed through GPU cannot be moved", str(raised))
 
 
 class ResizeRefusedTest(kvm.KVMServersTestBase):

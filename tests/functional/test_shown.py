@@ -175,7 +175,7 @@ class ReasonsTest(ShownTestBase):
         fault = self.boot_refused(self.flavor(gpus="5"), name="five")
         nowhere = self.fields(explain.ExplainServer, "five")
         self.assertEqual(fault, nowhere["fault"])
-        self.assertRegex(nowhere["last_failure"], "^create at [0-9T:.-]+$")
+        self.assertRegex(nowhere["last_failure"], "^create at [0-9T:.-]+Z$")
         self.assertEqual(
             ["it is on no host, and none could take it now; hosts says why"], nowhere["why"]
         )
@@ -228,3 +228,115 @@ class ReasonsTest(ShownTestBase):
             )
             self.assertEqual(1, len(with_mistakes))
         self.assertIn("Nova: No Flavor", self.refusal(flavor_check.CheckFlavor, "nothing"))
+
+
+class RefusedActionTest(ShownTestBase):
+    """What a plain user reads of an operation that was refused, with Nova's default policies"""
+
+    CAST_AS_CALL = False
+
+    def read(self, name: str, *, admin: bool = False) -> str:
+        return "\n".join(self.fields(explain.ExplainServer, name, admin=admin)["failure_reason"])
+
+    def test_each_refusal_is_read_by_its_owner(self) -> None:
+        said = self.flavor(gpus="= 1", hypervisor="s== LXC")
+        unsaid = self.gpu_flavor(1)
+        for name, flavor in (("said", said), ("unsaid", unsaid), ("plain", self.flavor())):
+            server = self.boot(flavor, host="host1", name=name)
+            actions: tuple[tuple[dict[str, object], str], ...] = (
+                ({"suspend": None}, "the state of a container cannot be saved; pause, stop or"),
+                ({"rescue": None}, "a container is not started from another disk than its own;"),
+            )
+            for action, part in actions:
+                with self.subTest(name, action=action):
+                    (details,) = self.refused(action, server)
+                    # Nova shows it to administrators alone.
+                    self.assertIn(part, details)
+                    self.assertEqual(details, self.read(name, admin=True))
+                    read = self.read(name)
+                    begin = {
+                        "said": "",
+                        "unsaid": "in a container: ",
+                        "plain": "in a container, on a host with GPUs: ",
+                    }[name]
+                    self.assertIn(f"{begin}{part}", f"\n{read}")
+                    self.assertIn("os_compute_api:os-instance-actions:events:details", read)
+                    self.assertIn(f"openstack server event show {server['id']} req-", read)
+                    self.assertEqual(name == "unsaid" and "suspend" in action, "in a VM: " in read)
+        self.documented("explain-refused", explain.ExplainServer, "unsaid", admin=False)
+
+    def test_the_words_themselves_where_policy_shows_them(self) -> None:
+        self.policy.set_rules(
+            {"os_compute_api:os-instance-actions:events:details": "rule:project_reader_or_admin"},
+            overwrite=False,
+        )
+        server = self.boot(self.gpu_flavor(1), host="host1", name="said")
+        (details,) = self.refused({"suspend": None}, server)
+        self.assertEqual(details, self.read("said"))
+
+    def test_a_resize_that_finds_no_host(self) -> None:
+        small = self.boot(self.gpu_flavor(1), host="host1", name="small")
+        plain = self.boot(self.flavor(), host="host1", name="plain")
+        part = "no host has room for what the new flavor asks for"
+        for resized, begin, end in (
+            (small, "most often: ", ""),
+            (
+                plain,
+                "most often, to a flavor with GPUs: ",
+                ", or the instance is a VM that was made",
+            ),
+        ):
+            self.refused({"resize": {"flavorRef": self.gpu_flavor(9)}}, resized)
+            self.assertIn(f"{begin}{part}{end}", self.read(resized["name"]))
+
+
+class ToldThenTest(ShownTestBase):
+    """What is said of an instance that got no GPUs, where some are free"""
+
+    def boot_several(self, flavor: str, name: str, count: int, status: str) -> list[base.Server]:
+        body = self._build_server(name=name, flavor_id=flavor, networks="none")
+        self.api.post_server({"server": {**body, "min_count": count, "max_count": count}})
+        found = [each for each in self.api.get_servers() if each["name"].startswith(name)]
+        self.assertEqual(count, len(found))
+        return [self._wait_for_state_change(each, status) for each in found]
+
+    def test_not_enough_hosts(self) -> None:
+        """Placement has a candidate, and a filter refuses it."""
+        group = self.api.post_server_groups({"name": "apart", "policy": "anti-affinity"})
+        flavor = self.gpu_flavor(1)
+        for name, status in (("a", "ACTIVE"), ("b", "ACTIVE"), ("third", "ERROR")):
+            body = self._build_server(name=name, flavor_id=flavor, networks="none")
+            hints = {"group": group["id"]}
+            server = self.api.post_server({"server": body, "os:scheduler_hints": hints})
+            self._wait_for_state_change(server, status)
+        shown = self.fields(explain.ExplainServer, "third")
+        self.assertIn("There are not enough hosts available", shown["fault"])
+        self.assertIn("though 2 of 2 with GPUs could take it now", shown["why"][0])
+        why = " ".join(shown["why"][1:])
+        self.assertIn("Placement had a host for it, as the fault names nothing", why)
+        self.assertIn("the scheduler's filters refused each such host, or other requests", why)
+        # None of which is true
+        for guess in ("came free since", "compute host failed to start it", "not counted by"):
+            self.assertNotIn(guess, why)
+
+    def test_several_at_once(self) -> None:
+        kepler = self.flavor(gpus="= 1", gpu_arch="kepler")
+        pair = self.boot_several(kepler, "pair", 2, "ACTIVE")
+        refused = self.boot_several(kepler, "four", 4, "ERROR")
+        for each in refused:
+            self.assertEqual(
+                "No valid host was found. Scheduling failed: 4 instances at once with 1 GPU "
+                "(architecture kepler) each asked for, and not all of them fit; Nova starts all of "
+                "them or none: ask for fewer",
+                self._show_server(each)["fault"]["message"],
+            )
+        self.assertIn("and there is room for 2; Nova starts all", self.stdlog.logger.output)
+        why = self.fields(explain.ExplainServer, refused[0]["id"])["why"]
+        self.assertIn("it is one of 4 asked for at once, of which Nova starts all or none", why)
+        self.assertIn("2 of them could start now", why)
+        # An instance of such a request is one of several for its whole life.
+        self.boot(kepler, name="last but one")
+        self._shelve_server(pair[0])
+        self.boot(kepler, name="last")
+        self.api.post_server_action(pair[0]["id"], {"unshelve": None})
+        self._wait_for_state_change(pair[0], "ACTIVE")

@@ -28,6 +28,7 @@ _REASONS = (
     ),
     *(
         "core/flavor/quantity",
+        "core/refused",
         "core/flavor/vgpu_held",
         "host/pci/consoles",
         "host/vgpu/division",

@@ -14,7 +14,7 @@ from nova.compute import task_states
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception, names, refused
 from nova_gpu.core.flavor import guest_options, request, vgpu_request
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt import flavors
@@ -30,12 +30,9 @@ _SNAPSHOT = (
     task_states.IMAGE_UPLOADING,
 )
 
-# What to do instead of a live migration that cannot be
-COLD_REMEDY = "migrate the instance cold (openstack server migrate, without --live-migration)"
-_LIVE = f"cannot be moved to another host while the guest runs; {COLD_REMEDY}"
 _WHAT_STAYS = {
-    DeliveryMode.PCI: "The state of a passed through GPU",
-    DeliveryMode.LXC: "A container with GPUs",
+    DeliveryMode.PCI: refused.LIVE_CARDS,
+    DeliveryMode.LXC: refused.LIVE_CONTAINER,
 }
 
 
@@ -62,21 +59,13 @@ def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
     if are_containers(gpus):
-        raise nova_exception.InstanceFaultRollback(
-            nova_exception.InstanceSuspendFailure(
-                reason="the state of a container cannot be saved; pause, stop or shelve the "
-                "instance"
-            )
-        )
-    if gpus.mode is DeliveryMode.PCI and (held := ", ".join(_held(gpus, instance))):
-        remedy = "stop or shelve the instance"
-        if instance.task_state in _SNAPSHOT:
-            remedy = "stop the instance for the snapshot, as this host takes none of a running one"
-        raise nova_exception.InstanceFaultRollback(
-            nova_exception.InstanceSuspendFailure(
-                reason=f"the state of GPU {held} cannot be saved; {remedy}"
-            )
-        )
+        reason = refused.SUSPEND_CONTAINER
+    elif gpus.mode is DeliveryMode.PCI and _held(gpus, instance):
+        is_snapshot = instance.task_state in _SNAPSHOT
+        reason = refused.SNAPSHOT_GPUS if is_snapshot else refused.SUSPEND_GPUS
+    else:
+        return
+    raise nova_exception.InstanceFaultRollback(nova_exception.InstanceSuspendFailure(reason=reason))
 
 
 def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
@@ -87,13 +76,11 @@ def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
     if are_containers(gpus) and instance.task_state == task_states.RESCUING:
         instance.task_state = None
         instance.save(expected_task_state=[task_states.RESCUING])
-        reason = (
-            "a container is not started from another disk than its own; make an image of the "
-            "instance (openstack server image create) and look into that, or rebuild it"
+        said = nova_exception.InstanceNotRescuable(
+            instance_id=instance.uuid, reason=refused.RESCUE_CONTAINER
         )
-        refused = nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
-        LOG.warning("%s", refused, instance=instance)
-        raise RescueRefused(str(refused))
+        LOG.warning("%s", said, instance=instance)
+        raise RescueRefused(str(said))
 
 
 def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -> None:
@@ -120,10 +107,8 @@ def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
     :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
     """
     look = _held if gpus.mode is DeliveryMode.LXC else _cards
-    if held := look(gpus, instance):
-        raise nova_exception.MigrationPreCheckError(
-            reason=f"{_WHAT_STAYS[gpus.mode]} ({', '.join(held)}) {_LIVE}"
-        )
+    if look(gpus, instance):
+        raise nova_exception.MigrationPreCheckError(reason=_WHAT_STAYS[gpus.mode])
 
 
 def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
@@ -135,7 +120,7 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
     extra_specs = flavors.extra_specs_of(instance)
     in_parts = gpus.mode is DeliveryMode.LXC and vgpu_request.asks_for_vgpus(extra_specs)
     if in_parts or request.asks_for_gpus(extra_specs):
-        raise nova_exception.NoValidHost(reason=f"{_WHAT_STAYS[gpus.mode]} {_LIVE}")
+        raise nova_exception.NoValidHost(reason=_WHAT_STAYS[gpus.mode])
 
 
 def are_containers(gpus: HostGPUs) -> bool:

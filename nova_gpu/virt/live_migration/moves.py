@@ -23,11 +23,11 @@ from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.refused import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.vfio import iommu
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import vgpu_starts
-from nova_gpu.virt.lifecycle.refusals import COLD_REMEDY
 
 LOG = logging.getLogger(__name__)
 

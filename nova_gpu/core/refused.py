@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot be done to a guest because of its GPUs, and what to do instead.
+
+The compute host says it of an operation that it refuses. Nova shows that to administrators; so that
+the instance's user reads it as well, ``openstack gpu explain`` says it of the flavor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+SUSPEND_CONTAINER = "the state of a container cannot be saved; pause, stop or shelve the instance"
+_SUSPEND_GPUS = "the state of the guest's GPUs cannot be saved"
+SUSPEND_GPUS = f"{_SUSPEND_GPUS}; stop or shelve the instance"
+SNAPSHOT_GPUS = (
+    f"{_SUSPEND_GPUS}; stop the instance for the snapshot, as this host takes none of a running one"
+)
+RESCUE_CONTAINER = (
+    "a container is not started from another disk than its own; make an image of the instance "
+    "(openstack server image create) and look into that, or rebuild it"
+)
+COLD_REMEDY = "migrate the instance cold (openstack server migrate, without --live-migration)"
+_STAYS = f"cannot be moved to another host while the guest runs; {COLD_REMEDY}"
+LIVE_CARDS = f"The state of a passed through GPU {_STAYS}"
+LIVE_CONTAINER = f"A container with GPUs {_STAYS}"
+_LIVE_PARTS = (
+    "A running guest with vGPUs moves only where the drivers of both hosts can save their state; "
+    f"else {COLD_REMEDY}"
+)
+
+_IN_CONTAINERS = {
+    "suspend": SUSPEND_CONTAINER,
+    "rescue": RESCUE_CONTAINER,
+    "live-migration": LIVE_CONTAINER,
+}
+_IN_VMS = {"suspend": SUSPEND_GPUS, "createImage": SNAPSHOT_GPUS}
+# Actions that look for a host
+_SCHEDULED = {
+    "resize": "no host has room for what the new flavor asks for",
+    "migrate": "no other host has room for what the flavor asks for",
+    "evacuate": "no other host has room for what the flavor asks for",
+    "unshelve": "no host has room for what the flavor asks for",
+}
+
+
+def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
+    """What a failed *action* of an instance with GPUs is refused for, or has most often failed for.
+
+    :param action: as Nova's instance actions are called
+    :param container: whether its guest is one; ``None`` where that is not known
+    :param whole: whether it has whole cards, not parts of them only
+    """
+    found = {}
+    if container is not False:
+        found["in a container"] = _IN_CONTAINERS.get(action)
+    if container is not True:
+        live = LIVE_CARDS if whole else _LIVE_PARTS
+        found["in a VM"] = live if action == "live-migration" else _IN_VMS.get(action)
+    for guest, reason in found.items():
+        if reason:
+            yield reason if container is not None else f"{guest}: {reason}"
+    if action in _SCHEDULED:
+        yield f"most often: {_SCHEDULED[action]}"
+
+
+def why_without_gpus(action: str) -> Iterator[str]:
+    """The same of an instance that asks for none"""
+    if reason := {**_IN_CONTAINERS, "live-migration": None}.get(action):
+        yield f"in a container, on a host with GPUs: {reason}"
+    if action == "resize":
+        yield (
+            f"most often, to a flavor with GPUs: {_SCHEDULED[action]}, or the instance is a VM "
+            "that was made with another machine type than q35, which it keeps"
+        )
