@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 
 from tools.novalab import (
     cloud,
+    compute,
     demo,
     endurance,
     guide,
     limits,
     notifications,
+    operator,
     ports,
     process,
     services,
@@ -40,13 +42,22 @@ up. Nothing listens but on 127.0.0.1.
     tools/lab guide                    the documentation's commands, tried word by word
     tools/lab up                       a cloud to play with
     eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
+    tools/lab compute -- virsh -c lxc:/// list        on the compute host
+    tools/lab up --computes 2          two compute hosts, to move instances between
+    tools/lab power-off compute-1      ... to evacuate them (doc/source/admin/moving.rst)
     tools/lab down                     nothing is left but the folder
 """
 
 
 def _up(arguments: argparse.Namespace) -> int:
+    if arguments.real and (arguments.computes or 1) > 1:
+        raise steps.Failed("--real is for one compute host: two would offer the same GPUs")
     lab = _lab(arguments)
     if cloud.is_up(lab):
+        if arguments.computes not in (None, lab.computes):
+            raise steps.Failed(
+                f"the lab is up, with compute hosts: {lab.computes}. `tools/lab down` first"
+            )
         steps.say(f"The lab in {lab.folder} is up.")
         return 0
     cloud.up(lab)
@@ -74,7 +85,8 @@ def _status(arguments: argparse.Namespace) -> int:
         return 1
     by_service = lab.ports.by_service()
     listening = ports.listeners(by_service.values())
-    for name in services.NAMES:
+    names = services.names(lab)
+    for name in names:
         pid = process.pid(lab, name)
         port = by_service.get(name)
         state = f"up, process {pid}" if pid else "down"
@@ -83,7 +95,7 @@ def _status(arguments: argparse.Namespace) -> int:
         steps.say(f"  {name:15} {state}")
     for each in cloud.found(lab):
         steps.say(f"  {each}")
-    return 0 if cloud.is_up(lab) else 1
+    return 0 if all(process.pid(lab, name) for name in names) else 1
 
 
 def _openrc(arguments: argparse.Namespace) -> int:
@@ -96,9 +108,21 @@ def _openrc(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _compute(arguments: argparse.Namespace) -> int:
+    """Without the lab's being up as a whole: what runs there can be looked at when it is not."""
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        raise steps.Failed("there is no lab here: bring one up first")
+    return operator.enter(compute.named(lab, arguments.host), arguments.command)
+
+
+def _on_host(act: Callable[[settings.Host], int]) -> Callable[[argparse.Namespace], int]:
+    return lambda arguments: act(compute.named(_running(arguments), arguments.host))
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    lab = _lab(arguments)
+    lab = _alone(_lab(arguments))
     was_up = cloud.is_up(lab)
     try:
         if not was_up:
@@ -125,7 +149,7 @@ def _guide(arguments: argparse.Namespace) -> int:
         raise steps.Failed("the guide begins in a cloud without nova-gpu: `tools/lab down` first")
     try:
         steps.say("Bringing a cloud up that knows nothing of nova-gpu\n")
-        cloud.up(lab, with_gpus=False)
+        cloud.up(lab, with_gpus=False, computes=1)
         guide.run(lab)
     finally:
         if arguments.keep:
@@ -145,7 +169,7 @@ def _soak(arguments: argparse.Namespace) -> int:
 
 
 def _burst(arguments: argparse.Namespace) -> int:
-    endurance.burst(_running(arguments), arguments.rounds)
+    endurance.burst(_alone(_running(arguments)), arguments.rounds)
     return 0
 
 
@@ -166,6 +190,13 @@ def _running(arguments: argparse.Namespace) -> settings.Lab:
     return lab
 
 
+def _alone(lab: settings.Lab) -> settings.Lab:
+    """What counts the GPUs of one host is for a lab of one."""
+    if lab.computes > 1:
+        raise steps.Failed(f"this is for a lab with one compute host; this has {lab.computes}")
+    return lab
+
+
 def _lab(arguments: argparse.Namespace) -> settings.Lab:
     """The lab with the settings asked for, or as it is if it is up."""
     path = settings.folder(arguments.dir)
@@ -173,7 +204,7 @@ def _lab(arguments: argparse.Namespace) -> settings.Lab:
     if lab is not None and cloud.is_up(lab):
         return lab
     try:
-        return settings.save(path, arguments.port_base, arguments.real)
+        return settings.save(path, arguments.port_base, arguments.real, arguments.computes or 1)
     except ValueError as error:
         raise steps.Failed(str(error)) from error
 
@@ -201,7 +232,8 @@ def _parser() -> argparse.ArgumentParser:
     guides = verb("guide", _guide, text)
     guides.add_argument("--keep", action="store_true", help="leave the cloud up")
     # What the page shows is the pretended host's.
-    guides.set_defaults(real=False)
+    guides.set_defaults(real=False, computes=2)
+    shows.set_defaults(computes=1)
     ups = verb("up", _up, "bring the cloud up")
     for starts in (shows, guides, ups):
         starts.add_argument(
@@ -211,8 +243,27 @@ def _parser() -> argparse.ArgumentParser:
         starts.add_argument(
             "--real", action="store_true", help="offer this machine's own GPUs, not pretended ones"
         )
+    text = "compute hosts, each with GPUs of its own (default: 1)"
+    ups.add_argument("--computes", type=int, choices=(1, 2), metavar="N", help=text)
     verb("down", _down, "take the cloud away and look for anything left behind")
     verb("status", _status, "what runs, and what is on the machine because of the lab")
+    text = "run a command, or a shell, on a compute host: its libvirt, its /etc/nova"
+    enters = verb("compute", _compute, text)
+    enters.add_argument("--host", help="compute-1 (default) or another")
+    enters.add_argument("command", nargs="*", metavar="-- COMMAND")
+    for name, act, text in (
+        ("stop-compute", operator.stop, "end nova-compute, wait until the API has it as down"),
+        ("start-compute", operator.start, "start it again, wait until it is up"),
+        (
+            "power-off",
+            operator.power_off,
+            "cut a compute host's power: its guests end, and nova-compute",
+        ),
+        ("power-on", operator.power_on, "switch it on again, wait until it is up"),
+    ):
+        verb(name, _on_host(act), text).add_argument(
+            "host", nargs="?", help="compute-1 (default), ..."
+        )
     opens = verb("openrc", _openrc, "print the environment for openstack and nova")
     users = (settings.ADMIN, settings.MEMBER)
     opens.add_argument("user", nargs="?", choices=users, default=settings.ADMIN)

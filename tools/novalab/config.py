@@ -14,11 +14,12 @@ from tools.novalab import settings
 _TEMPLATES = pathlib.Path(__file__).with_name("templates")
 _SAMPLES = settings.ROOT / "etc" / "nova"
 # What an operator adds for nova-gpu, and to which file.
+_COMPUTE = "nova-compute.conf"
 _ADDED = {
-    "nova-compute.conf": "nova-compute.conf.sample",
+    _COMPUTE: "nova-compute.conf.sample",
     "nova-controller.conf": "nova-scheduler.conf.sample",
 }
-_NOVA = ("nova.conf", "nova-controller.conf", "nova-compute.conf", "rootwrap.conf")
+_NOVA = ("nova.conf", "nova-controller.conf", "rootwrap.conf")
 # Where each goes below etc/. They hold the password, hence are readable to group nova alone.
 _FILES = {
     "keystone.conf": "keystone",
@@ -30,14 +31,15 @@ _FILES = {
 }
 
 
-def values(lab: settings.Lab) -> dict[str, str]:
-    """What the templates name with a dollar."""
-    ports = lab.ports
+def values(host: settings.Host) -> dict[str, str]:
+    """What the templates name with a dollar; *host* is of interest to those of compute hosts."""
+    lab, ports = host.lab, host.lab.ports
     plain = {
         "database": f"mysql+pymysql://lab:{lab.password}@127.0.0.1:{ports.mariadb}",
         "etc": str(lab.etc),
         "glance": lab.url("glance"),
-        "host": str(lab.host),
+        "host": str(host.tree),
+        "host_state": str(host.state),
         "instances": str(lab.instances),
         "keystone": lab.url("keystone"),
         "nova_api": lab.url("nova-api"),
@@ -67,14 +69,14 @@ def text(template: str, names: dict[str, str], with_gpus: bool = True) -> str:
 def write(lab: settings.Lab, with_gpus: bool = True) -> None:
     """Writes all of etc/, and what the services read that may not be where the user nova can."""
     shutil.rmtree(lab.etc, ignore_errors=True)
-    names = values(lab)
+    names = values(lab.hosts[0])
     group = grp.getgrnam(settings.USER).gr_gid
     for template, folder in _FILES.items():
-        path = lab.etc / folder / template
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(0o640)
-        shutil.chown(path, group=group)
-        path.write_text(text(template, names, with_gpus))
+        _secret(lab.etc / folder / template, text(template, names, with_gpus), group)
+    for host in lab.hosts:
+        write_host(host, with_gpus)
+    hosts = [f"127.0.1.{host.number} {host.name}" for host in lab.hosts]
+    (lab.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
     # Shown to the lab's processes alone, in place of the machine's own.
     sudoers = lab.etc / "sudoers.d" / "nova"
     sudoers.parent.mkdir()
@@ -87,8 +89,22 @@ def write(lab: settings.Lab, with_gpus: bool = True) -> None:
         shutil.copy(pathlib.Path(__file__).with_name(module), lab.etc)
 
 
+def write_host(host: settings.Host, with_gpus: bool = True) -> None:
+    """What is /etc/nova on the compute host: one file has all."""
+    names, group = values(host), grp.getgrnam(settings.USER).gr_gid
+    parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
+    _secret(host.etc / "nova.conf", "\n".join(parts), group)
+
+
+def _secret(path: pathlib.Path, content: str, group: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(0o640)
+    shutil.chown(path, group=group)
+    path.write_text(content)
+
+
 def digest(lab: settings.Lab) -> str:
     """Of all that decides what the databases hold before the first request."""
-    rendered = [render(template, values(lab)) for template in sorted(_FILES)]
+    rendered = [render(template, values(lab.hosts[0])) for template in sorted(_FILES)]
     installed = (lab.venv / ".installed").read_text()
     return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

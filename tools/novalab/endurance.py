@@ -8,7 +8,17 @@ import concurrent.futures
 import pathlib
 import time
 
-from tools.novalab import cgroups, cloud, leftovers, libvirtd, rest, servers, settings, steps
+from tools.novalab import (
+    cgroups,
+    cloud,
+    compute,
+    leftovers,
+    libvirtd,
+    rest,
+    servers,
+    settings,
+    steps,
+)
 
 _FLAVOR = "lab.one-gpu"
 _WORDS = {"gpus": "= 1", "hypervisor": "s== LXC"}
@@ -17,19 +27,25 @@ _AT_ONCE = 20
 
 def left(lab: settings.Lab, client: rest.Client) -> list[str]:
     """What is there because of an instance, in words; nothing while there is none."""
-    lv = cloud.libvirt(lab)
-    mountinfo = pathlib.Path(f"/proc/{lv.pid}/mountinfo").read_text()
     used = servers.usage(client)
     return [
         *([f"Placement counts {used} GPUs as used"] if used else []),
+        *(each for host in lab.hosts for each in _left_on(host)),
+        *(f"loop device {device}" for device in leftovers.loop_devices(lab.folder)),
+    ]
+
+
+def _left_on(host: settings.Host) -> list[str]:
+    lv = compute.libvirt(host)
+    mountinfo = pathlib.Path(f"/proc/{lv.pid}/mountinfo").read_text()
+    return [
         *(f"domain {name}" for name in lv.domains()),
-        *(f"cgroup {group.path}" for group in leftovers.guest_groups(lab.folder)),
+        *(f"cgroup {group.path}" for group in leftovers.guest_groups(host.folder)),
         *(
             f"mount {mount.target}"
             for mount in cgroups.mounts(mountinfo)
-            if mount.target.is_relative_to(lab.instances)
+            if mount.target.is_relative_to(host.lab.instances)
         ),
-        *(f"loop device {device}" for device in leftovers.loop_devices(lab.folder)),
     ]
 
 

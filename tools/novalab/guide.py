@@ -8,21 +8,31 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 
-from tools.novalab import catalog, cloud, page, process, rest, services, settings, steps
+from tools.novalab import catalog, cloud, compute, page, process, rest, services, settings, steps
 
 PAGE = settings.ROOT / "doc/source/install/first-boot.rst"
-PAGES = (PAGE, settings.ROOT / "doc/source/reference/examples.rst")
+EXAMPLES = settings.ROOT / "doc/source/reference/examples.rst"
+MOVING = settings.ROOT / "doc/source/admin/moving.rst"
+PAGES = (PAGE, EXAMPLES, MOVING)
+# How many compute hosts a page is about.
+_COMPUTES = {MOVING: 2}
 COMPUTE, CONTROLLER = "root@compute#", "root@controller#"
 # Whose credentials the clients have, by prompt.
 _CLIENTS = {"admin@controller$": settings.ADMIN, "demo@controller$": settings.MEMBER}
-PROMPTS = (COMPUTE, CONTROLLER, *_CLIENTS)
-# What reads the host's nova.conf by itself, as the page has it.
-_PROGRAMS = {COMPUTE: ("nova-gpu", "nova-gpu-status"), CONTROLLER: ("nova-gpu-status",)}
+# By prompt, the compute host's number.
+_HOSTS = {COMPUTE: 1, "root@compute-1#": 1, "root@compute-2#": 2}
+PROMPTS = (*_HOSTS, CONTROLLER, *_CLIENTS)
 _RESTART = re.compile(r"systemctl restart ([\w -]+)")
+_POWER = re.compile(r"ipmitool -H (compute-\d)-bmc .*chassis power (off|on)")
+# For a machine that is busy with other things.
+_STOP_S = 300.0
+_READ = r"(?:gpu (?:(?:group|host) )?|resource provider |server |compute service )"
+_READS = re.compile(rf"openstack {_READ}(?:list|show|usage)\b|\S+/nova-gpu verify$")
+_SOON_S, _PAUSE_S = 300.0, 3.0
 _NOT_COPIED = (".tools", ".lab", "__pycache__", "build", "*.egg-info")
 
 
@@ -36,22 +46,18 @@ class Place:
 
 
 def places(lab: settings.Lab) -> list[Place]:
-    """All that is not done as it stands on the page, beside ``systemctl restart``: the lab has no
-    systemd, so that it ends and starts the services itself. The first that fits counts.
+    """All that is not done as it stands on the page, beside ``systemctl restart`` and ``ipmitool``:
+    the lab has neither systemd nor a board to switch a machine with, so that it ends and starts
+    services and hosts itself. The first that fits counts.
     """
-    found = []
-    # One folder is /etc/nova of both hosts; what is read there beside nova.conf is a host's own.
-    for prompt, name in ((COMPUTE, "nova-compute.conf"), (CONTROLLER, "nova-controller.conf")):
-        own = f"{lab.etc}/nova/{name}"
-        options = f"--config-file {lab.etc}/nova/nova.conf --config-file {own}"
-        for program in _PROGRAMS[prompt]:
-            there = f"{lab.program(program)} {options} "
-            found.append(Place(f"/opt/nova/bin/{program} ", there, (prompt,)))
-        found.append(Place("/etc/nova/nova.conf", own, (prompt,)))
+    # What is read beside nova.conf is the controller's own; a compute host has an /etc/nova itself.
+    own = f"{lab.etc}/nova/nova-controller.conf"
+    options = f"--config-file {lab.etc}/nova/nova.conf --config-file {own}"
+    program = "nova-gpu-status"
     return [
-        *found,
+        Place(f"/opt/nova/bin/{program} ", f"{lab.program(program)} {options} ", (CONTROLLER,)),
+        Place("/etc/nova/nova.conf", own, (CONTROLLER,)),
         Place("/opt/nova", str(lab.venv)),
-        Place("compute-1", socket.gethostname()),
         Place("--image rootfs", f"--image {catalog.IMAGE}"),
         # It has no Neutron.
         Place("--network private", "--nic none"),
@@ -64,6 +70,11 @@ def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
     pattern = "|".join(re.escape(place.page) for place in applied)
     by_page = {place.page: place.lab for place in reversed(applied)}
     return re.sub(pattern, lambda match: by_page[match[0]], text)
+
+
+def is_read(text: str) -> bool:
+    """Whether the command only shows what there is: a cloud takes its time to get there."""
+    return bool(_READS.match(text))
 
 
 def run(lab: settings.Lab) -> None:
@@ -80,6 +91,10 @@ def run(lab: settings.Lab) -> None:
         steps.say(f"  {place.page:26} {place.lab}{where}")
     checkout = _checkout(lab)
     for path, blocks in pages.items():
+        for host in lab.hosts[: _COMPUTES.get(path, 1)]:
+            if not compute.is_on(host):
+                steps.say(f"\n{path.name} is about one more compute host\n")
+                cloud.add(host)
         for block in blocks:
             steps.say(f"\nBlock {block.number} of {len(blocks)}, {path.name} line {block.line}\n")
             for command in block.commands:
@@ -121,12 +136,19 @@ def _executed(
     steps.say(f"{command.prompt} {command.text}")
     restarted = _RESTART.fullmatch(command.text)
     if restarted:
-        return _restarted(lab, restarted[1].split())
-    status, printed = _shell(lab, command, table, checkout)
-    if status:
-        return f"it ended with status {status}"
+        return _restarted(lab, restarted[1].split(), _HOSTS.get(command.prompt, 1))
+    if power := _POWER.fullmatch(command.text):
+        return _powered(compute.named(lab, power[1]), power[2] == "on")
     expected = [translated(line, command.prompt, table) for line in command.output]
-    return page.difference(expected, printed)
+    deadline = time.monotonic() + _SOON_S
+    while True:
+        status, printed = _shell(lab, command, table, checkout)
+        different = f"it ended with status {status}" if status else None
+        different = different or page.difference(expected, printed)
+        if not different or not is_read(command.text) or time.monotonic() > deadline:
+            return different
+        steps.say("  (not what the page has: asked again, as somebody does who waits for it)")
+        time.sleep(_PAUSE_S)
 
 
 def _shell(
@@ -139,9 +161,10 @@ def _shell(
     environment = {**os.environ, **lab.environment(), "PIP_CACHE_DIR": str(lab.cache / "pip")}
     if command.prompt in _CLIENTS:
         environment |= lab.credentials(_CLIENTS[command.prompt])
-    else:
+    elif command.prompt in _HOSTS:
         # The host as Nova and libvirt see it, with its device nodes and its guests.
-        argv = cloud.libvirt(lab).enter(argv)
+        host = lab.hosts[_HOSTS[command.prompt] - 1]
+        argv = compute.libvirt(host).enter(argv)
     printed = []
     with subprocess.Popen(
         argv,
@@ -159,7 +182,17 @@ def _shell(
     return child.returncode, "".join(printed)
 
 
-def _restarted(lab: settings.Lab, names: Sequence[str]) -> str | None:
+def _powered(host: settings.Host, on: bool) -> str | None:
+    """As the board of the host does it; Nova is started as systemd does it. What is wrong."""
+    with steps.step(f"{host.name} switched {'on' if on else 'off'}"):
+        if not on:
+            return "\n".join(compute.power_off(host)) or None
+        compute.power_on(host, again=True)
+        compute.started(host, rest.Client(host.lab))
+    return None
+
+
+def _restarted(lab: settings.Lab, names: Sequence[str], number: int) -> str | None:
     """As systemd does it for a service that says when it is ready. Returns what is wrong."""
     client = rest.Client(lab)
 
@@ -170,26 +203,24 @@ def _restarted(lab: settings.Lab, names: Sequence[str]) -> str | None:
     def scheduler() -> None:
         before = seen()
         services.start_controller(lab, "nova-scheduler")
-        steps.wait_for("nova-scheduler reports that it is up", lambda: seen() != before, 60)
+        steps.wait_for("nova-scheduler reports that it is up", lambda: seen() != before, _STOP_S)
 
     def seen() -> str:
         query = "/v2.1/os-services?binary=nova-scheduler"
         return str(client.get("nova-api", query)["services"][0]["updated_at"])
 
-    def compute() -> None:
-        services.start_compute(lab)
-        services.wait_for_compute(lab, client)
-
+    host = lab.hosts[number - 1]
     start: dict[str, Callable[[], None]] = {
         "nova-api": api,
         "nova-scheduler": scheduler,
-        "nova-compute": compute,
+        "nova-compute": lambda: compute.started(host, client),
     }
     for name in names:
         if name not in start:
             return f"the lab knows no service {name}, only {', '.join(sorted(start))}"
-        log = process.log_file(lab, name)
-        process.stop(lab, name)
+        daemon = host.service if name == "nova-compute" else name
+        log = process.log_file(lab, daemon)
+        process.stop(lab, daemon, _STOP_S)
         with steps.step(f"{name} ended and started", log):
             start[name]()
     return None

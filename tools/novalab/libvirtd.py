@@ -36,6 +36,7 @@ _COVERED = {
     "log": "/var/log/libvirt",
     "etc": "/etc/libvirt",
 }
+_KEPT = ("lib", "log", "etc")
 
 
 class LibvirtdFailed(Exception):
@@ -45,13 +46,16 @@ class LibvirtdFailed(Exception):
 @dataclasses.dataclass
 class PrivateLibvirtd:
     """``folder`` is whose it is, and has its state in ``libvirt``; ``nodes`` are the device nodes
-    of its /dev; members of ``socket_group`` may use its socket (root always may).
+    of its /dev; members of ``socket_group`` may use its socket (root always may); ``covers`` are
+    shown there in place of files and folders of the machine; with a ``hostname`` it is a host of
+    that name.
     """
 
     folder: pathlib.Path
     nodes: Sequence[nodes.Node]
     socket_group: str | None = None
     covers: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
+    hostname: str | None = None
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()
@@ -82,8 +86,11 @@ class PrivateLibvirtd:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def enter(self, argv: Sequence[str]) -> list[str]:
-        """*argv* as a command line that runs in libvirtd's mount namespace."""
-        return ["nsenter", f"--target={self.pid}", "--mount", "--", *argv]
+        """*argv* as a command line that runs in libvirtd's mount namespace, and under its name."""
+        return ["nsenter", f"--target={self.pid}", *self._namespaces(), "--", *argv]
+
+    def _namespaces(self) -> list[str]:
+        return ["--mount", "--uts"] if self.hostname else ["--mount"]
 
     def virsh(self, *words: str) -> str:
         """What virsh prints. :raises subprocess.CalledProcessError: with stderr"""
@@ -94,8 +101,11 @@ class PrivateLibvirtd:
         """The names of all domains, running or only defined."""
         return self.virsh("list", "--all", "--name").split()
 
-    def start(self) -> None:
+    def start(self, again: bool = False) -> None:
         """Starts it, after clearing what a killed run left in this folder.
+
+        :param again: with the domains that it had when it was stopped, as a machine has them that
+            was off
 
         :raises LibvirtdFailed: where it does not answer in time
         :raises tools.novalab.cgroups.Unservable: where this machine cannot run LXC guests
@@ -103,7 +113,8 @@ class PrivateLibvirtd:
         layout = cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
         leftovers.clear(self.folder)
         for name, path in _COVERED.items():
-            shutil.rmtree(self._state / name, ignore_errors=True)
+            if not again or name not in _KEPT:
+                shutil.rmtree(self._state / name, ignore_errors=True)
             for folder in (self._state / name, pathlib.Path(path)):
                 folder.mkdir(parents=True, exist_ok=True)
         self._configure()
@@ -111,7 +122,7 @@ class PrivateLibvirtd:
         script = "\n".join(self._script(layout))
         with self.log.open("wb") as log:
             self._child = subprocess.Popen(
-                ["unshare", "--mount", "--propagation=private", "sh", "-euc", script],
+                ["unshare", *self._namespaces(), "--propagation=private", "sh", "-euc", script],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -174,6 +185,8 @@ class PrivateLibvirtd:
     def _script(self, layout: cgroups.Layout) -> Iterable[str]:
         """The shell commands that furnish the namespace and become libvirtd."""
         quoted = shlex.quote
+        if self.hostname:
+            yield f"hostname {quoted(self.hostname)}"
         if layout is cgroups.Layout.HYBRID:
             # libvirt's virCgroupV2BindMount cannot make a folder on the tmpfs of the v1 mounts.
             for mount in cgroups.mounts(pathlib.Path("/proc/self/mountinfo").read_text()):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lab's own daemons: each in a session of its own, with a pid file and a log.
 
-All run in libvirtd's mount namespace. nova-compute has to, for what it mounts has to be seen by
-libvirt; the others are recognised by it, for some overwrite the environment they were started with.
+All run in a mount namespace that says whose they are, for some overwrite the environment they were
+started with: nova-compute in its libvirtd's, since what it mounts has to be seen by libvirt, the
+others each in one of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -32,9 +34,14 @@ def pid(lab: settings.Lab, name: str) -> int | None:
         if number in _children:
             # Asked of the child itself: of a process just started /proc has no environment yet.
             return number if _children[number].poll() is None else None
-        if leftovers.is_alive(number) and leftovers.belongs(number, lab.tag):
+        if leftovers.is_alive(number) and any(leftovers.belongs(number, tag) for tag in tags(lab)):
             return number
     return None
+
+
+def tags(lab: settings.Lab) -> list[str]:
+    """Those of all the lab's processes."""
+    return [lab.tag, *(host.tag for host in lab.hosts)]
 
 
 def as_user(user: str, argv: Sequence[str]) -> list[str]:
@@ -42,10 +49,17 @@ def as_user(user: str, argv: Sequence[str]) -> list[str]:
 
 
 def start(
-    lab: settings.Lab, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
+    lab: settings.Lab,
+    name: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    host: libvirtd.PrivateLibvirtd | None = None,
 ) -> None:
-    """Starts *argv*, which must stay in the foreground. libvirtd must be running."""
-    argv = libvirtd.PrivateLibvirtd(lab.folder, []).enter(argv)
+    """Starts *argv*, which must stay in the foreground, on the compute host of which that is the
+    libvirtd, or beside them.
+    """
+    argv = host.enter(argv) if host else _apart(lab, argv)
+    tag = host.tag if host else lab.tag
     for path in (pid_file(lab, name), log_file(lab, name)):
         path.parent.mkdir(parents=True, exist_ok=True)
     with log_file(lab, name).open("wb") as log:
@@ -54,12 +68,20 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**lab.environment(), **(environment or {})},
+            env={**lab.environment(), **(environment or {}), leftovers.ENVIRONMENT: tag},
             cwd="/",
             start_new_session=True,
         )
     pid_file(lab, name).write_text(f"{child.pid}\n")
     _children[child.pid] = child
+
+
+def _apart(lab: settings.Lab, argv: Sequence[str]) -> list[str]:
+    """*argv* in a mount namespace with the lab's tag in it."""
+    mark = lab.folder / "mark"
+    mark.mkdir(parents=True, exist_ok=True)
+    script = f'mount -t tmpfs -o size=4k {lab.tag} {shlex.quote(str(mark))} && exec "$@"'
+    return ["unshare", "--mount", "--propagation=private", "sh", "-euc", script, "sh", *argv]
 
 
 # Those that this very run of the lab has started, by pid.
@@ -70,6 +92,16 @@ def check(lab: settings.Lab, name: str) -> None:
     """:raises steps.Failed: where the daemon has ended"""
     if pid(lab, name) is None:
         raise steps.Failed(f"{name} has ended")
+
+
+def kill(lab: settings.Lab, name: str) -> None:
+    """Ends the daemon as a power cut does."""
+    number = pid(lab, name)
+    if number is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+        steps.wait_for(f"{name} ends", lambda: pid(lab, name) is None)
+    pid_file(lab, name).unlink(missing_ok=True)
 
 
 def stop(lab: settings.Lab, name: str, timeout_s: float = 20.0) -> None:

@@ -53,10 +53,16 @@ class Lab:
     ports: Ports
     password: str
     real: bool = False
+    computes: int = 1
 
     @property
     def tag(self) -> str:
         return leftovers.tag(self.folder)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The compute hosts, whether they are up or not."""
+        return tuple(Host(self, number) for number in range(1, self.computes + 1))
 
     @property
     def venv(self) -> pathlib.Path:
@@ -81,12 +87,8 @@ class Lab:
         return self.folder / "cache"
 
     @property
-    def host(self) -> pathlib.Path:
-        """The generated sysfs and proc of the pretended host."""
-        return self.folder / "host"
-
-    @property
     def instances(self) -> pathlib.Path:
+        """The instances' disks, which all compute hosts share, as by NFS."""
         return self.state / "instances"
 
     def url(self, service: str) -> str:
@@ -121,6 +123,46 @@ class Lab:
         }
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """A compute host of the lab: a name, mounts, a libvirtd, a folder and GPUs of its own."""
+
+    lab: Lab
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"compute-{self.number}"
+
+    @property
+    def service(self) -> str:
+        """What its nova-compute is called among the lab's processes."""
+        return "nova-compute" if self.number == 1 else f"nova-compute-{self.number}"
+
+    @property
+    def folder(self) -> pathlib.Path:
+        return self.lab.folder / self.name
+
+    @property
+    def tag(self) -> str:
+        """By which what runs on it is told from what runs elsewhere in the lab."""
+        return leftovers.tag(self.folder)
+
+    @property
+    def tree(self) -> pathlib.Path:
+        """The generated sysfs and proc of the pretended host."""
+        return self.folder / "host"
+
+    @property
+    def state(self) -> pathlib.Path:
+        return self.lab.state / self.name
+
+    @property
+    def etc(self) -> pathlib.Path:
+        """What is /etc/nova on the host."""
+        return self.lab.etc / self.name
+
+
 def folder(given: str | None) -> pathlib.Path:
     return pathlib.Path(given or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).resolve()
 
@@ -131,10 +173,12 @@ def load(path: pathlib.Path) -> Lab | None:
         saved = json.loads((path / "lab.json").read_text())
     except FileNotFoundError:
         return None
-    return Lab(path, Ports(**saved["ports"]), saved["password"], saved["real"])
+    return Lab(path, **{**saved, "ports": Ports(**saved["ports"])})
 
 
-def save(path: pathlib.Path, port_base: int | None = None, real: bool = False) -> Lab:
+def save(
+    path: pathlib.Path, port_base: int | None = None, real: bool = False, computes: int = 1
+) -> Lab:
     """The lab in the folder *path*, made or with its settings changed as asked."""
     before = load(path)
     lab = Lab(
@@ -142,11 +186,17 @@ def save(path: pathlib.Path, port_base: int | None = None, real: bool = False) -
         Ports.from_base(port_base) if port_base else before.ports if before else Ports(),
         before.password if before else secrets.token_hex(12),
         real,
+        computes,
     )
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o755)
     file = path / "lab.json"
     file.touch(0o600)
-    saved = {"ports": dataclasses.asdict(lab.ports), "password": lab.password, "real": lab.real}
+    saved = {
+        "ports": dataclasses.asdict(lab.ports),
+        "password": lab.password,
+        "real": lab.real,
+        "computes": lab.computes,
+    }
     file.write_text(json.dumps(saved, indent=2) + "\n")
     return lab
