@@ -24,6 +24,7 @@ from nova_gpu.core.flavor import (
     request,
     vgpu_request,
 )
+from nova_gpu.core.planning import consent
 
 
 @dataclasses.dataclass
@@ -131,6 +132,15 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "``false``.",
             guest_options.ALLOWED_SWITCH,
             lambda name, value: guest_options.option_rom({name: value}),
+        ),
+        _validator(
+            names.MOVE,
+            "How a plan that makes room may move the instance: ``live``, as it runs, which only "
+            "vGPUs of KVM guests can; ``cold``, also by shutting it down, moving and starting it; "
+            "``none``, not at all. ``live`` unless this says otherwise. A stopped KVM guest may be "
+            "moved unless it says ``none``.",
+            consent.ALLOWED,
+            lambda name, value: consent.parse({name: value}),
         ),
     ]
 

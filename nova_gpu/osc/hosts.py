@@ -151,3 +151,19 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
                 reason = "its compute service is down"
             found[node.id] = (node.name, reason)
     return found
+
+
+def up(connection: Any) -> frozenset[str]:
+    """The names of the nodes whose compute service is there, also where it is disabled"""
+    with rest.clean_refusals("Nova"):
+        nodes = connection.compute.hypervisors(details=True)
+        return frozenset(node.name for node in nodes if node.state == "up")
+
+
+def services(connection: Any) -> Mapping[str, str]:
+    """By the node's name, what its compute service calls the host: moves are told that name."""
+    with rest.clean_refusals("Nova"):
+        return {
+            node.name: (node.service_details or {}).get("host", node.name)
+            for node in connection.compute.hypervisors(details=True)
+        }

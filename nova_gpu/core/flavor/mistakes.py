@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import guest_options, query, request, vgpu_request
+from nova_gpu.core.planning import consent
 
 WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
     *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
-    *(names.DISTRIBUTION, names.OPTION_ROM),
+    *(names.DISTRIBUTION, names.OPTION_ROM, names.MOVE),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
@@ -42,6 +43,7 @@ def _unreadable(extra_specs: Mapping[str, str]) -> Iterator[str]:
                 if asked:
                     spelled_out = query.extra_specs(spelled_out, asked, ()) or spelled_out
             guest_options.option_rom(rest)
+            consent.parse(rest)
             return
         except exception.InvalidExtraSpec as error:
             yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")

@@ -9,6 +9,7 @@ from nova import exception as nova_exception
 from nova_gpu.api import extra_specs
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, guest_options, mistakes, query, request, vgpu_request
+from nova_gpu.core.planning import consent
 from tests.unit.fuzz import base
 
 _OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]
@@ -34,7 +35,7 @@ _KEYS = (
     st.sampled_from(
         [
             *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
-            *(names.OPTION_ROM, names.MODEL, names.MEMORY_MIB, names.TOPOLOGY),
+            *(names.OPTION_ROM, names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.MOVE),
             *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
         ]
     )
@@ -126,6 +127,8 @@ class FlavorTest(base.FuzzTestCase):
                 self.assertTrue(1 <= parsed.count <= request.MAX_GPUS)
             elif validator.name == names.OPTION_ROM:
                 guest_options.option_rom({names.OPTION_ROM: value})
+            elif validator.name == names.MOVE:
+                consent.parse({names.MOVE: value})
             elif validator.name != names.HYPERVISOR_TYPE:
                 plain = {names.GPUS: "1", names.TOPOLOGY: "any"}
                 read = request.parse(plain | {validator.name: value})

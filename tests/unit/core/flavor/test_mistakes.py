@@ -30,6 +30,7 @@ class MistakesTest(unittest.TestCase):
             "hypervisor": ">= 1",
             "gpu:memory_mib": "much",
             "gpu:option_rom": "maybe",
+            "gpu:move": "maybe",
         }
         self.assertEqual(specs.keys(), set(self.found(**specs)))
         self.assertEqual(["gpu_arch"], self.found(gpu_arch="fermi"))

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of moves that make room for GPU instances: a fleet as plain values, goals, and the cheapest
+plan for one.
+"""

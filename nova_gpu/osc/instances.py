@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fleet as the planner has it: hosts with GPUs, who has them, and who may be moved."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from nova_gpu.core import exception, model, names
+from nova_gpu.core.flavor import arrangement
+from nova_gpu.core.flavor.arrangement import Topology
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.planning import consent
+from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Way
+from nova_gpu.core.scheduling.capacity import Group, Host
+from nova_gpu.osc import hosts, providers, query, rest, servers
+from nova_gpu.osc.providers import Provider
+
+_NOT_NOVAS = "Nova has no such instance, or its move waits to be confirmed or reverted"
+_Amounts = Mapping[str, int]
+
+
+def need(connection: Any, size: query.Size, specs: Mapping[str, str]) -> Need:
+    """What one instance takes.
+
+    :raises Unservable: as :func:`nova_gpu.osc.query.of`
+    """
+    asked = query.of(size, specs, lambda: hosts.known_traits(connection))
+    # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
+    groups = tuple(
+        dataclasses.replace(group, required_traits=group.required_traits | {asked.resource_class})
+        for group in asked.groups
+    )
+    return Need(groups, tuple(sorted(asked.amounts.items())), asked.isolate)
+
+
+def insists(specs: Mapping[str, str], groups: Iterable[GroupRequest]) -> bool:
+    """Whether GPUs must be together in a way that only their host knows of"""
+    said = arrangement.parse(specs)
+    return any(said.required(group.count) is not Topology.ANY for group in groups)
+
+
+def read(connection: Any) -> Fleet:
+    """:param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    :raises Refused: where Placement or Nova do not show them to whoever asks
+    """
+    by_host: dict[str, list[Provider]] = defaultdict(list)
+    for provider in providers.read(connection):
+        by_host[provider.host].append(provider)
+    roots = {name: uuid for uuid, (name, _) in hosts.compute_nodes(connection).items()}
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    known = {server.id: server for server in listed}
+    up = hosts.up(connection)
+    made, instances = [], []
+    for name, listed_groups in by_host.items():
+        own, taken = _own(connection, roots.get(name))
+        groups = tuple(
+            dataclasses.replace(each.group, traits=each.group.traits | {each.resource_class})
+            for each in listed_groups
+        )
+        made.append(Host(name, listed_groups[0].unusable, True, own, groups))
+        for consumer, held in _held(connection, listed_groups).items():
+            instances.append(
+                _instance(
+                    *(connection, consumer, known.get(consumer), name),
+                    *(held, groups, taken.get(consumer, {}), name in up),
+                )
+            )
+    shared = {name: cards for name, each in by_host.items() if (cards := _shared(each))}
+    return Fleet(tuple(made), tuple(instances), shared)
+
+
+def _own(connection: Any, root: str | None) -> tuple[_Amounts, Mapping[str, _Amounts]]:
+    """What the node itself has left, and what each consumer has of it"""
+    if root is None:
+        return {}, {}
+    url = f"/resource_providers/{root}"
+
+    def get(noun: str) -> Any:
+        return rest.placement(connection, f"{url}/{noun}", missing={noun: {}})[noun]
+
+    usages = get("usages")
+    own = {
+        name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
+        - usages.get(name, 0)
+        for name, each in get("inventories").items()
+    }
+    return own, {uuid: each["resources"] for uuid, each in get("allocations").items()}
+
+
+def _held(connection: Any, listed: Iterable[Provider]) -> Mapping[str, dict[int, int]]:
+    """By consumer, how many of each of the groups"""
+    found: dict[str, dict[int, int]] = defaultdict(dict)
+    for number, provider in enumerate(listed):
+        if not provider.group.used:
+            continue
+        url = f"/resource_providers/{provider.uuid}/allocations"
+        allocations = rest.placement(connection, url, missing={"allocations": {}})["allocations"]
+        for consumer, allocation in allocations.items():
+            if amount := allocation["resources"].get(provider.resource_class):
+                found[consumer][number] = amount
+    return found
+
+
+def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
+    """The groups of types that cards of one product can be divided into"""
+    by_product: dict[str, set[int]] = defaultdict(set)
+    for number, each in enumerate(listed):
+        if each.key is None or each.key.mode is model.DeliveryMode.VGPU:
+            by_product[each.product].add(number)
+    return tuple(frozenset(each) for each in by_product.values() if len(each) > 1)
+
+
+def _instance(
+    connection: Any,
+    consumer: str,
+    server: Any,
+    host: str,
+    held: Mapping[int, int],
+    groups: tuple[Group, ...],
+    taken: _Amounts,
+    up: bool,
+) -> Instance:
+    mine = tuple(sorted(held.items()))
+    amounts = tuple(sorted(taken.items()))
+
+    def stays(reason: str) -> Instance:
+        name = server.name if server else ""
+        return Instance(consumer, name, host, Need((), amounts), mine, None, reason)
+
+    if server is None:
+        return stays(_NOT_NOVAS)
+    specs = servers.extra_specs(server)
+    try:
+        said = consent.parse(specs)
+        wanted = need(connection, query.Size.of(server.flavor), specs)
+        near = insists(specs, wanted.groups)
+    except (exception.InvalidExtraSpec, query.Unservable) as e:
+        return stays(f"its flavor cannot be used: {e}")
+    if reason := _rooted(server, up=up, near=near, all_of=_counts(wanted, held)):
+        return stays(reason)
+    traits = frozenset[str]().union(*(groups[number].traits for number in held))
+    qemu = names.known_values(names.TRAIT_HYPERVISOR, traits) == {names.QEMU}
+    live = qemu and names.RESOURCE_CLASS not in traits  # vGPUs of a KVM guest
+    way, reason = consent.way(server.status, said, live=live, keeps_disk=qemu)
+    if way is None:
+        return stays(reason)
+    like = tuple(_kept(traits, way))
+    parts = tuple(
+        dataclasses.replace(part, required_traits=part.required_traits.union(like))
+        for part in wanted.groups
+    )
+    there = Need(parts, amounts, wanted.isolate)
+    return Instance(consumer, server.name, host, there, mine, way)
+
+
+def _counts(wanted: Need, held: Mapping[int, int]) -> bool:
+    return sum(part.count for part in wanted.groups) == sum(held.values())
+
+
+def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
+    """Why it cannot be moved, whatever its flavor allows"""
+    if not up:
+        return "its host's compute service is down"
+    if server.is_locked:
+        return "it is locked"
+    if server.task_state:
+        return f"it is busy: {server.task_state}"
+    if near:
+        return f"its flavor insists on {names.TOPOLOGY}, and only hosts know what is together"
+    if not all_of:
+        return "it has not what its flavor asks for, or GPUs and vGPUs"
+    return ""
+
+
+def _kept(traits: frozenset[str], way: Way) -> Iterator[str]:
+    """What the GPUs at the destination must have as well: a guest stays with its hypervisor, and
+    one that runs with its very type of vGPU."""
+    prefixes: tuple[str, ...] = (names.TRAIT_HYPERVISOR,)
+    if way is Way.LIVE:
+        prefixes += (names.TRAIT_VGPU_TYPE, names.TRAIT_MODEL)
+    return (trait for trait in traits if trait.startswith(prefixes))

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu plan FLAVOR``, ``gpu drain HOST`` and ``gpu defrag``: moves it does not make"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from osc_lib import exceptions
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import request, request_group
+from nova_gpu.core.planning import plan
+from nova_gpu.core.planning.fleet import Fleet, Move, Need, Plan, Way
+from nova_gpu.osc import asking, flavors, hosts, instances, query, rest
+
+_COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
+# Before that no host can be named for a cold migration, and the client asks for 2.1 by itself.
+_MIGRATE = "openstack --os-compute-api-version 2.56 server migrate"
+# So many instances are named of those that stay.
+_NAMED = 5
+
+_Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
+
+
+class _Planner(asking.Lister):
+    """What shows a plan"""
+
+    def say(self, text: str) -> None:
+        # Beside the table, whose machine-readable forms have no place for it.
+        print(text, file=self.app.stderr)
+
+    def table(self, connection: Any, found: Plan) -> _Table:
+        services = hosts.services(connection)
+        return _COLUMNS, list(_rows(found.moves, services))
+
+
+class MakePlace(_Planner):
+    """Show the fewest moves that make place for instances of a flavor. It moves nothing.
+
+    For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("flavor", metavar="<flavor>", help="Flavor (name or ID)")
+        parser.add_argument(
+            "--count",
+            metavar="<count>",
+            type=_count,
+            default=1,
+            help="For how many instances (default: 1)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        connection = rest.Snapshot(self.connection(parsed_args))
+        (flavor,) = flavors.read(connection, [parsed_args.flavor])
+        need, fleet = _need(connection, flavor), instances.read(connection)
+        count = parsed_args.count
+        found = plan.place(fleet, need, count)
+        have = plan.places(fleet, need)
+        if not found.reached:
+            raise exceptions.CommandError(
+                f"{_not_found(found)} make place for {count} of {flavor.name}; there is place for "
+                f"{have} now{_staying(fleet)}"
+            )
+        if found.moves:
+            self.say(f"{flavor.name}: place for {have} now; for {count} after {_moves(found)}")
+        else:
+            self.say(f"{flavor.name}: place for {have} now; no move is needed.")
+        return self.table(connection, found)
+
+
+class Drain(_Planner):
+    """Show the fewest moves after which no instance has GPUs of a host. It moves nothing.
+
+    For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="<host>", help="Host, as gpu host list names it")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        connection = rest.Snapshot(self.connection(parsed_args))
+        fleet, host = instances.read(connection), parsed_args.host
+        if host not in (there := [each.name for each in fleet.hosts]):
+            raise exceptions.CommandError(
+                f"no host with GPUs is called {host}; openstack gpu host list and gpu group list "
+                f"name all {len(there)} there are"
+            )
+        found = plan.drain(fleet, host)
+        if not found.reached:
+            raise exceptions.CommandError(
+                f"{_not_found(found)} empty {host}{_staying(fleet, host)}"
+            )
+        if found.moves:
+            self.say(f"{host}: empty after {_moves(found)}")
+        else:
+            self.say(f"{host}: no instance has GPUs of it.")
+        return self.table(connection, found)
+
+
+class Defragment(_Planner):
+    """Show the fewest moves after which most instances of the largest flavor have place. It moves
+    nothing.
+
+    For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--flavor",
+            metavar="<flavor>",
+            help="Flavor (name or ID) to make place for (default: the one with most GPUs)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        connection = rest.Snapshot(self.connection(parsed_args))
+        if parsed_args.flavor:
+            (flavor,) = flavors.read(connection, [parsed_args.flavor])
+        else:
+            flavor = _largest(connection)
+        need, fleet = _need(connection, flavor), instances.read(connection)
+        found = plan.defrag(fleet, need)
+        have = plan.places(fleet, need)
+        if found.moves:
+            after = plan.places_after(fleet, need, found)
+            self.say(f"{flavor.name}: place for {have} now; for {after} after {_moves(found)}")
+        else:
+            self.say(
+                f"{flavor.name}: place for {have} now; {_not_found(found)} make place for more."
+            )
+        return self.table(connection, found)
+
+
+def _need(connection: Any, flavor: Any) -> Need:
+    """:raises CommandError: where no plan can be made for such a flavor"""
+    specs = flavor.extra_specs or {}
+    found = instances.need(connection, query.Size.of(flavor), specs)
+    if request.asks_for_gpus(specs) and request.asks_for_parts(specs):
+        raise exceptions.CommandError(
+            f"{flavor.name} asks for whole GPUs and for vGPUs; plan for each with a flavor that "
+            "asks for nothing else"
+        )
+    if instances.insists(specs, found.groups):
+        raise exceptions.CommandError(
+            f"{flavor.name} insists on {names.TOPOLOGY} {specs[names.TOPOLOGY]}, and only hosts "
+            "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
+            "of a host"
+        )
+    return found
+
+
+def _largest(connection: Any) -> Any:
+    """The flavor with the most whole GPUs; of several the first by name"""
+    sizes = []
+    for flavor in flavors.read(connection):
+        specs = flavor.extra_specs or {}
+        try:
+            asked = request.parse(specs)
+        except exception.InvalidExtraSpec:
+            continue
+        if asked and not instances.insists(specs, asked.groups):
+            sizes.append((-asked.count, flavor.name, flavor.id, flavor))
+    if not sizes:
+        raise exceptions.CommandError(
+            f"no flavor asks for whole GPUs without {names.TOPOLOGY}; name one with --flavor"
+        )
+    return min(sizes, key=lambda each: each[:3])[3]
+
+
+def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
+    for step, move in enumerate(moves, 1):
+        live = " --live-migration" if move.way is Way.LIVE else ""
+        there = services.get(move.destination, move.destination)
+        run = f"{_MIGRATE}{live} --host {there} {move.instance.uuid}"
+        who = move.instance.uuid, move.instance.name
+        yield step, *who, move.source, move.destination, move.reason, move.way.in_words, run
+
+
+def _staying(fleet: Fleet, host: str | None = None) -> str:
+    """Who may not be moved, and why"""
+    who = [
+        f"{each.name or each.uuid} stays: {each.stays}"
+        for each in fleet.instances
+        if each.way is None and host in (None, each.host)
+    ]
+    more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+    return "".join(f"; {each}" for each in who[:_NAMED]) + more
+
+
+def _moves(found: Plan) -> str:
+    """The end of a sentence, and how good they are"""
+    count = len(found.moves)
+    moves = "1 move." if count == 1 else f"{count} moves."
+    return f"{moves} No plan has fewer." if found.proven else moves
+
+
+def _not_found(found: Plan) -> str:
+    return "no moves" if found.proven else "no moves were found that"
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= request_group.MAX_GPUS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of instances from 1 to {request_group.MAX_GPUS}"
+        )
+    return int(text)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu plan``, ``gpu drain`` and ``gpu defrag``, and what Nova does with their moves."""
+
+from __future__ import annotations
+
+import json
+
+from nova_gpu.osc import capacity, room
+from tests.functional import base, divided, live, sdk
+from tests.functional.shown import ShownTestBase
+
+
+class RoomTest(ShownTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        # What is of a host alone takes all eight cards of host1.
+        self._create_flavor(
+            name="eight", memory_mb=128, vcpu=1, disk=1, ephemeral=0, extra_spec={"gpus": "8"}
+        )
+        yields = self.flavor(**{"gpus": "= 1", "gpu_arch": "s== fermi", "gpu:move": "cold"})
+        self.server = self.boot(yields, host="host1", name="yields")
+
+    def places(self) -> int:
+        return sum(row[1] for row in self.values(capacity.ShowCapacity, "eight"))
+
+    def move(self, row: tuple[object, ...]) -> None:
+        """As an operator does what the plan says"""
+        _, uuid, _, source, destination, _, _, command = row
+        self.assertEqual(
+            f"openstack --os-compute-api-version 2.56 server migrate --host {destination} {uuid}",
+            command,
+        )
+        server = {"id": uuid}
+        self.assertEqual(source, self._show_server(server)["OS-EXT-SRV-ATTR:host"])
+        self.admin_api.post_server_action(str(uuid), {"migrate": {"host": destination}})
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+        self.assertEqual(0, self.places(), "until it is confirmed the source keeps its GPU")
+        self.confirm(server, source=str(source))
+
+    def test_moves_that_make_place(self) -> None:
+        self.assertEqual(0, self.places())
+        (row,) = self.values(room.MakePlace, "eight")
+        self.assertEqual(("yields", "host1", "host2", "frees 1 of host1"), (row[2], *row[3:6]))
+        self.documented("plan", room.MakePlace, "eight")
+        self.documented("drain", room.Drain, "host1")
+        self.assertEqual([row], self.values(room.Defragment))
+        self.assertEqual([row], self.values(room.Defragment, "--flavor", "eight"))
+        _, printed, _ = sdk.shown(self, room.MakePlace, "eight", "-f", "json")
+        self.assertEqual(["yields"], [each["Name"] for each in json.loads(printed)])
+        # Nothing was moved by any of these.
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
+
+        self.move(row)
+        self.assertEqual({"host2": 1}, self.allocated(self.server))
+        self.assertEqual(1, self.places())
+        for command, *arguments, said in (
+            (room.MakePlace, "eight", "eight: place for 1 now; no move is needed.\n"),
+            (room.Drain, "host1", "host1: no instance has GPUs of it.\n"),
+            (room.Defragment, "eight: place for 1 now; no moves make place for more.\n"),
+        ):
+            status, printed, beside = sdk.shown(self, command, *arguments)
+            self.assertEqual((0, "\n", said), (status, printed, beside))
+
+    def test_who_stays(self) -> None:
+        firm = self.flavor(gpus="= 1", gpu_arch="s== fermi")
+        stays = self.boot(firm, host="host1", name="firm")
+        said = self.refusal(room.MakePlace, "eight")
+        self.assertIn("no moves make place for 1 of eight; there is place for 0 now", said)
+        self.assertIn("firm stays: it runs, and its flavor does not say gpu:move cold", said)
+        self.assertIn("firm stays", self.refusal(room.Drain, "host1"))
+        self.assertEqual([], self.values(room.Defragment))
+        self.api.post_server_action(stays["id"], {"os-stop": None})
+        self._wait_for_state_change(stays, "SHUTOFF")
+        self.assertIn("firm stays: it is a container", self.refusal(room.Drain, "host1"))
+        self.api.delete_server(stays["id"])
+        self._wait_until_deleted(stays)
+
+        self.api.post_server_action(self.server["id"], {"os-stop": None})
+        self._wait_for_state_change(self.server, "SHUTOFF")
+        ((*_, cost, _),) = self.values(room.MakePlace, "eight")
+        self.assertEqual("none: it is stopped, and moves cold", cost)
+        self.admin_api.post_server_action(self.server["id"], {"lock": {}})
+        self.assertIn("yields stays: it is locked", self.refusal(room.Drain, "host1"))
+
+    def test_host_that_is_disabled_or_down(self) -> None:
+        service = self.computes["host1"].service_ref.uuid
+        self.admin_api.put_service(service, {"status": "disabled"})
+        ((_, _, name, *_),) = self.values(room.Drain, "host1")
+        self.assertEqual("yields", name)
+        self.force_down("host1")
+        said = "yields stays: its host's compute service is down"
+        self.assertIn(said, self.refusal(room.Drain, "host1"))
+        self.admin_api.put_service(service, {"status": "enabled"})
+        self.assertIn(said, self.refusal(room.Drain, "host1"))
+
+    def test_refusals(self) -> None:
+        self.assertIn("Nova: No Flavor", self.refusal(room.MakePlace, "none"))
+        self.assertIn("no host with GPUs is called host3", self.refusal(room.Drain, "host3"))
+        near = self.flavor(**{"gpus": "2", "gpu:topology": "numa"})
+        self.assertIn("insists on gpu:topology numa", self.refusal(room.MakePlace, near))
+        one = self.flavor(**{"gpus": "1", "gpu:topology": "numa"})
+        self.assertEqual([], self.values(room.MakePlace, one))
+        both = self.flavor(gpus="1", vgpus="1")
+        self.assertIn("whole GPUs and for vGPUs", self.refusal(room.MakePlace, both))
+        for command, *arguments in (
+            (room.MakePlace, "eight"),
+            (room.Drain, "host1"),
+            (room.Defragment, "--flavor", "eight"),
+        ):
+            refused = self.refusal(command, *arguments, admin=False)
+            self.assertIn("for administrators", refused)
+
+
+class LiveTest(live.Moving, divided.DividedServersTestBase):
+    """Guests with vGPUs, of two cards a host"""
+
+    def test_moves_as_it_runs(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        server = self.boot(self.of_type(64), host="host1", name="goes-on")
+        taken, said = sdk.run(self, room.Drain, "host1")
+        ((_, uuid, _, source, destination, _, cost, command),) = taken[1]
+        self.assertEqual("host1: empty after 1 move.\n", said)
+        self.assertEqual((server["id"], "host1", "host2"), (uuid, source, destination))
+        self.assertEqual("it moves live, and goes on", cost)
+        self.assertIn("server migrate --live-migration --host host2", command)
+        self.live_migrate(server, "host2")
+        self.assertEqual({"host2": 1}, self.allocated(server, "VGPU"))
+        taken, _ = sdk.run(self, room.Drain, "host1")
+        self.assertEqual([], list(taken[1]))
