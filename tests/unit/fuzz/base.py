@@ -43,10 +43,13 @@ JSON = st.recursive(
 )
 
 
-def fuzzed(*, share: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
+def fuzzed(
+    *, share: float = 1.0, most: int | None = None, **strategies: st.SearchStrategy[Any]
+) -> Callable[[Any], Any]:
     """Has a test method called with many inputs, each drawn from *strategies*.
 
     :param share: how many, of as many as others get: less where one takes long
+    :param most: how many at most, however long the run
     """
     examples = int(os.environ.get(EXAMPLES, 0))
 
@@ -59,9 +62,10 @@ def fuzzed(*, share: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Calla
             if (took := time.process_time() - started) > LONGEST_S:
                 raise AssertionError(f"it took {took:.1f} s")
 
+        wanted = max(1, round((examples or _SHORT) * share))
         given = hypothesis.given(**strategies)(counted)
         return hypothesis.settings(
-            max_examples=max(1, round((examples or _SHORT) * share)),
+            max_examples=wanted if most is None else min(wanted, most),
             derandomize=not examples,
             database=None,
             deadline=None,

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any history of a host of containers: no start has two guests open one device."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import fixtures
+from hypothesis import strategies as st
+from nova import objects
+from oslo_config import fixture as config_fixture
+
+from nova_gpu.conf import CONF
+from tests.fixtures import hosts
+from tests.fixtures.histories import ADDRESSES, LAYOUTS, History
+from tests.unit.fuzz import base
+
+# How often each is tried among the others. Of "boot" there is the most to see.
+_WEIGHTS: Mapping[str, int] = {
+    "boot": 8,
+    "reboot": 3,
+    "soft reboot": 2,
+    "stop": 2,
+    "delete": 3,
+    "period": 4,
+    "restart": 1,
+    "divide": 3,
+    "number": 3,
+    "move": 1,
+    "stranger": 1,
+    "stranger ends": 1,
+}
+_WORDS = [word for word, weight in _WEIGHTS.items() for _ in range(weight)]
+_ORDERS = list(itertools.permutations(range(4)))
+# Nobody starts a guest in these. Yet afterwards two that run already may open one device: a card of
+# whose MIG instances several have some is made whole, or its number goes to one that is.
+_NO_START = frozenset({"divide", "number", "stranger ends", "delete", "stop", "period", "restart"})
+STEPS = 34
+
+
+class HistoriesTest(base.FuzzTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.conf = self.useFixture(config_fixture.Config(CONF))
+        maps = ["0:1000000:65536"]
+        self.conf.config(group="libvirt", virt_type="lxc", uid_maps=maps, gid_maps=maps)
+        self.conf.config(group="gpu", nvml=True, fatal_xids=[])
+        self.history: History | None = None
+        for name, substitute in (
+            ("nova_gpu.host.nvidia.nvml.query", lambda *_: self.now.told()),
+            ("nova_gpu.host.nvidia.nvml.health", lambda *_: {}),
+            ("nova_gpu.virt.usage.records.read", lambda *_: self.now.recorded()),
+            ("nova_gpu.virt.host_gpus.HostGPUs._end_moves", lambda *_: None),
+            ("nova_gpu.virt.verify.reconcile.Reconciliation.look", lambda *_: None),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, substitute))
+
+    @property
+    def now(self) -> History:
+        assert self.history
+        return self.history
+
+    def _begin(self, host: hosts.Host) -> None:
+        roots = host.roots
+        self.conf.config(state_path=str(host.root / "state"))
+        for option, root in (("sysfs", roots.sysfs), ("dev", roots.dev), ("proc", roots.proc)):
+            self.conf.config(group="gpu", **{f"{option}_root": str(root)})
+        self.conf.config(group="gpu", cdi_spec_dirs=[str(each) for each in roots.cdi_spec_dirs])
+
+    @base.fuzzed(
+        most=3000,  # 100,000 steps
+        steps=st.lists(
+            st.tuples(st.sampled_from(_WORDS), st.integers(0, 999)), min_size=STEPS, max_size=STEPS
+        ),
+    )
+    def test_no_start_has_two_guests_open_one_device(self, steps: list[tuple[str, int]]) -> None:
+        self.live(steps)
+
+    def live(self, steps: list[tuple[str, int]]) -> None:
+        root = self.root / "host"
+        shutil.rmtree(root, ignore_errors=True)
+        self.history = History(root, self._begin)
+        self.history.restart()
+        before: set[frozenset[str]] = set()
+        for number, (word, value) in enumerate(steps):
+            self._step(word, value)
+            now = dict(self.now.pairs())
+            if word not in _NO_START:
+                told = [f"{word} {value}" for word, value in steps[: number + 1]]
+                new = {pair: what for pair, what in now.items() if pair not in before}
+                self.assertEqual({}, new, f"after {', '.join(told)}")
+            before = set(now)
+
+    def _step(self, word: str, value: int) -> None:
+        history = self.now
+        guests, strangers = sorted(history.instances), history.strangers()
+        chosen = guests[value % len(guests)] if guests else None
+        actions: dict[str, Any] = {
+            "boot": lambda: history.boot(value),
+            "period": history.period,
+            "restart": history.restart,
+            "divide": lambda: history.divide(value % 4, [None, *LAYOUTS][value // 4 % 6]),
+            "number": lambda: history.number(
+                _ORDERS[value % 24], value // 24 % 8 if value // 24 % 8 < 4 else None
+            ),
+            "move": lambda: history.move(value % 4, ADDRESSES[value // 4 % 5]),
+            "stranger": lambda: history.stranger(value),
+        }
+        if strangers:
+            actions["stranger ends"] = lambda: history.libvirt.domains.pop(strangers[0])
+        if chosen:
+            actions["reboot"] = lambda: history.reboot(chosen)
+            actions["soft reboot"] = lambda: history.reboot(chosen, soft=True)
+            actions["stop"] = lambda: history.stop(chosen)
+            actions["delete"] = lambda: history.delete(chosen)
+        if word in actions:
+            actions[word]()

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused before a guest that exists is touched, over a generated host."""
+
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from nova import objects
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt.delivery import whole_cards
+from tests.fixtures import hosts
+
+A, B = "0000:3b:00.0", "0000:5e:00.0"
+GIB = 1024
+
+
+class RefuseUnfitGuestTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        for address in (A, B):
+            self.host.add_gpu(address, "10de", "2330", mapped_mib=8 * GIB)
+
+    def cards(self) -> tuple[GPU, ...]:
+        selected = selection.Selection.parse(["10de"], [], [])
+        return discovery.discover(self.host.roots, selected, {}, dict)
+
+    def refuse(self, *cards: GPU, machine_type: str = "pc-q35-7.2", **extra_specs: str) -> None:
+        image = objects.ImageMeta(properties=objects.ImageMetaProps(hw_machine_type=machine_type))
+        flavor = objects.Flavor(extra_specs={f"gpu:{k}": v for k, v in extra_specs.items()})
+        instance = objects.Instance(flavor=flavor, system_metadata={}, uuid="u")
+        with fixtures.MonkeyPatch("nova.objects.Instance.image_meta", image):
+            whole_cards.refuse_unfit_guest(instance, cards, self.host.roots)
+
+    def test_fits(self) -> None:
+        self.config.config(group="gpu", guest_mmio_gib=32)
+        self.refuse(*self.cards())
+
+    def test_more_memory_than_the_guest_can_map(self) -> None:
+        self.config.config(group="gpu", guest_mmio_gib=31)
+        self.refuse(*self.cards()[:1])
+        with self.assertRaises(exception.GuestUnfit) as raised:
+            self.refuse(*self.cards())
+        self.assertIn("32 GiB", str(raised.exception))
+        self.assertIn("31 GiB", str(raised.exception))
+        self.assertIn("[gpu]guest_mmio_gib", str(raised.exception))
+
+    def test_a_machine_without_pci_express(self) -> None:
+        with self.assertRaises(exception.GuestUnfit) as raised:
+            self.refuse(*self.cards(), machine_type="pc-i440fx-7.2")
+        self.assertIn("pc-i440fx-7.2", str(raised.exception))
+
+    def test_a_word_of_the_flavor(self) -> None:
+        with self.assertRaises(exception.InvalidExtraSpec) as raised:
+            self.refuse(*self.cards(), option_rom="perhaps")
+        self.assertIn("perhaps", str(raised.exception))
+
+    def test_a_card_that_cannot_be_read(self) -> None:
+        cards = self.cards()
+        (self.host.path(B) / "resource").unlink()
+        with self.assertRaises(exception.DeviceUnavailable) as raised:
+            self.refuse(*cards)
+        self.assertIn(B, str(raised.exception))
