@@ -24,7 +24,7 @@ class Command(command.Command):
         parser.add_argument(
             "--timeout",
             metavar="<seconds>",
-            type=_seconds,
+            type=seconds,
             default=TIMEOUT_S,
             help=f"How long to wait for an answer of Nova or Placement (default: {TIMEOUT_S})",
         )
@@ -86,7 +86,11 @@ class _Impatient(adapters.BaseAdapter):
         self.patient.close()
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """The number an option says.
+
+    :raises argparse.ArgumentTypeError: where it is none that one can wait for
+    """
     try:
         found = float(text)
     except ValueError:

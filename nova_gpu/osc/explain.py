@@ -8,13 +8,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.core import names, refused
 from nova_gpu.core.flavor import mistakes
-from nova_gpu.core.flavor.query import Request
-from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
-from nova_gpu.osc import hosts, query, rest, servers
+from nova_gpu.osc import failures, hosts, query, rest, servers
 from nova_gpu.osc.lines import Lines
 
 # Of Nova's faults: that each host was refused after Placement had a candidate, and that each failed
@@ -22,7 +19,6 @@ _NOT_ENOUGH_HOSTS = "There are not enough hosts available"
 _RETRIES = "Exceeded maximum number of retries"
 # As wide as a terminal of 120 leaves it
 _COLUMN = 98
-_DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 
 
 class ExplainServer(servers.ShowOne):
@@ -42,9 +38,9 @@ class ExplainServer(servers.ShowOne):
             "asked_for": servers.asked_for(server),
             "fault": (server.fault or {}).get("message", ""),
         }
-        failed = _last_failure(connection, server)
+        failed = failures.last(connection, server)
         shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
-        if failed and not server.fault and (reason := _reason(connection, server, failed)):
+        if failed and not server.fault and (reason := failures.reason(connection, server, failed)):
             shown["failure_reason"] = Lines(reason, _in_column)
         if wrong := mistakes.mistakes(servers.extra_specs(server)):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
@@ -133,52 +129,8 @@ def _together(connection: Any, server: Any) -> int | None:
     return found if found > 1 else None
 
 
-def _last_failure(connection: Any, server: Any) -> Any:
-    """The last action that failed, or ``None``. Of a move the server itself shows no fault: it goes
-    on where it was."""
-    with rest.clean_refusals("Nova"):
-        return max(
-            (each for each in connection.compute.server_actions(server) if each.message),
-            key=lambda each: each.start_time,
-            default=None,
-        )
-
-
-def _reason(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Why it failed, in the compute host's words where Nova shows them to whoever asks; else what
-    is known of such a guest, and where those words are."""
-    with rest.clean_refusals("Nova"):
-        action = connection.compute.get_server_action(failed.request_id, server)
-    if details := [each["details"] for each in action.events or () if each.get("details")]:
-        return details[:1]
-    asked = servers.requests_of(server)
-    whole = any(each.resource_class == names.RESOURCE_CLASS for each in asked)
-    if asked:
-        known = refused.why(failed.action, container=_is_container(asked), whole=whole)
-    else:
-        known = refused.why_without_gpus(failed.action)
-    return [
-        *known,
-        f"the host's own words are for administrators, by policy {_DETAILS_POLICY}:",
-        f"openstack server event show {server.id} {failed.request_id}",
-    ]
-
-
 def _in_column(text: str) -> str:
     return textwrap.fill(text, _COLUMN, break_on_hyphens=False, break_long_words=False)
-
-
-def _is_container(asked: Iterable[Request]) -> bool | None:
-    """What the flavor says of it; ``None`` where it leaves that to the hosts"""
-    for each in asked:
-        for group in each.groups:
-            for key, condition, _ in each.conditions(group):
-                if key in (names.HYPERVISOR, names.HYPERVISOR_TYPE):
-                    kinds = {
-                        kind for kind in (DeliveryMode.LXC, names.QEMU) if condition.matches(kind)
-                    }
-                    return None if len(kinds) > 1 else kinds == {DeliveryMode.LXC}
-    return None
 
 
 def _in_utc(time: str) -> str:

@@ -18,7 +18,7 @@ from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import hosts, providers, query, rest, servers
 from nova_gpu.osc.providers import Provider
 
-_NOT_NOVAS = "Nova has no such instance, or its move waits to be confirmed or reverted"
+_NOT_NOVAS = "Nova has no such instance"
 _Amounts = Mapping[str, int]
 
 
@@ -63,14 +63,22 @@ def read(connection: Any) -> Fleet:
         )
         made.append(Host(name, listed_groups[0].unusable, True, own, groups))
         for consumer, held in _held(connection, listed_groups).items():
+            server = known.get(consumer) or known.get(_moving(connection, consumer))
             instances.append(
                 _instance(
-                    *(connection, consumer, known.get(consumer), name),
+                    *(connection, consumer, server, name),
                     *(held, groups, taken.get(consumer, {}), name in up),
                 )
             )
     shared = {name: cards for name, each in by_host.items() if (cards := _shared(each))}
     return Fleet(tuple(made), tuple(instances), shared)
+
+
+def _moving(connection: Any, consumer: str) -> str | None:
+    """The server of a move that is not over: until then the source's GPUs are the move's own."""
+    with rest.clean_refusals("Nova"):
+        found = connection.compute.migrations()
+    return next((each.server_id for each in found if each.uuid == consumer), None)
 
 
 def _own(connection: Any, root: str | None) -> tuple[_Amounts, Mapping[str, _Amounts]]:
@@ -133,6 +141,8 @@ def _instance(
 
     if server is None:
         return stays(_NOT_NOVAS)
+    if consumer != server.id:
+        return stays(consent.WAITS)
     specs = servers.extra_specs(server)
     try:
         said = consent.parse(specs)

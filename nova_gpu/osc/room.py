@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu plan FLAVOR``, ``gpu drain HOST`` and ``gpu defrag``: moves it does not make"""
+"""``openstack gpu plan FLAVOR``, ``gpu drain HOST`` and ``gpu defrag``: moves that make room"""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request, request_group
 from nova_gpu.core.planning import plan
 from nova_gpu.core.planning.fleet import Fleet, Move, Need, Plan, Way
-from nova_gpu.osc import asking, flavors, hosts, instances, query, rest
+from nova_gpu.osc import asking, flavors, hosts, instances, moves, query, rest
 
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
 # Before that no host can be named for a cold migration, and the client asks for 2.1 by itself.
 _MIGRATE = "openstack --os-compute-api-version 2.56 server migrate"
 # So many instances are named of those that stay.
 _NAMED = 5
+# For the end of one move, as memory or disks of a guest take their time.
+_MOVE_S = 3600
 
 _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
@@ -27,17 +29,38 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 class _Planner(asking.Lister):
     """What shows a plan"""
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--apply",
+            action="store_true",
+            help="Make the moves, one after the other; cold ones are confirmed, too",
+        )
+        parser.add_argument(
+            "--move-timeout",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_MOVE_S,
+            help=f"How long to wait for the end of one move (default: {_MOVE_S})",
+        )
+        return parser
+
     def say(self, text: str) -> None:
         # Beside the table, whose machine-readable forms have no place for it.
         print(text, file=self.app.stderr)
 
-    def table(self, connection: Any, found: Plan) -> _Table:
+    def table(self, parsed_args: argparse.Namespace, connection: Any, found: Plan) -> _Table:
+        """The moves, made where that was asked for"""
         services = hosts.services(connection)
+        if parsed_args.apply:
+            anew = self.connection(parsed_args)
+            moves.make(anew, found.moves, services, self.say, parsed_args.move_timeout)
         return _COLUMNS, list(_rows(found.moves, services))
 
 
 class MakePlace(_Planner):
-    """Show the fewest moves that make place for instances of a flavor. It moves nothing.
+    """Show the fewest moves that make place for instances of a flavor. Without --apply it moves
+    nothing.
 
     For administrators.
     """
@@ -70,11 +93,12 @@ class MakePlace(_Planner):
             self.say(f"{flavor.name}: place for {have} now; for {count} after {_moves(found)}")
         else:
             self.say(f"{flavor.name}: place for {have} now; no move is needed.")
-        return self.table(connection, found)
+        return self.table(parsed_args, connection, found)
 
 
 class Drain(_Planner):
-    """Show the fewest moves after which no instance has GPUs of a host. It moves nothing.
+    """Show the fewest moves after which no instance has GPUs of a host. Without --apply it moves
+    nothing.
 
     For administrators.
     """
@@ -101,12 +125,12 @@ class Drain(_Planner):
             self.say(f"{host}: empty after {_moves(found)}")
         else:
             self.say(f"{host}: no instance has GPUs of it.")
-        return self.table(connection, found)
+        return self.table(parsed_args, connection, found)
 
 
 class Defragment(_Planner):
-    """Show the fewest moves after which most instances of the largest flavor have place. It moves
-    nothing.
+    """Show the fewest moves after which most instances of the largest flavor have place. Without
+    --apply it moves nothing.
 
     For administrators.
     """
@@ -136,7 +160,7 @@ class Defragment(_Planner):
             self.say(
                 f"{flavor.name}: place for {have} now; {_not_found(found)} make place for more."
             )
-        return self.table(connection, found)
+        return self.table(parsed_args, connection, found)
 
 
 def _need(connection: Any, flavor: Any) -> Need:

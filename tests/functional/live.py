@@ -14,6 +14,11 @@ from tests.functional.base import Server
 
 # As Nova has them for mediated devices
 LIBVIRT, QEMU = 8006000, 8001000
+# What libvirt says of a guest with a device, by QEMU's name, whose driver cannot save its state.
+NO_STATE = (
+    "internal error: unable to execute QEMU command 'migrate': {}: VFIO migration is not supported "
+    "in kernel"
+)
 
 
 class Moving:

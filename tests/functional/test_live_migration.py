@@ -23,10 +23,6 @@ from tests.functional.divided import FIRST, SECOND, slots
 
 COLD = "migrate the instance cold (openstack server migrate, without --live-migration)"
 FUNCTION = "0000:3b:00.1"
-NO_STATE = (
-    "internal error: unable to execute QEMU command 'migrate': {}: VFIO migration is not supported "
-    "in kernel"
-)
 
 
 class Died(BaseException):
@@ -153,7 +149,7 @@ class Moves(live.Moving):
         )
 
     def test_libvirt_refuses_in_the_midst(self) -> None:
-        self.refusal = NO_STATE.format(self.name(self.MINE[1]))
+        self.refusal = live.NO_STATE.format(self.name(self.MINE[1]))
         self.during = lambda: self.assertMade(3, "host2")
         self.start_there()
         self.live_migrate(self.server, expected="failed")

@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
-from nova_gpu.osc import capacity, room
+import fixtures
+from openstack.compute.v2 import _proxy
+
+from nova_gpu.osc import capacity, moves, room
 from tests.functional import base, divided, live, sdk
 from tests.functional.shown import ShownTestBase
 
@@ -60,6 +66,92 @@ class RoomTest(ShownTestBase):
         ):
             status, printed, beside = sdk.shown(self, command, *arguments)
             self.assertEqual((0, "\n", said), (status, printed, beside))
+
+    def apply(self, command: type, *arguments: str) -> tuple[list[tuple[Any, ...]], str]:
+        """What is printed by it, and beside it"""
+        confirm: Callable[..., None] = _proxy.Proxy.confirm_server_resize
+
+        def at_the_source(proxy: Any, server: Any) -> None:
+            with self.on("host1"):  # as for tests.functional.base.GPUServersTestBase.confirm
+                confirm(proxy, server)
+
+        self.useFixture(
+            fixtures.MockPatchObject(_proxy.Proxy, "confirm_server_resize", at_the_source)
+        )
+        self.useFixture(fixtures.MockPatchObject(moves, "POLL_S", 0.1))
+        taken, said = sdk.run(self, command, *arguments, "--apply")
+        return list(taken[1]), said
+
+    def test_applied(self) -> None:
+        (row,), said = self.apply(room.MakePlace, "eight")
+        self.assertEqual(("yields", "host1", "host2"), (row[2], *row[3:5]))
+        self.assertIn(
+            f"step 1 of 1: yields ({self.server['id']}) from host1 to host2; it is shut down, "
+            "moved and started\n",
+            said,
+        )
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
+        self.assertEqual(1, self.places())
+        self.assertEqual([], self.apply(room.MakePlace, "eight")[0])
+
+    def test_applied_when_nothing_is_as_it_was(self) -> None:
+        """What happens between the plan and its first move"""
+        make = moves.make
+
+        def late(*args: Any) -> None:
+            self.api.post_server_action(self.server["id"], {"os-stop": None})
+            self._wait_for_state_change(self.server, "SHUTOFF")
+            make(*args)
+
+        with mock.patch.object(moves, "make", late):
+            said = str(self.assertRaises(moves.Stopped, self.apply, room.Drain, "host1"))
+        self.assertIn(f"step 1 of 1, yields ({self.server['id']}): it is not as it was", said)
+        self.assertIn("SHUTOFF on host1. No step is made, and none after it is begun", said)
+        # It is another plan now, and has no less.
+        self.assertEqual(1, len(self.apply(room.Drain, "host1")[0]))
+        self.assertEqual("SHUTOFF", self._show_server(self.server)["status"])
+        self.assertEqual({"host2": 1}, self.allocated(self.server))
+
+    def test_applied_and_refused(self) -> None:
+        make = moves.make
+
+        def late(*args: Any) -> None:
+            service = self.computes["host2"].service_ref.uuid
+            self.admin_api.put_service(service, {"status": "disabled"})
+            make(*args)
+
+        with mock.patch.object(moves, "make", late):
+            said = str(self.assertRaises(moves.Stopped, self.apply, room.Drain, "host1"))
+        self.assertRegex(said, r"^step 1 of 1, yields .*No ?[Vv]alid ?[Hh]ost.*\. No step is made, and ")
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
+
+    def test_killed_at_any_moment(self) -> None:
+        """What is left is said, and led to its end by the next plan, or by what that names."""
+
+        class Killed(BaseException):
+            pass
+
+        def die(*args: Any, **kwargs: Any) -> None:
+            raise Killed
+
+        proxy = _proxy.Proxy
+        with mock.patch.object(proxy, "migrate_server", die):
+            self.assertRaises(Killed, self.apply, room.Drain, "host1")
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
+        with mock.patch.object(moves._Step, "_when_idle", die):
+            self.assertRaises(Killed, self.apply, room.Drain, "host1")
+        self._wait_for_state_change(self.server, "VERIFY_RESIZE")
+        said = self.refusal(room.Drain, "host1")
+        self.assertIn(
+            "yields stays: its move or resize waits for openstack server migration confirm", said
+        )
+        self.api.post_server_action(self.server["id"], {"revertResize": None})
+        self._wait_for_state_change(self.server, "ACTIVE")
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
+        with mock.patch.object(moves._Step, "_wait_for_source", die):
+            self.assertRaises(Killed, self.apply, room.Drain, "host1")
+        self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
+        self.assertEqual([], self.apply(room.Drain, "host1")[0])
 
     def test_who_stays(self) -> None:
         firm = self.flavor(gpus="= 1", gpu_arch="s== fermi")
@@ -128,3 +220,24 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
         self.assertEqual({"host2": 1}, self.allocated(server, "VGPU"))
         taken, _ = sdk.run(self, room.Drain, "host1")
         self.assertEqual([], list(taken[1]))
+
+    def test_applied(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        first = self.boot(self.of_type(64), host="host1", name="first")
+        second = self.boot(self.of_type(64), host="host1", name="second")
+        self.useFixture(fixtures.MockPatchObject(moves, "POLL_S", 0.1))
+        self.refusal = live.NO_STATE.format(divided.FIRST)
+        said = str(self.assertRaises(moves.Stopped, self.drain))
+        self.assertRegex(said, "step 1 of 2, (first|second) .*: it is ACTIVE on host1: ")
+        self.assertIn("run the command again for a new plan", said)
+        self.refusal = None
+
+        taken, said = self.drain()
+        self.assertEqual(2, len(list(taken[1])))
+        self.assertIn("step 2 of 2: ", said)
+        for server in (first, second):
+            self.assertEqual({"host2": 1}, self.allocated(server, "VGPU"))
+
+    def drain(self) -> Any:
+        return sdk.run(self, room.Drain, "host1", "--apply")

@@ -19,6 +19,7 @@ class Consent(enum.StrEnum):
 
 
 ALLOWED = " or ".join(Consent)
+WAITS = "its move or resize waits for openstack server migration confirm, or revert"
 
 
 def parse(extra_specs: Mapping[str, str]) -> Consent:
@@ -49,6 +50,8 @@ def way(status: str, consent: Consent, *, live: bool, keeps_disk: bool) -> tuple
                 f"{names.MOVE} cold"
             )
         return Way.STOPPED, ""
+    if status == "VERIFY_RESIZE":
+        return None, WAITS
     if status != "ACTIVE":
         return None, f"its status is {status}"
     if live:

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions on a server that failed, and why, as far as Nova shows it to whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nova_gpu.core import names, refused
+from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.model import DeliveryMode
+from nova_gpu.osc import rest, servers
+
+_DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
+
+
+def last(connection: Any, server: Any) -> Any:
+    """The last action that failed, or ``None``. Of a move the server itself shows no fault: it goes
+    on where it was."""
+    with rest.clean_refusals("Nova"):
+        return max(
+            (each for each in connection.compute.server_actions(server) if each.message),
+            key=lambda each: each.start_time,
+            default=None,
+        )
+
+
+def details(connection: Any, server: Any, failed: Any) -> list[str]:
+    """What the host, or the conductor, said of it: nothing where Nova does not show that"""
+    with rest.clean_refusals("Nova"):
+        action = connection.compute.get_server_action(failed.request_id, server)
+    return [each["details"] for each in action.events or () if each.get("details")]
+
+
+def reason(connection: Any, server: Any, failed: Any) -> list[str]:
+    """Why it failed, in the compute host's words where Nova shows them to whoever asks; else what
+    is known of such a guest, and where those words are."""
+    if said := details(connection, server, failed):
+        return said[:1]
+    asked = servers.requests_of(server)
+    whole = any(each.resource_class == names.RESOURCE_CLASS for each in asked)
+    if asked:
+        known = refused.why(failed.action, container=_is_container(asked), whole=whole)
+    else:
+        known = refused.why_without_gpus(failed.action)
+    return [
+        *known,
+        f"the host's own words are for administrators, by policy {_DETAILS_POLICY}:",
+        f"openstack server event show {server.id} {failed.request_id}",
+    ]
+
+
+def _is_container(asked: Iterable[Request]) -> bool | None:
+    """What the flavor says of it; ``None`` where it leaves that to the hosts"""
+    for each in asked:
+        for group in each.groups:
+            for key, condition, _ in each.conditions(group):
+                if key in (names.HYPERVISOR, names.HYPERVISOR_TYPE):
+                    kinds = {
+                        kind for kind in (DeliveryMode.LXC, names.QEMU) if condition.matches(kind)
+                    }
+                    return None if len(kinds) > 1 else kinds == {DeliveryMode.LXC}
+    return None
