@@ -43,6 +43,7 @@ def cards() -> list[machines.Card]:
         for address, each in zip((FIRST, SECOND, THIRD), links, strict=True)
     ]
     lost = dataclasses.replace(found[0], address="0000:5d:00.0", more={"": machines.LOST})
+    found[0] = changed(found[0], minor="7")
     found[1] = changed(found[1], memory=machines.NOT_SUPPORTED, architecture="99")
     return [*found, lost]
 
@@ -201,7 +202,7 @@ class TestQuery(NvmlTestCase):
         first = facts[FIRST]
         self.assertEqual(("H200", "hopper"), (first.name, first.architecture))
         self.assertEqual((143771, (9, 0)), (first.memory_mib, first.compute_capability))
-        self.assertEqual((nvidia.gpu_uuid(str(FIRST)), 0), (first.uuid, first.minor))
+        self.assertEqual((nvidia.gpu_uuid(str(FIRST)), 7), (first.uuid, first.minor))
         self.assertEqual("", self.log.output)
 
     def test_what_the_library_refuses_or_is_too_new_is_none(self) -> None:
@@ -218,6 +219,12 @@ class TestQuery(NvmlTestCase):
         self.assertEqual({SECOND: 3, THIRD: 2}, links[FIRST])
         self.assertEqual({FIRST: 3, THIRD: 2}, links[SECOND])
         self.assertEqual({FIRST: 2, SECOND: 2}, links[THIRD])
+
+    def test_an_older_binding(self) -> None:
+        expected = nvml.query(60)
+        self.binding(machines.older_binding())
+        self.assertEqual(expected, nvml.query(60))
+        self.assertEqual("", self.log.output)
 
     def test_no_binding(self) -> None:
         self.binding("raise ImportError('No module named pynvml')")

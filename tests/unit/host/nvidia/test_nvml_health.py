@@ -70,6 +70,12 @@ class TestHealth(base.BaseTestCase):
         self.library.say(dataclasses.replace(today, more=more), *others)
         self.assertIsNone(self.ask(TODAY)[TODAY].recovery_action)
 
+    def test_a_binding_that_knows_no_recovery_action(self) -> None:
+        self.binding(machines.older_binding())
+        told = self.ask(TODAY, OLD)
+        self.assertEqual(NvmlHealth(False, 2, 40, None, True, False, None, 3, 0), told[TODAY])
+        self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
+
     def test_the_fabric(self) -> None:
         for told, state, status in (("1 0 0 0", 1, 0), ("3 999 0 0", 3, 999), ("0 0 0 0", 0, 0)):
             today = dataclasses.replace(machine()[0], fabric=told)
