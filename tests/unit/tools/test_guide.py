@@ -203,6 +203,11 @@ class FirstBootTest(testtools.TestCase):
         pip = guide.translated("/opt/nova/bin/pip install .", guide.COMPUTE, table)
         self.assertEqual(f"{self.folder}/venv/bin/pip install .", pip)
 
+    def test_each_compute_host_has_its_configuration(self) -> None:
+        shown = [compute.libvirt(host).covers[str(compute.ETC)] for host in self.lab.hosts]
+        self.assertEqual([host.etc for host in self.lab.hosts], shown)
+        self.assertEqual(3, len({self.lab.etc / "nova", *shown}))
+
 
 class MovingTest(testtools.TestCase):
     """The page with two compute hosts."""
