@@ -69,12 +69,13 @@ class TestAhead(base.BaseTestCase):
         self.assertEqual(b"begun\nthis\n", ahead.run(b"this\n", 60))
 
     def test_ends_with_who_started_it(self) -> None:
-        """Where that dies without a word, too."""
+        """Where that dies without a word, too. It only reads: of what it wrote it would end."""
+        script = self.script("import sys; sys.stdin.read()")
         source = f"""
 import os, pathlib, sys
 sys.path.insert(0, {str(pathlib.Path(child.__file__).parents[2])!r})
 from nova_gpu.host import child
-ahead = child.Ahead(pathlib.Path({str(self.script(_READER))!r}))
+ahead = child.Ahead(pathlib.Path({str(script)!r}))
 ahead.start()
 print(ahead._process.pid, flush=True)
 os.kill(os.getpid(), 9)
