@@ -134,6 +134,7 @@ class ParseTest(unittest.TestCase):
             ({"gpus": "= 2", "resources:PGPU": "0"}, ["gpus='= 2'", "resources:PGPU says 0"]),
             ({"gpus": "lots"}, ["gpus='lots'"]),
             ({"resources:PGPU": "two"}, ["resources:PGPU='two'", "not a number of GPUs"]),
+            ({"resources:PGPU": "1025"}, ["resources:PGPU='1025'", "from 0 to 1024"]),
             ({"resources_a:PGPU": "-2"}, ["resources_a:PGPU='-2'"]),
             ({"gpu_arch": "s== fermi"}, ["gpu_arch='s== fermi'", "asks for no GPU"]),
             ({"gpu_arch": "s== fermi", "resources:PGPU": "0"}, ["asks for no GPU"]),
