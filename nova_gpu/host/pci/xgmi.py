@@ -6,6 +6,7 @@ Source: the kernel's drivers/gpu/drm/amd/amdkfd, kfd_topology.c and kfd_crat.h.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ _IOLINK_TYPE_XGMI = 11
 def links(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...]]:
     """XGMI links by card. What cannot be read is no link; the kernel does not tell their width."""
     nodes = f"{root}/{_TOPOLOGY}"
-    address_by_node = {node: _address(f"{nodes}/{node}") for node in _folders(nodes)}
+    address_by_node = _cards({node: _properties(f"{nodes}/{node}") for node in _folders(nodes)})
     found: dict[model.PciAddress, set[model.PciAddress]] = {}
     for node, address in address_by_node.items():
         if address is None:
@@ -37,11 +38,34 @@ def links(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...
     }
 
 
-def _address(node: str) -> model.PciAddress | None:
-    """The address of the node's card, or ``None`` for a CPU. The high bits of location_id tell the
-    parts of a split card apart; bus, slot and function are the low sixteen.
+def _cards(
+    nodes: Mapping[str, Mapping[str, int]],
+) -> Mapping[str, model.PciAddress | None]:
+    """The address of the card that each node is of, or ``None`` for a CPU.
+
+    A card that is split is a node for each part. Of some releases the number of the part is in the
+    high bits of location_id, of others in the three where a function's is (tests/recorded/kfd.yaml,
+    1280 to 1287), so that they have addresses at which there is nothing: the card is at the lowest
+    of them, and all of them have its serial number.
     """
-    properties = _properties(node)
+    places = {node: _place(properties) for node, properties in nodes.items()}
+    keys = {
+        node: (nodes[node].get("unique_id"), dataclasses.replace(place, function=0))
+        for node, place in places.items()
+        if place is not None
+    }
+    first: dict[tuple[int | None, model.PciAddress], model.PciAddress] = {}
+    for node, key in keys.items():
+        if key[0] and (place := places[node]) is not None:
+            first[key] = min(first.get(key, place), place)
+    return {
+        node: first.get(keys[node], place) if node in keys else None
+        for node, place in places.items()
+    }
+
+
+def _place(properties: Mapping[str, int]) -> model.PciAddress | None:
+    """What location_id says without its high bits; ``None`` for a CPU"""
     location = properties.get("location_id", 0) & 0xFFFF
     if not properties.get("simd_count") or not location:
         return None

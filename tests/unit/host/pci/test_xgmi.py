@@ -46,6 +46,20 @@ class TestLinks(base.BaseTestCase):
         properties.write_text(f"simd_count 304\nlocation_id {split}\ndomain 0\n")
         self.assertEqual({FOUR[0]: [FOUR[2]], FOUR[2]: [FOUR[0]]}, self.links())
 
+    def test_parts_that_are_numbered_as_functions_are_one(self) -> None:
+        """As some releases number them: tests/recorded/kfd.yaml"""
+        self.host.add_xgmi(FOUR[:3])
+        for node, location, serial in ((1, 0x0300, 7), (2, 0x0301, 7), (3, 0x4300, 8)):
+            properties = self.nodes / f"{node}/properties"
+            properties.write_text(
+                f"simd_count 152\nlocation_id {location}\ndomain 0\nunique_id {serial}\n"
+            )
+        self.assertEqual({FOUR[0]: [FOUR[2]], FOUR[2]: [FOUR[0]]}, self.links())
+
+    def test_functions_of_one_slot_are_cards_of_their_own(self) -> None:
+        self.host.add_xgmi(["0000:03:00.0", "0000:03:00.1"])
+        self.assertEqual(["0000:03:00.0", "0000:03:00.1"], sorted(self.links()))
+
     def test_unreadable_node_has_no_links(self) -> None:
         self.host.add_xgmi(FOUR[:3])
         (self.nodes / "1/properties").unlink()
