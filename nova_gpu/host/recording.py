@@ -23,8 +23,8 @@ _Entry = dict[str, Any]
 _BRIDGE = 0x0604
 _NVSWITCH_CLASS = 0x0680
 _MIB = 1 << 20
-# The lines of ``resource``: start, end and flags of each BAR
-_FRAMEBUFFER = 1
+# Of the lines of ``resource``, each start, end and flags, those of the function's own BARs
+_BARS = 6
 
 
 def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
@@ -151,13 +151,16 @@ def _place(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _mapped_mib(device: str) -> int:
-    """How much of its memory it maps, which is often less than it has.
+    """How much of its memory it maps, which is often less than it has: its largest BAR. Which of
+    them that is, cards differ in: tests/recorded/bars.yaml.
 
     :raises OSError, ValueError: as :func:`_identity`
     """
-    line = sysfs.attribute(device, "resource").splitlines()[_FRAMEBUFFER]
-    start, end, _ = (int(word, 16) for word in line.split())
-    return (end - start + 1) // _MIB if end > start else 0
+    sizes = []
+    for line in sysfs.attribute(device, "resource").splitlines()[:_BARS]:
+        start, end, _ = (int(word, 16) for word in line.split())
+        sizes.append(end - start + 1 if end > start else 0)
+    return max(sizes, default=0) // _MIB
 
 
 def _model(information: Any) -> str | None:

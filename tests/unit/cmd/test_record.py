@@ -14,7 +14,7 @@ from nova_gpu.core.model import GPU
 from nova_gpu.host import recording
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.inventory import survey
-from tests.fixtures import hosts, nodes
+from tests.fixtures import hosts, nodes, recorded
 from tests.unit.cmd import base
 
 _ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
@@ -87,6 +87,19 @@ class RecordTest(base.HostTestCase):
         (card,) = recorded["gpus"]
         self.assertEqual((512, 4, None), (card["mapped_mib"], card["totalvfs"], card["numa_node"]))
         self.assertEqual("0000:21:00.0", recorded["vfs"][0]["physfn"])
+
+    def test_the_memory_that_is_mapped_whichever_bar_that_is(self) -> None:
+        """An H100's registers are a BAR of 64 bits, which takes two lines."""
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:21:00.0", "10de", "2330")
+        regions = {
+            0: "Memory at 88042000000 (64-bit, prefetchable) [size=16M]",
+            2: "Memory at 84000000000 (64-bit, prefetchable) [size=128G]",
+        }
+        path = host.path("0000:21:00.0") / "resource"
+        path.write_text(recorded.resource(regions))
+        (card,) = recording.record(self.found(host), host.roots)["gpus"]
+        self.assertEqual(128 * 1024, card["mapped_mib"])
 
     def test_it_can_be_read_and_names_nobody(self) -> None:
         self.config.config(host="compute-of-a-customer")
