@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The readers over text that real machines printed (tests/recorded)."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.host import recording
+from nova_gpu.host.container import cdi
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.nvidia import kernel_log, nvml
+from nova_gpu.host.pci import bars, discovery, selection, xgmi
+from nova_gpu.host.vgpu import mdev, sriov
+from tests.fixtures import hosts, nvidia, recorded
+from tests.fixtures import nvml as machines
+from tests.fixtures import vgpu as vgpus
+
+_ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
+_CARD = "0000:3b:00.0"
+
+
+class RecordedTestCase(base.BaseTestCase):
+    def folder(self) -> pathlib.Path:
+        return pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+
+    def each(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The records one by one, each a test of its own by the name of its source"""
+        for record in recorded.records(kind):
+            with self.subTest(f"{kind}: {record['source']}"):
+                yield record
+
+
+class TestSources(base.BaseTestCase):
+    def test_each_record_has_one_and_each_is_of_a_record(self) -> None:
+        sources = recorded.sources()
+        named = {record["source"] for kind in recorded.kinds() for record in recorded.records(kind)}
+        self.assertEqual(named, set(sources))
+        for name, where in sources.items():
+            self.assertTrue(where.startswith("https://"), name)
+
+    def test_nobody_is_named(self) -> None:
+        """UUIDs, serial numbers and the numbers of processes are replaced."""
+        for path in recorded.FOLDER.rglob("*"):
+            text = path.read_text() if path.is_file() else ""
+            for uuid in re.findall(r"(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]+", text):
+                self.assertEqual("GPU-00000000-0000-0000-0000-000000000000", uuid, path.name)
+            for pid in re.findall(r"pid=(\d+)", text):
+                self.assertEqual("1234", pid, path.name)
+            self.assertIsNone(re.search(r"\b[0-9]{13,}\b", text), path.name)
+
+    def test_a_region_that_is_none(self) -> None:
+        self.assertRaises(ValueError, recorded.resource, {0: "Memory at <unassigned>"})
+
+
+class TestKernelLog(RecordedTestCase):
+    def test_xids(self) -> None:
+        for record in self.each("xids"):
+            read = record["read"]
+            expected = (
+                [kernel_log.Xid(**{**read, "address": PciAddress.parse(read["address"])})]
+                if read
+                else []
+            )
+            self.assertEqual(expected, kernel_log.parse([record["line"]]))
+
+
+class TestInformation(RecordedTestCase):
+    def test_minor_and_model(self) -> None:
+        for record in self.each("information"):
+            host = hosts.Host(self.folder())
+            host.add_gpu(record["address"], "10de", "2330")
+            information = host.roots.proc / f"driver/nvidia/gpus/{record['address']}/information"
+            information.write_text(record["text"])
+            address = PciAddress.parse(record["address"])
+            read = record["read"]
+            self.assertEqual(read["minor"], gpu_instances.gpu_minor(address, host.roots))
+            (card,) = recording.record(self.found(host), host.roots)["gpus"]
+            self.assertEqual((read["model"], read["minor"]), (card["model"], card.get("minor")))
+            self.assertNotIn("GPU-", str(card))
+
+    def found(self, host: hosts.Host) -> Any:
+        return discovery.discover(host.roots, _ALL, {}, dict)
+
+
+class TestBars(RecordedTestCase):
+    def test_regions(self) -> None:
+        for record in self.each("bars"):
+            host = hosts.Host(self.folder())
+            host.add_gpu(_CARD, "10de", "2330")
+            (host.path(_CARD) / "resource").write_text(recorded.resource(record["regions"]))
+            high = bars.high_bars(PciAddress.parse(_CARD), host.roots)
+            self.assertEqual(record["high"], [size >> 20 for size in high])
+
+    def test_the_largest_is_what_a_record_says_is_mapped(self) -> None:
+        for record in self.each("bars"):
+            host = hosts.Host(self.folder())
+            host.add_gpu(_CARD, "10de", "2330")
+            (host.path(_CARD) / "resource").write_text(recorded.resource(record["regions"]))
+            gpus = discovery.discover(host.roots, _ALL, {}, dict)
+            (card,) = recording.record(gpus, host.roots)["gpus"]
+            self.assertEqual(max(record["high"]), card["mapped_mib"])
+
+
+class TestKFD(RecordedTestCase):
+    def test_links(self) -> None:
+        for record in self.each("kfd"):
+            root = self.folder()
+            nodes = root / "class/kfd/kfd/topology/nodes"
+            for number, properties in record["nodes"].items():
+                self._write(nodes / str(number), properties)
+            for number, link in enumerate(record["links"]):
+                self._write(nodes / f"{link['node_from']}/io_links/{number}", link)
+            links = xgmi.links(root)
+            self.assertEqual(
+                record["read"],
+                {str(card): [str(link.peer) for link in links[card]] for card in links},
+            )
+
+    def _write(self, folder: pathlib.Path, properties: dict[str, int]) -> None:
+        folder.mkdir(parents=True)
+        lines = [f"{name} {value}\n" for name, value in properties.items()]
+        (folder / "properties").write_text("".join(lines))
+
+
+class TestMig(RecordedTestCase):
+    def test_the_fixture_numbers_as_the_driver_does(self) -> None:
+        """The generated hosts that all else of MIG is tried on number their nodes so."""
+        for record in self.each("mig"):
+            for path, minor in record["minors"].items():
+                match = re.fullmatch(r"gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access", path)
+                if match is None:
+                    self.assertIn((path, minor), {("config", 1), ("monitor", 2)})
+                    continue
+                gpu, gi = int(match[1]), int(match[2])
+                ci = int(match[3]) if match[3] else None
+                self.assertEqual(minor, nvidia.cap_minor(gpu, gi, ci))
+
+
+class TestMediated(RecordedTestCase):
+    def test_types(self) -> None:
+        for record in self.each("mediated"):
+            host = hosts.Host(self.folder())
+            host.add_gpu(_CARD, "10de", "1b38")
+            listed = record["types"]
+            types = [
+                vgpus.Type(id_, each.get("name"), each["description"], each["available"])
+                for id_, each in listed.items()
+            ]
+            vgpus.add_types(host, _CARD, types)
+            device = str(host.path(_CARD))
+            self.assertEqual(sorted(listed), list(mdev.types(device)))
+            for id_, each in listed.items():
+                facts = mdev.facts(device, id_)
+                assert facts is not None
+                self.assertEqual(each["available"], mdev.available(device, id_))
+                self.assertEqual(self._told(each["description"]), self._read(facts), id_)
+                self._compare_with_name(facts)
+
+    def _told(self, description: str) -> dict[str, Any]:
+        """The numbers of a description, read in another way than the reader's"""
+        numbers = [int(text) for text in re.findall(r"\d+", description)]
+        if "framebuffer" in description:
+            heads, _, memory, across, down, most = numbers
+            return {"memory": memory, "heads": heads, "size": (across, down), "most": most}
+        low, high, _, across, down, _ = numbers
+        return {"memory": low + high, "heads": None, "size": (across, down), "most": None}
+
+    def _read(self, facts: VGPUType) -> dict[str, Any]:
+        return {
+            "memory": facts.memory_mib,
+            "heads": facts.heads,
+            "size": facts.resolution,
+            "most": facts.per_card,
+        }
+
+    def _compare_with_name(self, facts: VGPUType) -> None:
+        """What the name tells is what the driver says of it, or nothing."""
+        if facts.name is None:
+            return
+        by_name = sriov.named(facts.id, facts.name).memory_mib
+        self.assertIn(by_name, (facts.memory_mib, None))
+        if re.search(r"-\d+[QAC]$", facts.name):
+            self.assertIsNotNone(by_name)
+
+
+class TestTyped(RecordedTestCase):
+    def test_listings(self) -> None:
+        for record in self.each("typed"):
+            if "text" not in record:
+                continue
+            host = hosts.Host(self.folder())
+            host.add_gpu(_CARD, "10de", "26b1")
+            vgpus.set_profiles(host, _CARD, {})
+            device = host.path(_CARD)
+            (device / "nvidia/creatable_vgpu_types").write_text(record["text"])
+            profiles = sriov.profiles(str(device))
+            assert profiles is not None
+            read = {id_: sriov.named(id_, name).memory_mib for id_, name in profiles.names.items()}
+            expected = {f"nvidia-{id_}": memory for id_, memory in record["memory_mib"].items()}
+            self.assertEqual(expected, read)
+
+    def test_names(self) -> None:
+        for record in self.each("typed"):
+            for id_, each in record.get("names", {}).items():
+                expected = VGPUType(
+                    f"nvidia-{id_}",
+                    each["name"],
+                    memory_mib=each["memory_mib"],
+                    slices=each.get("slices"),
+                )
+                self.assertEqual(expected, sriov.named(f"nvidia-{id_}", each["name"]))
+
+
+class TestCDI(RecordedTestCase):
+    def test_files(self) -> None:
+        for record in self.each("cdi"):
+            path = self.folder() / record["file"]
+            shutil.copyfile(recorded.FOLDER / "cdi" / record["file"], path)
+            path.chmod(0o644)
+            try:
+                devices = cdi.load(path, path.stat().st_uid)
+            except exception.InvalidCDISpec as error:
+                self.fail(f"a file that a vendor's tool wrote is refused: {error}")
+            self.assertEqual(record["read"], {each.name: self._edits(each) for each in devices})
+
+    def test_every_file_is_read(self) -> None:
+        there = {path.name for path in (recorded.FOLDER / "cdi").iterdir()}
+        self.assertEqual({record["file"] for record in recorded.records("cdi")}, there)
+
+    def _edits(self, device: cdi.Device) -> dict[str, Any]:
+        return {
+            "nodes": [node.path for node in device.edits.nodes],
+            "mounts": len(device.edits.mounts),
+            "links": [list(link) for link in device.edits.links],
+        }
+
+
+class TestNVLinks(RecordedTestCase):
+    def test_widths(self) -> None:
+        """What nvidia-smi topo -m says of two cards, by what the library says of each link"""
+        for record in self.each("nvlinks"):
+            cards = [
+                machines.Card(
+                    *(address, "NVIDIA H100", 9, 81559, "9.0"),
+                    links=[
+                        machines.Link(peer, self._kind(peer, record))
+                        for peer, count in peers.items()
+                        for _ in range(count)
+                    ],
+                )
+                for address, peers in record["cards"].items()
+            ]
+            self.useFixture(machines.Library(*cards))
+            facts = nvml.query(30.0)
+            self.assertEqual(set(record["cards"]), {str(address) for address in facts})
+            for address, fact in facts.items():
+                others = set(record["cards"]) - {str(address)}
+                widths = {str(link.peer): link.width for link in fact.links}
+                self.assertEqual(dict.fromkeys(others, record["width"]), widths)
+
+    def _kind(self, peer: str, record: dict[str, Any]) -> int:
+        return machines.SWITCH if peer in record["switches"] else machines.GPU
