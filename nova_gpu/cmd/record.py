@@ -5,18 +5,25 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import yaml
 
 from nova_gpu.cmd import cards
 from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU
 from nova_gpu.host import recording
+from nova_gpu.host.nvidia import nvml, nvml_recording
+from nova_gpu.host.state import small_files
 from nova_gpu.virt.inventory import survey
 
 # Those that say how a host is read. Others may have a path or a command of somebody's own.
 _OPTIONS = ("vendors", "product_ids", "product", "linked", "nvml", "guest_mmio_gib")
+# "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.172.08  Release Build  (root@host)":
+# which modules, of which release; not where they were built.
+_DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
 def main(looked: survey.Survey) -> int:
@@ -29,6 +36,10 @@ def main(looked: survey.Survey) -> int:
         return 1
     print("\n".join(f"# {line}" for line in _heading(looked)))
     recorded = recording.record(gpus, looked.roots)
+    try:
+        recorded["nvml"] = _nvml(gpus)
+    except nvml.NoAnswer as error:
+        print(f"# NVML tells nothing: {error}")
     for kind, entries in recorded.items():
         if entries:
             print(f"{kind}:")
@@ -44,9 +55,28 @@ def _heading(looked: survey.Survey) -> Iterator[str]:
     yield "A host for tests/fixtures/machines, by nova-gpu record."
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("nova-gpu", "nova")]
     yield f"{', '.join(versions)}, kernel {platform.release()}"
+    yield from _driver(looked)
     yield f"[libvirt]virt_type = {CONF.libvirt.virt_type}"
     for name in _OPTIONS:
         yield f"[gpu]{name} = {CONF.gpu[name]}"
+
+
+def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
+    """:raises NoAnswer: where it should tell something and does not"""
+    held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
+    if not (held and CONF.gpu.nvml):
+        return []
+    return nvml_recording.record(held, CONF.gpu.nvml_timeout)
+
+
+def _driver(looked: survey.Survey) -> Iterator[str]:
+    """What NVIDIA's driver calls itself"""
+    try:
+        text = small_files.read(looked.roots.proc / "driver/nvidia/version")
+    except (OSError, ValueError):
+        return
+    if match := _DRIVER.search(text):
+        yield match[0]
 
 
 def _flow(entry: dict[str, object]) -> str:

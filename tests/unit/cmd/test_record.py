@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import fixtures
@@ -10,11 +11,13 @@ import yaml
 
 from nova_gpu.cmd import record
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import recording
+from nova_gpu.host.nvidia import nvml, nvml_recording
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.inventory import survey
-from tests.fixtures import hosts, nodes, recorded
+from tests.fixtures import adopted, hosts, nodes, recorded
+from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
 
 _ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
@@ -30,6 +33,11 @@ class RecordTest(base.HostTestCase):
 
     def found(self, host: hosts.Host) -> tuple[GPU, ...]:
         return discovery.discover(host.roots, _ALL, {}, dict)
+
+    def use_library(self, *cards: machines.Card) -> machines.Library:
+        self.config.config(nvml=True, group="gpu")
+        library: machines.Library = self.useFixture(machines.Library(*cards))
+        return library
 
     def test_every_machine_of_the_tests(self) -> None:
         names = sorted(path.stem for path in hosts.MACHINES.glob("*.yaml"))
@@ -100,6 +108,100 @@ class RecordTest(base.HostTestCase):
         path.write_text(recorded.resource(regions))
         (card,) = recording.record(self.found(host), host.roots)["gpus"]
         self.assertEqual(128 * 1024, card["mapped_mib"])
+
+    def test_what_the_library_says(self) -> None:
+        for machine, cards in (
+            ("h200-8", machines.h200()),
+            ("h200-8", machines.b200()),
+            ("h200-8", machines.h100_mig()),
+        ):
+            with self.subTest(cards[0].name):
+                host = hosts.build(machine, self.folder(), nodes.Nodes.FILES)
+                library = self.useFixture(machines.Library(*cards))
+                addresses = [gpu.address for gpu in self.found(host)]
+                told = nvml_recording.record(addresses, 60.0)
+                self.assertEqual([card.address for card in cards], [c["address"] for c in told])
+                self.assertNotIn("GPU-", str(told))
+                self.assertNotIn("MIG-", str(told))
+                facts = nvml.query(60.0)
+                library.say(*machines.recorded(told))
+                again = nvml.query(60.0)
+                self.assertEqual(facts, again)
+
+    def test_the_types_of_a_vgpu_host(self) -> None:
+        (card,) = machines.h200_vgpu({19: 7})
+        self.useFixture(machines.Library(card))
+        (told,) = nvml_recording.record([PciAddress.parse(card.address)], 60.0)
+        self.assertEqual({19: 7}, {key: n for key, n in told["instances"].items() if n})
+        self.assertEqual(set(card.types), set(told["types"]))
+        (again,) = machines.recorded([told])
+        self.assertEqual(dict(card.types), dict(again.types))
+
+    def test_fabrics_are_numbered(self) -> None:
+        first, second, *_ = machines.h100()
+        third = dataclasses.replace(second, address="0000:4c:00.0")
+        cards = [
+            dataclasses.replace(first, fabric=f"3 0 4 {'ab' * 16}"),
+            dataclasses.replace(second, fabric=f"3 0 4 {'cd' * 16}"),
+            dataclasses.replace(third, fabric=f"3 0 5 {'ab' * 16}"),
+        ]
+        self.useFixture(machines.Library(*cards))
+        told = nvml_recording.record([], 60.0)
+        self.assertEqual([[3, 0, 4, 1], [3, 0, 4, 2], [3, 0, 5, 1]], [c["fabric"] for c in told])
+
+    def test_a_record_becomes_a_machine(self) -> None:
+        hosts.build("h200-8", self.root, nodes.Nodes.FILES)
+        self.use_library(*machines.h200())
+        text = self.printed(0, lambda: record.main(survey.Survey()))
+        self.assertIn("# NVIDIA UNIX x86_64 Kernel Module  570.172.08\n", text)
+        path = self.folder() / "sent.yaml"
+        path.write_text(text)
+        target = adopted.adopt(path, "sent", self.folder())
+        self.assertEqual(text, target.read_text())
+        self.assertEqual(8, len(hosts.content(target)["nvml"]))
+
+    def test_a_record_that_is_not_taken(self) -> None:
+        hosts.build("h200-8", self.root, nodes.Nodes.FILES)
+        self.use_library(*machines.h200())
+        text = self.printed(0, lambda: record.main(survey.Survey()))
+        uuid = "GPU-6cf00fa7-59ac-16f2-3e83-d24ccdc56f84"
+        for wrong, why in (
+            (text.replace("NVIDIA H200", uuid), "UUID"),
+            (text.replace("NVIDIA H200", "1654525079344"), "serial number"),
+            (text.replace("gpus:", "cards:"), "no list of gpus"),
+            (text.replace("bridges:", "roads:").replace("devices:", "roads:"), "roads"),
+            (text.replace("mapped_mib: 256", "mapped_mib: 8"), "gpus that are built"),
+            (text.replace("minor: 3", "minor: 3, minor: ["), "no YAML"),
+        ):
+            self.assertNotEqual(text, wrong, why)
+            path = self.folder() / "sent.yaml"
+            path.write_text(wrong)
+            with self.subTest(why):
+                refused = self.assertRaises(
+                    adopted.Refused, adopted.adopt, path, "sent", self.folder()
+                )
+                self.assertIn(why, str(refused))
+        path.write_text(text)
+        there = self.assertRaises(adopted.Refused, adopted.adopt, path, "h200-8")
+        self.assertIn("already", str(there))
+
+    def test_a_library_that_tells_nothing(self) -> None:
+        hosts.build("h200-8", self.root, nodes.Nodes.FILES)
+        self.use_library().say(init="!9")
+        text = self.printed(0, lambda: record.main(survey.Survey()))
+        self.assertIn("# NVML tells nothing: nvmlInit", text)
+        self.assertNotIn("nvml", yaml.safe_load(text))
+
+    def test_where_modules_were_built_is_not_told(self) -> None:
+        host = hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
+        self.config.config(nvml=False, group="gpu")
+        (host.roots.proc / "driver/nvidia/version").write_text(
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Release Build"
+            "  (root@compute-of-a-customer)  Fri Jul  3 11:27:00 AM UTC 2026\n"
+        )
+        text = self.printed(0, lambda: record.main(survey.Survey()))
+        self.assertIn("# NVIDIA UNIX Open Kernel Module for x86_64  595.71.05\n", text)
+        self.assertNotIn("customer", text)
 
     def test_it_can_be_read_and_names_nobody(self) -> None:
         self.config.config(host="compute-of-a-customer")
