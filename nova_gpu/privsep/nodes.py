@@ -3,53 +3,119 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 
 import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host import roots as host_roots
 from nova_gpu.host.container import nodes
 from nova_gpu.host.pci import ours
+from nova_gpu.host.roots import Roots
+
+# The mode that a node had before a guest got it. It goes with the node, which the host's boot or
+# its driver may make anew, and nobody writes it but who has CAP_SYS_ADMIN.
+_FORMER_MODE = "trusted.nova-gpu.mode"
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
-def open_to_guests(address: str) -> list[str]:
-    """Lets everybody open the nodes of the GPU at *address*, or of the MIG instance at a slot;
-    returns those it had to change.
+def open_to_guests(address: str, given: list[str]) -> list[str]:
+    """Lets everybody open those nodes in *given* that belong to the GPU at *address*, or to the MIG
+    instance at a slot; returns those it had to change.
 
     A guest's users are nobody to the host's nodes, and AMD's and Intel's are often for the group
-    render only. The card is a guest's from now on; udev sets its own rights again at host boot.
+    render only.
 
     :raises InvalidValue: where *address* is neither
     """
-    roots = host_roots.Roots.of(CONF.gpu)
+    roots = Roots.of(CONF.gpu)
     asked = device.parse(address)
     if ours.card(asked.parent if isinstance(asked, Slot) else asked, CONF.gpu) is None:
         return []
-    given = nodes.guest_nodes(asked, roots)
-    return [node for node in given if _open(node, roots)]
+    own = {*nodes.guest_nodes(asked, roots), *((nodes.MODESET,) if CONF.gpu.nvidia_modeset else ())}
+    return [node for node in given if node in own and _open(node, roots)]
 
 
-def _open(node: str, roots: host_roots.Roots) -> bool:
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def opened_to_guests() -> list[str]:
+    """The nodes that :func:`open_to_guests` has changed
+
+    :raises OSError: where they cannot be listed
+    """
+    roots = Roots.of(CONF.gpu)
+    found = []
+    for node in nodes.candidates(roots):
+        with _opened(node, roots) as fd:
+            if fd is not None and _former_mode(fd) is not None:
+                found.append(node)
+    return found
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def close_to_guests(given: list[str]) -> list[str]:
+    """Sets the mode of those nodes in *given* back that :func:`open_to_guests` has changed, and
+    nobody else since; returns them."""
+    roots = Roots.of(CONF.gpu)
+    return [node for node in given if _close(node, roots)]
+
+
+def _open(node: str, roots: Roots) -> bool:
     """Whether the rights of *node* were changed: they are, of a character device below dev_root."""
+    with _opened(node, roots) as fd:
+        if fd is None:
+            return False
+        mode = os.fstat(fd).st_mode
+        wanted = nodes.open_mode(node, mode)
+        if wanted == mode:
+            return False
+        # A /dev without such attributes, or not the host's own namespace of users: it stays open.
+        with contextlib.suppress(OSError):
+            os.setxattr(_path(fd), _FORMER_MODE, f"{stat.S_IMODE(mode):o}".encode())
+        os.chmod(_path(fd), stat.S_IMODE(wanted))
+    return True
+
+
+def _close(node: str, roots: Roots) -> bool:
+    with _opened(node, roots) as fd:
+        former = None if fd is None else _former_mode(fd)
+        if fd is None or former is None:
+            return False
+        is_as_left = stat.S_IMODE(os.fstat(fd).st_mode) == nodes.open_mode(node, former)
+        if is_as_left:
+            os.chmod(_path(fd), former)
+        os.removexattr(_path(fd), _FORMER_MODE)
+    return is_as_left
+
+
+def _former_mode(fd: int) -> int | None:
+    try:
+        return stat.S_IMODE(int(os.getxattr(_path(fd), _FORMER_MODE), 8))
+    except (OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def _opened(node: str, roots: Roots) -> Iterator[int | None]:
+    """``None`` of what is no character device below dev_root."""
     path = nodes.on_host(node, roots)
     if not path.parent.resolve().is_relative_to(roots.dev.resolve()):
-        return False
+        yield None
+        return
     try:
         # O_PATH names the node without a call to its driver, and what was looked at is changed.
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
     try:
-        mode = os.fstat(fd).st_mode
-        wanted = nodes.open_mode(node, mode)
-        if wanted == mode or not stat.S_ISCHR(mode):
-            return False
-        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(wanted))
+        yield fd if stat.S_ISCHR(os.fstat(fd).st_mode) else None
     finally:
         os.close(fd)
-    return True
+
+
+def _path(fd: int) -> str:
+    return f"/proc/self/fd/{fd}"

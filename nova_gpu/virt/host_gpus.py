@@ -20,7 +20,7 @@ from nova_gpu.host.container import nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, periodic
 from nova_gpu.virt.contained import contained
-from nova_gpu.virt.delivery import binding, container_files, vgpus
+from nova_gpu.virt.delivery import binding, container_files, node_rights, vgpus
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree, providers, stock, stranding, survey
@@ -49,6 +49,7 @@ class HostGPUs:
         self.bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
         self._stock = stock.Stock(self._occupancy, self.bindings)
         self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
+        self.rights = node_rights.NodeRights(host, self.roots)
         self._step = periodic.Step(
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
         )
@@ -68,6 +69,7 @@ class HostGPUs:
             self.bulletin,
             self._watch.mended,
             self.vgpus,
+            self.rights.close,
         )
         self._xids = xids.Xids(self.roots)
         self._providers = providers.Providers(pathlib.Path(CONF.state_path, "gpu-providers"))
@@ -105,6 +107,7 @@ class HostGPUs:
                 cards = (*self._stock.cards(), *self.vgpus.containers_cards())
                 nodes.make_nodes(cards, self.roots)
                 container_files.prune(self._host, self.library_root)
+                self.rights.begin()
 
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
@@ -139,6 +142,7 @@ class HostGPUs:
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
                 self._reconciliation.look()
+        self.rights.close()
         say()
         cards = (*self._stock.cards(), *self.vgpus.containers_cards())
         self._xids.look(cards, self.releases.put_away)
@@ -225,6 +229,7 @@ class HostGPUs:
             finally:
                 # Before the hold ends, so that at no moment nobody seems to have them.
                 self._census.look_again()
+                self.rights.started(instance_uuid)
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
         """What is held for a start of the instance that is under way"""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -59,8 +61,8 @@ class LeavesNothing:
         self.assertEqual([], left)
 
     def left_behind(self: Any) -> Iterator[tuple[str, str]]:
-        """Each by its kind: ``domain``, ``quarantine``, ``vgpu``, ``hold``, ``allocation``,
-        ``reserved``"""
+        """Each by its kind: ``domain``, ``quarantine``, ``vgpu``, ``hold``, ``node``,
+        ``allocation``, ``reserved``"""
         for name, compute in self.computes.items():
             for domain in self._domains(name):
                 yield "domain", f"{domain.name()} of {name}"
@@ -71,6 +73,8 @@ class LeavesNothing:
             for path in sorted(self.hosts[name].devices.glob("*/nvidia/current_vgpu_type")):
                 if (number := path.read_text().strip()) != "0":
                     yield "vgpu", f"the type {number} of {path.parent.parent.name} of {name}"
+            for node in filter(_is_opened, self.hosts[name].roots.dev.rglob("*")):
+                yield "node", f"{node} of {name} is open to every user"
             occupancy = compute.driver._gpus._occupancy
             for address in sorted(map(str, occupancy.taken() | occupancy.used())):
                 yield "hold", f"{name} keeps {address} for a guest, or has to clean it"
@@ -88,3 +92,8 @@ class LeavesNothing:
         connection = self.computes[name].driver._host.get_connection()
         found: list[Any] = connection.listAllDomains(_ALL)
         return found
+
+
+def _is_opened(node: pathlib.Path) -> bool:
+    """Whether its former mode is noted, which root alone sees"""
+    return node.is_char_device() and "trusted.nova-gpu.mode" in os.listxattr(node)

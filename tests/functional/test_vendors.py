@@ -49,6 +49,47 @@ class VendorsTest(base.GPUServersTestBase):
         expected |= dict.fromkeys(INTEL_NODES, 0o666)
         self.assertEqual(expected, self._modes())
 
+    def test_they_are_closed_when_the_last_guest_has_gone(self) -> None:
+        """What two guests share with the second of them, and none that the host has open itself."""
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        dev = self.hosts["host1"].roots.dev
+        (dev / "dri/card3").chmod(0o604)
+        before = self._modes()
+        flavor = self.flavor(gpus="= 1", gpu_arch="s== cdna3")
+        first, second = self.boot(flavor), self.boot(flavor)
+        intel = self.boot(self.flavor(gpus="= 1", gpu_arch="s== xe-hpg"))
+        self._reboot_server(first, hard=True)
+        self.assertEqual(0o606, self._modes()["/dev/dri/card3"])
+        has = set(self.domain(second).xpath("devices/hostdev/source/char/text()"))
+
+        self._delete_server(first)
+        modes = self._modes()
+        self.assertEqual(dict.fromkeys(has, 0o666), {node: modes[node] for node in has})
+        self.assertEqual(0o660, modes[min(AMD_NODES - has)])
+        self._delete_server(intel)
+        self.assertEqual(0o604, self._modes()["/dev/dri/card3"])
+        self._delete_server(second)
+        self.assertEqual(before, self._modes())
+
+    def test_they_are_closed_after_a_crash(self) -> None:
+        """The domain goes while no service runs, and another guest's stays."""
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        before = self._modes()
+        flavor = self.flavor(gpus="= 1", gpu_arch="s== cdna3")
+        first, second = self.boot(flavor), self.boot(flavor)
+        has = set(self.domain(second).xpath("devices/hostdev/source/char/text()"))
+        connection = self.computes["host1"].driver._host.get_connection()
+        connection.lookupByUUIDString(first["id"]).destroy()
+        connection.lookupByUUIDString(first["id"]).undefine()
+        self.restart_host("host1")
+        expected = before | dict.fromkeys(has, 0o666)
+        self.assertEqual(expected, self._modes())
+        self._delete_server(first)
+        self._delete_server(second)
+        self.assertEqual(before, self._modes())
+
     def assertNodes(self, expected: set[str], server: base.Server) -> None:
         """Each as a device and as a mount, and no others."""
         domain = self.domain(server)

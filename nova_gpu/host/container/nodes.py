@@ -128,6 +128,19 @@ def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
     return (*_card_nodes(address, driver, roots), *_shared_nodes(driver))
 
 
+def candidates(roots: host_roots.Roots) -> Iterator[str]:
+    """Every node that may be one of a guest's, by where they lie, whatever they lead to
+
+    :raises OSError: where /dev cannot be listed
+    """
+    for folder in ("/dev/", "/dev/dri/", _CAPS):
+        try:
+            names = sorted(os.listdir(on_host(folder, roots)))
+        except FileNotFoundError:
+            continue
+        yield from (f"{folder}{name}" for name in names)
+
+
 def is_required(node: str) -> bool:
     """Whether a card is of no use to a guest without *node*.
 

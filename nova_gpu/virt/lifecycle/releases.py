@@ -45,8 +45,13 @@ class Releases:
         said: bulletin.Bulletin,
         mended: Callable[[PciAddress], None],
         parts: vgpus.VGPUs,
+        close_nodes: Callable[[], None],
     ) -> None:
-        """:param mended: called when a card was reset"""
+        """
+        :param mended: called when a card was reset
+        :param close_nodes: called when a domain has gone: what no other has is not for everybody
+        """
+        self._close_nodes = close_nodes
         self._vgpus = parts
         self._mode = looked.mode
         self._roots = looked.roots
@@ -84,6 +89,8 @@ class Releases:
                     self._occupancy.keep(instance.uuid, had)
                 elif not comes_back:
                     self._occupancy.let_go(instance.uuid)
+        if not comes_back:
+            self._close_nodes()
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
         vgpus = () if comes_back else self._vgpus.of_products(had - reached)
         own = [card for card in cards if card.address not in reached]

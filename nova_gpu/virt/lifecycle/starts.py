@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import stat
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 
 from nova import exception as nova_exception
 from nova import objects
 from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
-import nova_gpu.privsep.nodes
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
@@ -22,9 +20,7 @@ from nova_gpu.core.flavor import held as holding
 from nova_gpu.core.flavor.held import Held
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup
 from nova_gpu.core.topology import topology
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import contents, nodes
-from nova_gpu.host.roots import Roots
 from nova_gpu.virt import counters, flavors, libvirt_errors
 from nova_gpu.virt.delivery import guest as guests
 from nova_gpu.virt.delivery import guest_pci, whole_cards
@@ -63,7 +59,7 @@ def starting(
             vgpu_starts.compare(instance, parts, given=spawning or arriving)
             if spawning and not cards and not slots:
                 stranding.refuse(gpus, instance)
-            _make_ready(gpus, instance, cards, slots)
+            _make_ready(gpus, instance, cards)
             gpus.go_to_guest(addresses | slots)
             gpus.vgpus.make(instance.uuid, slots)
         if spawning or arriving:
@@ -111,7 +107,9 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
                     slots=slots,
                     more=(nodes.MODESET,) if CONF.gpu.nvidia_modeset else (),
                 )
-                guests.add_gpus(guest, (*(gpu.address for gpu in held), *slots), given)
+                devices: tuple[Device, ...] = (*(gpu.address for gpu in held), *slots)
+                gpus.rights.open(instance, devices, given.nodes)
+                guests.add_gpus(guest, devices, given)
             return
         if held:
             option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
@@ -178,38 +176,12 @@ def _compare(
             LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
 
 
-def _make_ready(
-    gpus: HostGPUs, instance: objects.Instance, cards: list[GPU], slots: Collection[Slot]
-) -> None:
+def _make_ready(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:
     """:raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now"""
-    if gpus.mode is DeliveryMode.LXC:
-        _open_nodes(gpus, instance, [*(card.address for card in cards), *sorted(slots)])
-    elif cards:
+    if gpus.mode is DeliveryMode.PCI and cards:
         whole_cards.refuse_unfit_guest(instance, cards, gpus.roots)
         for card in cards:
             gpus.bindings.end(card, instance.uuid)
-
-
-def _open_nodes(gpus: HostGPUs, instance: objects.Instance, devices: Iterable[Device]) -> None:
-    """A guest with user ids of its own is "others" to the host's nodes."""
-    for device in devices:
-        given = nodes.guest_nodes(device, gpus.roots)
-        if any(_is_closed(node, gpus.roots) for node in given):
-            for path in nova_gpu.privsep.nodes.open_to_guests(str(device)):
-                LOG.info(
-                    "Set the mode of device node %s so that every user may open it, for the guest",
-                    path,
-                    instance=instance,
-                )
-
-
-def _is_closed(node: str, roots: Roots) -> bool:
-    """Asked first, because the privileged process need not be woken for NVIDIA's nodes."""
-    try:
-        mode = nodes.on_host(node, roots).stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISCHR(mode) and nodes.open_mode(node, mode) != mode
 
 
 @contextlib.contextmanager

@@ -97,6 +97,14 @@ def mount_sources(host: libvirt_host.Host) -> frozenset[str]:
     )
 
 
+def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
+    """The host's device nodes that any domain has, running or only defined, and what else it binds
+
+    :raises DomainsUnreadable: where libvirt does not list them
+    """
+    return frozenset(node for _, xml in _domains(host) for node in _nodes(_parsed(xml)))
+
+
 def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
     """uuid and XML of every domain"""
     with _unreadable():

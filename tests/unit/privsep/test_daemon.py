@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import stat
 import subprocess
 import sys
 from typing import Any
@@ -68,9 +69,9 @@ class DaemonTestCase(base.BaseTestCase):
             self.client = opened.enter_context(started)
             self.addCleanup(opened.pop_all().close)
 
-    def answer(self, verb: str, argument: Any) -> dict[str, Any]:
+    def answer(self, verb: str, *arguments: Any) -> dict[str, Any]:
         assert self.client
-        print(json.dumps([verb, argument]), file=self.client.stdin, flush=True)
+        print(json.dumps([verb, *arguments]), file=self.client.stdin, flush=True)
         found: dict[str, Any] = json.loads(self.client.stdout.readline())
         return found
 
@@ -81,10 +82,10 @@ class DaemonTestCase(base.BaseTestCase):
 class UnprivilegedTest(DaemonTestCase):
     """nova-compute is nobody, and may do nothing of that itself."""
 
-    def call(self, verb: str, argument: Any, **roots: str) -> Any:
+    def call(self, verb: str, *arguments: Any, **roots: str) -> Any:
         if self.client is None:
             self.start("FORK", **roots)
-        answer = self.answer(verb, argument)
+        answer = self.answer(verb, *arguments)
         self.assertEqual(65534, answer["uid"])
         if "raised" in answer:
             return answer["raised"]
@@ -110,7 +111,7 @@ class UnprivilegedTest(DaemonTestCase):
             name, args, text = self.call(verb, "../81:00.0")
             self.assertEqual(("InvalidPciAddress", ["../81:00.0"]), (name, args))
             self.assertEqual(1, text.count("is not a PCI address"))
-        name, _, text = self.call("nodes.open_to_guests", "../81:00.0")
+        name, _, text = self.call("nodes.open_to_guests", "../81:00.0", [])
         self.assertEqual("InvalidValue", name)
         self.assertEqual(1, text.count("is not the slot of a vGPU"))
 
@@ -170,7 +171,18 @@ class UnprivilegedTest(DaemonTestCase):
         self.assertEqual("InvalidPciAddress", self.call("identity.of", ["../81:00.0"])[0])
 
     def test_nodes(self) -> None:
-        self.assertEqual([], self.call("nodes.open_to_guests", CARD))
+        """The daemon's few capabilities are enough to note what a node's mode was."""
+        node = self.host.roots.dev / "dri/card1"
+        node.parent.mkdir(parents=True)
+        (self.host.path(CARD) / "drm/card1").mkdir(parents=True)
+        os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        self.host.roots.dev.chmod(0o755)
+        given = ["/dev/dri/card1"]
+        self.assertEqual(given, self.call("nodes.open_to_guests", CARD, given))
+        self.assertEqual(0o606, stat.S_IMODE(node.stat().st_mode))
+        self.assertEqual(given, self.call("nodes.opened_to_guests"))
+        self.assertEqual(given, self.call("nodes.close_to_guests", given))
+        self.assertEqual(0o600, stat.S_IMODE(node.stat().st_mode))
 
 
 class HelperTest(DaemonTestCase):

@@ -19,6 +19,10 @@ from tests.fixtures import hosts
 from tests.fixtures.nodes import Nodes
 
 ONE, TWO = "0000:18:00.0", "0000:88:00.0"
+EVERY = [
+    *("/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"),
+    *("/dev/dri/card2", "/dev/dri/renderD130", "/dev/nvidia-modeset"),
+]
 
 
 class TestOpenToGuests(base.BaseTestCase):
@@ -49,7 +53,7 @@ class TestOpenToGuests(base.BaseTestCase):
             self.skipTest("only root can make device nodes")
         self.assertEqual(
             ["/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"],
-            nova_gpu.privsep.nodes.open_to_guests(ONE),
+            nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY),
         )
         self.assertEqual(
             {
@@ -61,7 +65,55 @@ class TestOpenToGuests(base.BaseTestCase):
             },
             self.modes(),
         )
-        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE))
+        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY))
+
+    def test_what_the_guest_gets_and_no_others(self) -> None:
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        given = ["/dev/dri/renderD129", "/dev/kfd", "/dev/dri/renderD130", "/dev/../etc/shadow"]
+        self.assertEqual(given[:2], nova_gpu.privsep.nodes.open_to_guests(ONE, given))
+        self.assertEqual(0o660, self.modes()["dri/card1"])
+
+    def test_there_and_back(self) -> None:
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        before = self.modes()
+        self.assertEqual([], nova_gpu.privsep.nodes.opened_to_guests())
+        nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY)
+        self.assertEqual(sorted(EVERY[:3]), sorted(nova_gpu.privsep.nodes.opened_to_guests()))
+        self.assertEqual(EVERY[:3], nova_gpu.privsep.nodes.close_to_guests(EVERY))
+        self.assertEqual(before, self.modes())
+        self.assertEqual([], nova_gpu.privsep.nodes.close_to_guests(EVERY))
+
+    def test_what_somebody_else_has_changed_since_stays(self) -> None:
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        kfd = self.host.roots.dev / "kfd"
+        for theirs in (0o640, 0o660):
+            nova_gpu.privsep.nodes.open_to_guests(ONE, ["/dev/kfd"])
+            kfd.chmod(theirs)
+            self.assertEqual([], nova_gpu.privsep.nodes.close_to_guests(["/dev/kfd"]))
+            self.assertEqual(theirs, self.modes()["kfd"])
+        self.assertEqual([], nova_gpu.privsep.nodes.opened_to_guests())
+
+    def test_a_node_that_nobody_opened_is_not_closed(self) -> None:
+        kfd = self.host.roots.dev / "kfd"
+        kfd.chmod(0o666)
+        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE, ["/dev/kfd"]))
+        given = ["/dev/kfd", "/dev/../kfd", "/dev/absent/node"]
+        self.assertEqual([], nova_gpu.privsep.nodes.close_to_guests(given))
+        self.assertEqual(0o666, self.modes()["kfd"])
+
+    def test_where_no_mode_can_be_noted_it_stays_open(self) -> None:
+        """By a folder for terminals, which has no such attributes"""
+        master, slave = os.openpty()
+        self.addCleanup(os.close, master)
+        self.addCleanup(os.close, slave)
+        path = pathlib.Path(os.ttyname(slave))
+        roots = host_roots.Roots(dev=path.parent)
+        self.assertTrue(nova_gpu.privsep.nodes._open(f"/dev/{path.name}", roots))
+        self.assertFalse(nova_gpu.privsep.nodes._close(f"/dev/{path.name}", roots))
+        self.assertEqual(0o006, stat.S_IMODE(os.fstat(slave).st_mode) & 0o006)
 
     def test_what_is_no_device_stays_as_it_is(self) -> None:
         dri = self.host.roots.dev / "dri"
@@ -70,30 +122,32 @@ class TestOpenToGuests(base.BaseTestCase):
             (dri / name).touch(0o600)
         (self.host.roots.dev / "kfd").unlink()
         before = self.modes()
-        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE))
+        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY))
         self.assertEqual(before, self.modes())
 
     def test_a_link_is_not_followed(self) -> None:
         outside = self.device(self.root / "outside")
         (self.host.roots.dev / "kfd").unlink()
         (self.host.roots.dev / "kfd").symlink_to(outside)
-        self.assertNotIn("/dev/kfd", nova_gpu.privsep.nodes.open_to_guests(ONE))
+        self.assertNotIn("/dev/kfd", nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY))
         self.assertEqual(0o600, stat.S_IMODE(outside.stat().st_mode))
 
     def test_nothing_outside_of_dev(self) -> None:
         dri = self.host.roots.dev / "dri"
         dri.rename(self.root / "dri")
         dri.symlink_to(self.root / "dri")
-        self.assertNotIn("/dev/dri/card1", nova_gpu.privsep.nodes.open_to_guests(ONE))
+        self.assertNotIn("/dev/dri/card1", nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY))
         self.assertEqual(0o660, stat.S_IMODE((self.root / "dri/card1").stat().st_mode))
 
     def test_a_card_that_is_prepared_for_a_guest_of_another_kind(self) -> None:
         self.host.bind(ONE, "vfio-pci")
-        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE))
+        self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(ONE, EVERY))
 
     def test_an_address_is_an_address(self) -> None:
         for value in ("../../../dev/sda", "/dev/dri/card1", "0000:18:00.0/../.."):
-            self.assertRaises(exception.InvalidValue, nova_gpu.privsep.nodes.open_to_guests, value)
+            self.assertRaises(
+                exception.InvalidValue, nova_gpu.privsep.nodes.open_to_guests, value, []
+            )
 
     def test_a_character_device_of_ones_own(self) -> None:
         """The part that needs a device, with one that any user can have."""

@@ -66,7 +66,7 @@ class OursTest(base.BaseTestCase):
         for address in (NIC, NOT_CHOSEN):
             for verb, error in refused.items():
                 self.assertEqual(ours.REASON, self.assertRaises(error, verb, address).reason)
-            self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(address))
+            self.assertEqual([], nova_gpu.privsep.nodes.open_to_guests(address, ["/dev/kfd"]))
         self.assertEqual(before, self.files())
 
     def test_what_the_option_does_not_say(self) -> None:
