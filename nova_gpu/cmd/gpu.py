@@ -14,7 +14,7 @@ from nova import exception as nova_exception
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from nova_gpu.cmd import arguments, options
+from nova_gpu.cmd import arguments, options, output
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 
@@ -35,16 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     CONF.register_cli_opt(_COMMAND)
     line = list(sys.argv if argv is None else argv)
     try:
-        options.read(line[1:], _PROG)
-        CONF.set_default("use_stderr", True)
-        logging.setup(CONF, _PROG)
-        if CONF.command.name is None:
-            CONF.print_help()
-            return 2
-        # Only now: an option that is wrong, and --help, need none of it.
-        from nova_gpu.cmd import commands
+        with output.while_read():
+            options.read(line[1:], _PROG)
+            CONF.set_default("use_stderr", True)
+            logging.setup(CONF, _PROG)
+            if CONF.command.name is None:
+                CONF.print_help()
+                return 2
+            # Only now: an option that is wrong, and --help, need none of it.
+            from nova_gpu.cmd import commands
 
-        return commands.run(CONF.command, line)
+            return commands.run(CONF.command, line)
     except exception.InvalidPciAddress as error:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return 2

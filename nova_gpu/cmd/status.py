@@ -13,7 +13,7 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_upgradecheck import upgradecheck
 
-from nova_gpu.cmd import options, status_database
+from nova_gpu.cmd import options, output, status_database
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.virt import signatures
@@ -213,10 +213,11 @@ def main() -> int:
     """
     upgradecheck.register_cli_options(CONF, Checks())
     try:
-        options.read(sys.argv[1:], _PROG)
-        # Not its run(), which prints a traceback of whatever is raised.
-        upgradecheck.CONF = CONF
-        return int(CONF.command.action_fn())
+        with output.while_read():
+            options.read(sys.argv[1:], _PROG)
+            # Not its run(), which prints a traceback of whatever is raised.
+            upgradecheck.CONF = CONF
+            return int(CONF.command.action_fn())
     except (nova_exception.NovaException, *options.Unreadable) as error:
         print(f"{_PROG}: {options.told(error)}", file=sys.stderr)
         return upgradecheck.Code.FAILURE

@@ -30,15 +30,21 @@ class Command(command.Command):
         )
         return parser
 
+    @property
+    def required_scope(self) -> bool:
+        """``False``: whether a token's scope is enough is for the services to say.
+
+        osc-lib asks for this when it has made the session and before it has Keystone give a token,
+        which is before the command line's own --timeout is read: the last moment for a deadline.
+        """
+        _hurry(self.app.client_manager.session, TIMEOUT_S)
+        return False
+
     def connection(self, parsed_args: argparse.Namespace) -> Any:
         """openstacksdk's, of whoever runs the command; it raises CommandError where a service does
         not answer in time"""
         connection = self.app.client_manager.sdk_connection
-        session = connection.session.session
-        for prefix, adapter in list(session.adapters.items()):
-            # Of the command before this one, where the client is a shell
-            patient = adapter.patient if isinstance(adapter, _Impatient) else adapter
-            session.mount(prefix, _Impatient(patient, parsed_args.timeout))
+        _hurry(connection.session, parsed_args.timeout)
         return connection
 
 
@@ -48,6 +54,15 @@ class Lister(Command, command.Lister):
 
 class ShowOne(Command, command.ShowOne):
     pass
+
+
+def _hurry(session: Any, timeout_s: float) -> None:
+    """Every request of a keystoneauth *session* has this deadline from now on."""
+    sending = session.session
+    for prefix, adapter in list(sending.adapters.items()):
+        # One that is there is of the token, or of the command before where the client is a shell.
+        patient = adapter.patient if isinstance(adapter, _Impatient) else adapter
+        sending.mount(prefix, _Impatient(patient, timeout_s))
 
 
 class _Impatient(adapters.BaseAdapter):

@@ -4,7 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import pathlib
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -40,6 +46,47 @@ def silent(begin: bytes = b"") -> Iterator[tuple[str, list[socket.socket]]]:
             thread.join(60)
             for each in connected:
                 each.close()
+
+
+# OpenStackClient's own shell, with what it may wait for Keystone cut short
+_SHELL = """
+import sys
+from osc_lib import shell
+from osc_lib.command import commandmanager
+from nova_gpu.osc import asking
+asking.TIMEOUT_S = 0.5
+commands = commandmanager.CommandManager("openstack.gpu.v1")
+sys.exit(shell.OpenStackShell(command_manager=commands).run(sys.argv[1:]))
+"""
+
+
+class SilentKeystoneTest(unittest.TestCase):
+    def test_one_line(self) -> None:
+        """Before the command is asked anything"""
+        with silent() as (url, connected):
+            done = self._asked(url)
+        self.assertEqual(1, done.returncode, done.stderr)
+        self.assertRegex(done.stderr, rf"\A{url}/v3 did not answer GET within 0.5 s")
+        self.assertEqual(1, done.stderr.count("\n"), done.stderr)
+        self.assertEqual(1, len(connected))
+
+    def _asked(self, url: str) -> subprocess.CompletedProcess[str]:
+        auth = {"auth_url": f"{url}/v3", "username": "demo", "password": "secret"}
+        auth |= {
+            "project_name": "demo",
+            "user_domain_id": "default",
+            "project_domain_id": "default",
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            clouds = pathlib.Path(folder, "clouds.yaml")
+            clouds.write_text(json.dumps({"clouds": {"silent": {"auth": auth}}}))
+            return subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", _SHELL, "gpu", "group", "list"],
+                env={**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "silent"},
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
 
 
 class SilentServiceTest(unittest.TestCase):

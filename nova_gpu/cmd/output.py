@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command prints, for as long as somebody reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+# What a shell reports of a program that ended by the signal, as most do in a pipe.
+_CLOSED = 128 + signal.SIGPIPE
+
+
+@contextlib.contextmanager
+def while_read() -> Iterator[None]:
+    """Ends the program without a word where the reader of its output has ended, as ``| head -1``
+    does.
+
+    Not by the signal itself, which Python ignores: the exporter lives on when one client has gone.
+
+    :raises SystemExit: then, with the status that a shell reports of other programs
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        closed = [each for each in (sys.stdout, sys.stderr) if _has_no_reader(each)]
+        if not closed:
+            raise  # another pipe's
+        # Else Python complains at its end of what it still has to write.
+        for each in closed:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), each.fileno())
+        raise SystemExit(_CLOSED) from None
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return False  # within a test, or closed
+    asked = select.poll()
+    asked.register(number, 0)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
