@@ -18,10 +18,9 @@ from nova_gpu.core.flavor.vgpu_request import VGPURequest
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import HostStats, Report
 
-# By the compute node's uuid, the string it reported last and what that says. Strings of 10,000
-# hosts and more are held, so that the next request finds them all; see :func:`report`.
-_by_node: dict[str, tuple[str, Report]] = {}
-_MOST_NODES = 100_000
+# So many different strings are held, so that each request of a cloud of 10,000 hosts finds them all
+# even where no two hosts report the same.
+_MOST_REPORTS = 16_384
 
 
 def extra_specs(spec: objects.RequestSpec) -> Mapping[str, str]:
@@ -78,21 +77,14 @@ def report(host_state: HostState) -> Report | None:
     text = host_state.stats.get(names.STATS)
     if text is None:
         return None
-    known = _by_node.get(host_state.uuid)
-    if known is not None and known[0] == text:
-        return known[1]
+    return _read(text)
+
+
+@functools.lru_cache(maxsize=_MOST_REPORTS)
+def _read(text: str) -> Report:
+    """What *text* says, read once for all hosts and requests."""
     read = stats.loads(text)
-    read = _shared(dataclasses.replace(read, host=_shared_host(read.host)))
-    if len(_by_node) >= _MOST_NODES:
-        _by_node.clear()  # nodes that are gone are in it, too
-    _by_node[host_state.uuid] = (text, read)
-    return read
-
-
-@functools.lru_cache(maxsize=8192)
-def _shared(read: Report) -> Report:
-    """The first of the reports that are equal to *read*."""
-    return read
+    return dataclasses.replace(read, host=_shared_host(read.host))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -103,7 +95,6 @@ def _shared_host(read: HostStats) -> HostStats:
 
 def forget() -> None:
     """Everything, as after a start."""
-    _by_node.clear()
-    _shared.cache_clear()
+    _read.cache_clear()
     _shared_host.cache_clear()
     _asked.cache_clear()

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nova_gpu.core import exception
@@ -35,12 +35,15 @@ from nova_gpu.core.topology.topology import Cells, Islands
 
 VERSION = 2
 _READABLE = (1, VERSION)
+# The number of a place at each level, and how many GPUs are there.
+_CELL = len(topology.LEVELS) + 1
 
 
-def _check_numbers(numbers: Iterable[Any]) -> None:
-    """:raises ValueError: where one is no whole number, or below 0"""
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError("it must be a whole number")
+def _check_numbers(*numbers: Any, least: int = 0) -> None:
+    """:raises ValueError: where one is no whole number, or below *least*"""
+    for number in numbers:
+        if type(number) is not int or number < least:
+            raise ValueError("it must be a whole number")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,11 +59,13 @@ class GroupStats:
     islands: Islands = topology.UNKNOWN
 
     def __post_init__(self) -> None:
-        if not all(isinstance(text, str) for text in (self.product, self.mode)):
+        if not (isinstance(self.product, str) and isinstance(self.mode, str)):
             raise TypeError("product and mode must be strings")
-        if not all(isinstance(text, str | None) for text in (self.architecture, self.model)):
-            raise TypeError("architecture and model must be strings or null")
-        _check_numbers((self.total, self.islands.numa, self.islands.nvlink, self.memory_mib or 0))
+        for text in (self.architecture, self.model):
+            if not (text is None or isinstance(text, str)):
+                raise TypeError("architecture and model must be strings or null")
+        memory_mib = 0 if self.memory_mib is None else self.memory_mib
+        _check_numbers(self.total, self.islands.numa, self.islands.nvlink, memory_mib)
 
     def __str__(self) -> str:
         architecture = self.architecture or "unknown"
@@ -83,7 +88,7 @@ class Reserved:
     memory_mib: int = 0
 
     def __post_init__(self) -> None:
-        _check_numbers((self.vcpus, self.memory_mib))
+        _check_numbers(self.vcpus, self.memory_mib)
 
     def __bool__(self) -> bool:
         return bool(self.vcpus or self.memory_mib)
@@ -106,8 +111,8 @@ class Divided:
     facts: tuple[tuple[int | None, int | None], ...] = ()
 
     def __post_init__(self) -> None:
-        _check_numbers((self.total, self.free, *(count for *_, count in self.vgpus)))
-        _check_numbers(fact for facts in self.facts for fact in facts if fact is not None)
+        _check_numbers(self.total, self.free, *(count for *_, count in self.vgpus))
+        _check_numbers(*(fact for facts in self.facts for fact in facts if fact is not None))
         if self.facts and len(self.facts) != len(self.vgpus):
             raise ValueError("facts must have an entry for each of vgpus")
         for type_id, name, _ in self.vgpus:
@@ -184,15 +189,17 @@ def loads(text: str) -> Report:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e
 
 
-_GROUP = frozenset(field.name for field in dataclasses.fields(GroupStats)) - {"islands"}
-
-
 def _group(fields: Mapping[str, Any]) -> GroupStats:
     """:raises ValueError, TypeError, AttributeError, KeyError: where it is not one"""
     islands = fields.get("islands", {"numa": 1, "nvlink": 1})
     return GroupStats(
-        **{key: value for key, value in fields.items() if key in _GROUP},
-        islands=Islands(islands["numa"], islands["nvlink"]),
+        fields["product"],
+        fields["architecture"],
+        fields["mode"],
+        fields["total"],
+        fields.get("model"),
+        fields.get("memory_mib"),
+        Islands(islands["numa"], islands["nvlink"]),
     )
 
 
@@ -208,9 +215,11 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
     free = tuple(tuple(map(tuple, cells)) for cells in lists)
     if len(free) != groups:
         raise ValueError("free must have an entry for each of groups")
-    for cell in (cell for cells in free for cell in cells):
-        if len(cell) != len(topology.LEVELS) + 1:
-            raise ValueError("a place has a number for each level, and how many are there")
-        _check_numbers(number - topology.ALONE for number in cell[:-1])
-        _check_numbers(cell[-1:])
+    for cells in free:
+        for cell in cells:
+            if len(cell) != _CELL:
+                raise ValueError("a place has a number for each level, and how many are there")
+            *place, count = cell
+            _check_numbers(*place, least=topology.ALONE)
+            _check_numbers(count)
     return free

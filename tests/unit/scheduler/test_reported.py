@@ -43,6 +43,12 @@ class ReportedTest(test.NoDBTestCase):
             self.assertEqual(7, reported.of(state).groups[0].total)
             self.assertEqual(2, loads.call_count)
 
+    def test_a_string_is_parsed_once_for_all_hosts(self) -> None:
+        with mock.patch.object(stats, "loads", wraps=stats.loads) as loads:
+            for number in range(10):
+                self.assertIsNotNone(reported.report(host_state(f"host{number}")))
+        self.assertEqual(1, loads.call_count)
+
     def test_equal_hosts_share_what_they_report(self) -> None:
         one, other, third = host_state("host1"), host_state("host2"), host_state("host3", 7)
         self.assertIs(reported.of(one), reported.of(other))
@@ -62,11 +68,12 @@ class ReportedTest(test.NoDBTestCase):
         for _ in range(2):
             self.assertRaises(exception.InvalidStats, reported.of, state)
 
-    def test_nodes_that_are_gone_do_not_stay_for_ever(self) -> None:
-        with mock.patch.object(reported, "_MOST_NODES", 2):
-            for name in ("host1", "host2", "host3"):
-                reported.of(host_state(name))
-        self.assertEqual(1, len(reported._by_node))
+    def test_what_nobody_reports_any_more_does_not_stay_for_ever(self) -> None:
+        for total in range(3):
+            reported.of(host_state("host1", total))
+        held = reported._read.cache_info()
+        self.assertEqual(3, held.currsize)
+        self.assertLess(held.maxsize or 10**9, 10**5)
 
     def test_a_flavor_is_read_once_for_all_its_instances(self) -> None:
         with mock.patch.object(request, "parse", wraps=request.parse) as parse:

@@ -122,6 +122,8 @@ class StatsTest(unittest.TestCase):
                     {"model": []},
                     {"memory_mib": "5301"},
                     {"memory_mib": -1},
+                    {"memory_mib": []},
+                    {"architecture": False},
                     {"islands": None},
                     {"islands": {"numa": 4}},
                     {"islands": {"numa": 4, "nvlink": "8"}},
