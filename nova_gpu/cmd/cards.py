@@ -54,7 +54,7 @@ def read(looked: survey.Survey, watch: monitor.Watch | None = None) -> list[Card
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     found = looked.find()
-    watch = watch or monitor.Watch(looked.roots, looked.mode)
+    watch = watch or monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)
     ailments = watch.look(found)
     waiting = unbound.reasons(looked.unbound, found)
     quarantined = quarantine.reasons(looked.quarantine, found, looked.roots)

@@ -21,7 +21,7 @@ def read(
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
     """The uuids of the domains that name each card, running or only defined (of Nova's those are
     the instances'), and why nothing is known of that."""
-    every = offer.offer(found, {}, looked.mode, {}, offer.Ailments())
+    every = offer.offer(found, {}, looked.delivery.mode, {}, offer.Ailments())
     parts = survey.parts(every, looked.roots)
     try:
         with progress.shown("asking libvirt"):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import mmio
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind
@@ -62,12 +62,12 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str
     functions = passthrough.functions(gpu)
     found = [reason for reason in (undivided, looked.obstacle(gpu)) if reason]
     remarks: tuple[str, ...] = ()
-    if looked.mode is DeliveryMode.PCI:
+    if not looked.delivery.shares_driver:
         found += passthrough.obstacles(gpu, looked.roots, CONF.gpu.guest_mmio_gib)
         found += _module_missing(looked.roots, root)
     try:
         drivers = {str(each): iommu.driver(each, looked.roots) for each in functions}
-        if looked.mode is DeliveryMode.PCI:
+        if not looked.delivery.shares_driver:
             found += in_use(gpu, looked.roots)
             remarks = () if found else tuple(_remarks(gpu, drivers, looked.roots))
     except (OSError, ValueError) as error:
@@ -81,7 +81,7 @@ def obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
     open
     """
     reason = looked.obstacle(gpu)
-    if reason is None and looked.mode is DeliveryMode.PCI:
+    if reason is None and not looked.delivery.shares_driver:
         reason = next(in_use(gpu, looked.roots), None)
     return reason
 

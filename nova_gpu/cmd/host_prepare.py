@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import boot_files
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import GPU
 from nova_gpu.host.state import written_files
 from nova_gpu.host.vfio import boot, passthrough
 from nova_gpu.virt.inventory import survey
@@ -22,7 +22,7 @@ def main(looked: survey.Survey, root: pathlib.Path, *, apply: bool) -> int:
     :raises GPUError: where the host cannot be read, or a file was changed by somebody
     :raises OSError: where a file cannot be read or written
     """
-    if looked.mode is not DeliveryMode.PCI:
+    if looked.delivery.shares_driver:
         print(
             "nova-gpu: [libvirt]virt_type = lxc: guests of this host use its cards through their "
             "own drivers, so there is nothing to prepare.",

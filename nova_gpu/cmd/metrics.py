@@ -17,7 +17,7 @@ from nova_gpu.cmd import cards, holders
 from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import DeliveryMode, PciAddress
+from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import monitor
@@ -81,7 +81,7 @@ class Metrics(Collector):
     def __init__(self, looked: survey.Survey, state_path: pathlib.Path) -> None:
         self._looked = looked
         self._state_path = state_path
-        self._watch = monitor.Watch(looked.roots, looked.mode)
+        self._watch = monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)
         self._looking = threading.Lock()
         self._seen: tuple[float, list[core.Metric]] | None = None
 
@@ -122,7 +122,7 @@ class Metrics(Collector):
         yield from self._used(found)
 
     def _used(self, found: list[Card]) -> Iterator[core.Metric]:
-        if not CONF.gpu.nvml or self._looked.mode is not DeliveryMode.LXC:
+        if not CONF.gpu.nvml or not self._looked.delivery.shares_driver:
             return
         driven = [each.gpu.address for each in found if each.gpu.driver == nvml.DRIVER]
         told = nvml.usage(driven, CONF.gpu.nvml_timeout)

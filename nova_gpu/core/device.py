@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from nova_gpu.core import names
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 
 Device: TypeAlias = PciAddress | Slot
@@ -25,6 +25,26 @@ def parse(text: str) -> Device:
 
 def resource_class(device: Device) -> str:
     return names.RESOURCE_CLASS if isinstance(device, PciAddress) else names.VGPU_RESOURCE_CLASS
+
+
+def resource_class_of(key: GroupKey) -> str:
+    """The resource class of a group's provider"""
+    return names.VGPU_RESOURCE_CLASS if key.is_in_parts else names.RESOURCE_CLASS
+
+
+def cards(devices: Iterable[Device]) -> frozenset[PciAddress]:
+    """The whole cards among *devices*"""
+    return frozenset(each for each in devices if isinstance(each, PciAddress))
+
+
+def slots(devices: Iterable[Device]) -> frozenset[Slot]:
+    """The slots of vGPUs among *devices*"""
+    return frozenset(each for each in devices if isinstance(each, Slot))
+
+
+def function(device: Device) -> PciAddress:
+    """The PCI function that *device* is, or is made at"""
+    return device.parent if isinstance(device, Slot) else device
 
 
 def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:

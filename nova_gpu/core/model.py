@@ -64,6 +64,11 @@ class DeliveryMode(enum.StrEnum):
     LXC = "lxc"
     VGPU = "vgpu"
 
+    @classmethod
+    def of_whole_cards(cls, virt_type: str) -> DeliveryMode:
+        """How a host with this ``[libvirt]virt_type`` gives whole cards"""
+        return cls.LXC if virt_type == "lxc" else cls.PCI
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Product:
@@ -118,6 +123,11 @@ class GroupKey(NamedTuple):
     product_id: str
     mode: DeliveryMode
     vgpu_type: str | None = None
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether it is a group of vGPUs"""
+        return self.mode is DeliveryMode.VGPU
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

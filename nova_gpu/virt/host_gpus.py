@@ -15,12 +15,11 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey
-from nova_gpu.host.container import nodes
+from nova_gpu.core.model import GPUGroup, GroupKey
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, periodic
 from nova_gpu.virt.contained import contained
-from nova_gpu.virt.delivery import binding, container_files, node_rights, vgpus
+from nova_gpu.virt.delivery import vgpus
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree, providers, stock, stranding, survey
@@ -43,13 +42,11 @@ class HostGPUs:
         self._virtapi = virtapi
         self._occupancy = occupancy.Occupancy()
         self.bulletin = bulletin.Bulletin()
-        self._survey = survey.Survey()
-        self.mode = self._survey.mode
-        self._watch = monitor.Watch(self.roots, self.mode)
-        self.bindings = binding.Bindings(self.roots, self._occupancy, self._survey.unbound)
-        self._stock = stock.Stock(self._occupancy, self.bindings)
+        self._survey = survey.Survey(self._occupancy)
+        self.delivery = self._survey.delivery
+        self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
+        self._stock = stock.Stock(self._occupancy, self.delivery)
         self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
-        self.rights = node_rights.NodeRights(host, self.roots)
         self._step = periodic.Step(
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
         )
@@ -64,12 +61,11 @@ class HostGPUs:
             self._survey,
             self._stock,
             self._occupancy,
-            self.bindings,
             self._census,
             self.bulletin,
             self._watch.mended,
             self.vgpus,
-            self.rights.close,
+            self.delivery.restore,
         )
         self._xids = xids.Xids(self.roots)
         self._providers = providers.Providers(pathlib.Path(CONF.state_path, "gpu-providers"))
@@ -88,11 +84,6 @@ class HostGPUs:
         return self._survey.roots
 
     @property
-    def library_root(self) -> pathlib.Path:
-        """The folder in which the libraries that guests bind are gathered"""
-        return pathlib.Path(CONF.state_path, "gpu-libraries")
-
-    @property
     def hypervisor_type(self) -> str:
         """What this host reports to Nova: ``LXC`` or ``QEMU``"""
         return str(self._host.get_driver_type())
@@ -100,14 +91,11 @@ class HostGPUs:
     # Looking
 
     def begin(self) -> None:
-        """At service start, before guests are resumed: look, and have the device nodes made."""
+        """At service start, before guests are resumed: look, and have there what cards lack."""
         self.refresh(starting=True)
-        if self.mode is DeliveryMode.LXC:
-            with contained("Device nodes and libraries of guests were not looked at"):
-                cards = (*self._stock.cards(), *self.vgpus.containers_cards())
-                nodes.make_nodes(cards, self.roots)
-                container_files.prune(self._host, self.library_root)
-                self.rights.begin()
+        with contained("Device nodes and libraries of guests were not looked at"):
+            cards = (*self._stock.cards(), *self.vgpus.containers_cards())
+            self.delivery.serve(cards, self._host)
 
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.
@@ -135,14 +123,13 @@ class HostGPUs:
                     say = self._step.look()  # again: whose cards are whole is known now
                     self.vgpus.make_again()
                 self.releases.settle(starting=starting)
-                if self.mode is DeliveryMode.PCI:
-                    # A card that could not be reset may take the host's driver with it.
-                    stay = self._stock.kept_back() | self.releases.left()
-                    self.bindings.settle(self._stock.cards(), stay)
+                # A card that could not be reset may take the host's driver with it.
+                stay = self._stock.kept_back() | self.releases.left()
+                self.delivery.settle(self._stock.cards(), stay)
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
                 self._reconciliation.look()
-        self.rights.close()
+        self.delivery.restore()
         say()
         cards = (*self._stock.cards(), *self.vgpus.containers_cards())
         self._xids.look(cards, self.releases.put_away)
@@ -229,7 +216,7 @@ class HostGPUs:
             finally:
                 # Before the hold ends, so that at no moment nobody seems to have them.
                 self._census.look_again()
-                self.rights.started(instance_uuid)
+                self.delivery.started(instance_uuid)
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
         """What is held for a start of the instance that is under way"""
@@ -259,8 +246,7 @@ class HostGPUs:
             return  # without asking libvirt for the node's name: this is in the way of every start
         keys = (*self.offer, *self.vgpus.keys())
         for key, uuid in self._providers.of(self.placement, self.nodename, keys).items():
-            parts = key.mode is DeliveryMode.VGPU
-            (self.vgpus.stock if parts else self._stock).provider_uuids[key] = uuid
+            (self.vgpus.stock if key.is_in_parts else self._stock).provider_uuids[key] = uuid
 
     def go_to_guest(self, addresses: frozenset[Device]) -> None:
         """From now on a guest may have used them."""

@@ -55,7 +55,7 @@ class Step:
         kept_back = {**changed, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)
         self._vgpus.cards.judge(ailments)
-        self._stock.take_in(found, self._survey.mode, obstacles, ailments)
+        self._stock.take_in(found, self._survey.delivery.mode, obstacles, ailments)
         others = [gpu for gpu in found if not self._vgpus.cards.look.has(gpu.address)]
         return lambda: self._bulletin.report(
             others, obstacles, self._stock.offer, self._stock.owners(), quarantined

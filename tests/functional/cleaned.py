@@ -44,10 +44,10 @@ class Cleaned(fixtures.Fixture):
         self._case.flags(clean_command=command, group="gpu")
         clean = cleaning.Cleaning.clean
 
-        def cleaned(this: Any, card: GPU) -> None:
+        def cleaned(this: Any, card: GPU) -> bool:
             roots = (name for name, host in self._case.hosts.items() if host.roots == this._roots)
             self.cards.append(f"{next(roots)} {card.address}")
-            clean(this, card)
+            return clean(this, card)
 
         self.useFixture(fixtures.MockPatchObject(cleaning.Cleaning, "clean", cleaned))
 

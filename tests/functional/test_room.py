@@ -122,7 +122,9 @@ class RoomTest(ShownTestBase):
 
         with mock.patch.object(moves, "make", late):
             said = str(self.assertRaises(moves.Stopped, self.apply, room.Drain, "host1"))
-        self.assertRegex(said, r"^step 1 of 1, yields .*No ?[Vv]alid ?[Hh]ost.*\. No step is made, and ")
+        self.assertRegex(
+            said, r"^step 1 of 1, yields .*No ?[Vv]alid ?[Hh]ost.*\. No step is made, and "
+        )
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
 
     def test_killed_at_any_moment(self) -> None:

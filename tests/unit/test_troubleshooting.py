@@ -54,7 +54,11 @@ _REASONS = (
         "virt/delivery/unbound",
         "virt/inventory/vgpu_cards",
     ),
-    *("virt/inventory/vgpu_selection", "virt/delivery/whole_cards"),
+    *(
+        "virt/inventory/vgpu_selection",
+        "virt/delivery/pci_passthrough",
+        "virt/delivery/container_nodes",
+    ),
 )
 # A text is found by so many of its words.
 _WORDS = 6

@@ -13,13 +13,11 @@ import pathlib
 from collections.abc import Collection, Iterable
 
 import futurist
-from nova import objects
-from nova.compute import task_states
 from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 import nova_gpu.privsep.vfio
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import former_drivers
@@ -29,17 +27,6 @@ from nova_gpu.virt.delivery import unbound
 from nova_gpu.virt.usage.occupancy import Occupancy
 
 LOG = logging.getLogger(__name__)
-
-_REBUILDING = (
-    task_states.REBUILDING,
-    task_states.REBUILD_BLOCK_DEVICE_MAPPING,
-    task_states.REBUILD_SPAWNING,
-)
-
-
-def is_rebuilding(instance: objects.Instance) -> bool:
-    """Whether the guest goes only to come back with the same cards."""
-    return instance.task_state in _REBUILDING
 
 
 class Bindings:
@@ -113,7 +100,7 @@ class Bindings:
         After the first one those that an instance here has, stopped as it may be, are taken again:
         a host boot gave them to the host's drivers.
         """
-        counted = {a for a in self._occupancy.counted() if isinstance(a, PciAddress)}
+        counted = device.cards(self._occupancy.counted())
         self._unbound.prune()
         if not self._is_settled:
             self._is_settled = True

@@ -59,7 +59,7 @@ class VGPUs:
 
     def containers_cards(self) -> list[GPU]:
         """The cards of which containers have parts, by the nodes of the host"""
-        if self._survey.mode is DeliveryMode.PCI:
+        if not self._survey.delivery.shares_driver:
             return []
         return [each.gpu for each in self.cards.look.cards.values()]
 
@@ -132,7 +132,7 @@ class VGPUs:
 
     def _dividers(self) -> dict[str, Callable[[str], object]]:
         """By address or product of a card what divides the one at an address"""
-        if self._survey.mode is DeliveryMode.LXC:
+        if self._survey.delivery.shares_driver:
             return {
                 card: functools.partial(_make_instances, profile=profile)
                 for card, profile in self._survey.profiles.items()
@@ -157,7 +157,7 @@ class VGPUs:
                 )
             try:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
-                if self._survey.mode is DeliveryMode.PCI:
+                if not self._survey.delivery.shares_driver:
                     nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
                 elif not nodes.instance_nodes(slot, self._roots):
                     raise exception.DeviceUnavailable(
@@ -246,7 +246,7 @@ class VGPUs:
             with self._occupancy.clean(device):
                 if isinstance(device, Slot):
                     instance_uuid = instance_uuid or self._made.instances().get(device)
-                    if self._survey.mode is DeliveryMode.LXC:
+                    if self._survey.delivery.shares_driver:
                         if not self._is_another(device):
                             clean(device)
                     elif instance_uuid is not None:

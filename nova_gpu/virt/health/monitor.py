@@ -10,7 +10,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import health
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import health as host_health
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
@@ -25,9 +25,10 @@ LOST = "NVIDIA's driver has lost it"
 class Watch:
     """What it has seen is in memory only: a new one counts PCIe errors anew."""
 
-    def __init__(self, roots: Roots, mode: DeliveryMode) -> None:
+    def __init__(self, roots: Roots, *, asks_nvml: bool) -> None:
+        """:param asks_nvml: whether NVML may open the cards, as where the host keeps them"""
         self._roots = roots
-        self._asks_nvml = CONF.gpu.nvml and mode is DeliveryMode.LXC
+        self._asks_nvml = CONF.gpu.nvml and asks_nvml
         self._first: dict[PciAddress, health.ErrorCounts] = {}
         self._correctable: dict[PciAddress, int] = {}
         self._risen: dict[PciAddress, health.Verdict] = {}

@@ -15,7 +15,7 @@ from nova_gpu.core import names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.core.topology import choose, topology
-from nova_gpu.virt.delivery import binding
+from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree
 from nova_gpu.virt.usage.occupancy import Occupancy, Owner
@@ -28,9 +28,9 @@ class Stock:
     that a claim never waits for it.
     """
 
-    def __init__(self, occupancy: Occupancy, bindings: binding.Bindings) -> None:
+    def __init__(self, occupancy: Occupancy, delivery: WholeCards) -> None:
         self._occupancy = occupancy
-        self._bindings = bindings
+        self._delivery = delivery
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
         # Noted since the look began whose result comes next, which cannot know of it.
@@ -128,7 +128,7 @@ class Stock:
         """The cards of a group that cannot be given now and that nobody has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
-        bad = group.withheld.keys() | (self._bindings.refused() & group.gpus.keys())
+        bad = group.withheld.keys() | (self._delivery.refused() & group.gpus.keys())
         return bad - ours - self._occupancy.started()
 
     # The pool
@@ -139,14 +139,14 @@ class Stock:
         self._occupancy.handed_out.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
-        taken = self._occupancy.taken() | self._occupancy.used() | self._bindings.refused()
+        taken = self._occupancy.taken() | self._occupancy.used() | self._delivery.refused()
         return frozenset(well & set(addresses)) - taken
 
     def free(self) -> frozenset[PciAddress]:
         """All that an instance could be given, by what was read last"""
         given = self._occupancy.taken() | self._occupancy.used() | self._occupancy.counted()
         well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
-        return frozenset(well - given - self._bindings.refused())
+        return frozenset(well - given - self._delivery.refused())
 
     def choose(
         self, provider_uuid: str, free: Collection[Device], count: int

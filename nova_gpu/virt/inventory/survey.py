@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from nova import exception as nova_exception
 from oslo_log import log as logging
@@ -12,7 +13,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.container import nodes
@@ -21,14 +22,17 @@ from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import consoles, discovery, identity, linked, products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
-from nova_gpu.host.vfio import binding, passthrough
+from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import virtual_functions
-from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.virt.delivery import pci_aliases, ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import vgpu_selection
 from nova_gpu.virt.inventory.offer import Offer
 from nova_gpu.virt.inventory.vgpu_types import VGPUTypes
 from nova_gpu.virt.usage import domains, identities
+
+if TYPE_CHECKING:
+    from nova_gpu.virt.usage.occupancy import Occupancy
 
 LOG = logging.getLogger(__name__)
 
@@ -44,14 +48,11 @@ class Survey:
     :raises nova.exception.InvalidConfiguration: where an option cannot be used
     """
 
-    def __init__(self) -> None:
-        self.mode = DeliveryMode.LXC if CONF.libvirt.virt_type == "lxc" else DeliveryMode.PCI
+    def __init__(self, noted: Occupancy | None = None) -> None:
+        """:param noted: who has what, where guests are given cards, as nova-compute alone does"""
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
-        self.device_spec = pci_aliases.DeviceSpec(
-            CONF.pci.device_spec if self.mode is DeliveryMode.PCI else ()
-        )
         try:
             self.roots = Roots.of(CONF.gpu)
             self._selection = selection.Selection.parse(
@@ -63,8 +64,8 @@ class Survey:
             self.profiles = mig_making.parse(CONF.gpu.mig_profile)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
+        self.delivery = ways.of_whole_cards(self.roots, self.unbound, self.kept, noted)
         self._types = VGPUTypes(self.roots)
-        self._holders: Mapping[str, str] = {}
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -80,7 +81,7 @@ class Survey:
         """
         found = self._discover()
         held = {gpu.address for gpu in found if gpu.driver == nvml.DRIVER}
-        wanted = CONF.gpu.nvml and self.mode is DeliveryMode.LXC
+        wanted = CONF.gpu.nvml and self.delivery.shares_driver
         if wanted and (held - self._nvml_facts.keys() or self._may_change(found)):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             found = self._discover()
@@ -103,17 +104,17 @@ class Survey:
 
     def ways(self) -> vgpu_selection.Ways:
         """Containers get MIG instances, and no other parts of cards."""
-        if self.mode is DeliveryMode.PCI:
-            return vgpu_selection.for_machines(self.device_spec, self.roots, self._types)
-        return vgpu_selection.Ways(
-            divided=lambda cards, _: mig_layout.divided(cards, self.roots),
-            obstacle=lambda card, _: self._container_obstacle(card),
-        )
+        if self.delivery.shares_driver:
+            return vgpu_selection.Ways(
+                divided=lambda cards, _: mig_layout.divided(cards, self.roots),
+                obstacle=lambda card, _: self.obstacle(card),
+            )
+        return vgpu_selection.for_machines(pci_aliases.of_host(), self.roots, self._types)
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
         """Why nobody new is given those of *given_whole* that instances have and that somebody has
         put into MIG mode since. Guests of KVM have theirs in whatever mode it is."""
-        if self.mode is DeliveryMode.PCI:
+        if not self.delivery.shares_driver:
             return {}
         found = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
         return {gpu.address: _DIVIDED_SINCE for gpu in found}
@@ -130,47 +131,16 @@ class Survey:
         It reads the host, file after file, for every card.
         """
         gpus = tuple(found)
-        reasons = {gpu.address: self.obstacle(gpu) for gpu in gpus}
-        if self.mode is DeliveryMode.PCI:
-            reasons |= self._in_use([gpu for gpu in gpus if not reasons[gpu.address]])
-        return {address: reason for address, reason in reasons.items() if reason}
-
-    def _in_use(self, gpus: Iterable[GPU]) -> dict[PciAddress, str]:
-        """The *gpus* that the host's own processes have open; the log says which.
-
-        They could not be given, and nobody else is to be sent here for them. One that is with VFIO
-        is open only to its guest.
-        """
-        hosts_own = [
-            str(gpu.address) for gpu in gpus if not passthrough.is_with_vfio(gpu, self.roots)
-        ]
-        if not hosts_own:
-            return {}
-        # Only now: half a second, and only nova-compute asks for privilege here.
-        import nova_gpu.privsep.vfio
-
-        try:
-            found = nova_gpu.privsep.vfio.in_use(hosts_own)
-        except Exception as error:  # whatever privsep raises: binding a card asks again
-            LOG.warning("Whether a process has a GPU open is not known: %s", error)
-            return {}
-        if found != self._holders:
-            for address, who in found.items():
-                LOG.warning("GPU %s is in use by %s", address, who)
-        self._holders = found
-        return {PciAddress.parse(a): f"{binding.IN_USE}; end that first" for a in found}
+        judged = {gpu.address: self.obstacle(gpu) for gpu in gpus}
+        reasons = {address: reason for address, reason in judged.items() if reason}
+        return {
+            **reasons,
+            **self.delivery.in_use(gpu for gpu in gpus if gpu.address not in reasons),
+        }
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
-        if self.mode is DeliveryMode.LXC:
-            return self._container_obstacle(gpu)
-        if CONF.libvirt.virt_type not in ("kvm", "qemu"):
-            return f"[libvirt]virt_type = {CONF.libvirt.virt_type}; it must be kvm, qemu or lxc"
-        try:
-            reason = self.device_spec.obstacle(gpu, self.roots)
-        except (OSError, ValueError) as error:
-            return f"the host does not tell about it: {error}; see the kernel's log about it"
-        return reason or passthrough.obstacle(gpu, self.roots, CONF.gpu.guest_mmio_gib)
+        return self.delivery.obstacle(gpu)
 
     def kept(self, gpu: GPU) -> str | None:
         """Why *gpu* stays the host's own display, ``None`` for any other and where it is named."""
@@ -182,25 +152,6 @@ class Survey:
             "it is the display the host booted on; name it in [gpu]addresses if it is for "
             "instances all the same"
         )
-
-    def _container_obstacle(self, gpu: GPU) -> str | None:
-        if reason := self.kept(gpu):
-            return reason
-        unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
-        if not unprivileged and not CONF.gpu.allow_privileged_containers:
-            return (
-                "root in a container without user id maps is root on the host; set "
-                "[libvirt]uid_maps and [libvirt]gid_maps (or, where every user is trusted with "
-                "the host, [gpu]allow_privileged_containers)"
-            )
-        if not nodes.own_nodes(gpu, self.roots):
-            if gpu.driver is None:
-                return "no driver has it; load the vendor's driver"
-            return (
-                f"it is bound to the driver {gpu.driver}, which gives it no device node; bind it "
-                "to the vendor's driver"
-            )
-        return None
 
     def quarantined(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
         """As :func:`nova_gpu.host.state.quarantine.reasons`"""

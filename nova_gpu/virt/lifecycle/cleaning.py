@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from nova import exception as nova_exception
 from oslo_log import log as logging
@@ -13,13 +13,14 @@ from oslo_log import log as logging
 import nova_gpu.privsep.cleaning
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import clean_command
-from nova_gpu.host.container import guest_processes
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import counters, daemon
+from nova_gpu.virt import counters
+from nova_gpu.virt.delivery import container_nodes
+from nova_gpu.virt.delivery.delivery import WholeCards
 
 LOG = logging.getLogger(__name__)
 
@@ -33,18 +34,9 @@ class Cleaning:
     :raises nova.exception.InvalidConfiguration: where [gpu]clean_command is not to be run
     """
 
-    def __init__(
-        self,
-        mode: DeliveryMode,
-        roots: Roots,
-        give_to_guests: Callable[[GPU], None],
-        share: daemon.Share,
-    ) -> None:
-        self._mode = mode
+    def __init__(self, delivery: WholeCards, roots: Roots) -> None:
+        self._delivery = delivery
         self._roots = roots
-        self._give_to_guests = give_to_guests
-        self._uids = guest_processes.ranges(CONF.libvirt.uid_maps)
-        self._share = share
         self._command = CONF.gpu.clean_command
         if self._command:
             try:
@@ -52,20 +44,17 @@ class Cleaning:
             except exception.InvalidOption as error:
                 raise nova_exception.InvalidConfiguration(str(error)) from error
 
-    def clean(self, card: GPU) -> None:
-        """Cleans *card*, which no guest has any more. Where nothing is to be done for it no
-        privileged process is woken.
+    def clean(self, card: GPU) -> bool:
+        """Cleans *card*, which no guest has any more; returns whether it was reset. Where nothing
+        is to be done for it no privileged process is woken.
 
         :raises NotClean: also where it cannot be told whether it is clean
         """
         with self._judged(str(card.address)):
-            if self._mode is DeliveryMode.PCI:
-                self._give_to_guests(card)
-                nova_gpu.privsep.cleaning.reset(str(card.address))
-            else:
-                self._end_processes(str(card.address))
+            was_reset = self._delivery.clean(card)
             if self._command:
                 self._run_command(str(card.address))
+        return was_reset
 
     def clean_instance(self, slot: Slot) -> None:
         """Clean a MIG instance: of its card others have the rest, so that this is not reset.
@@ -76,14 +65,14 @@ class Cleaning:
         with self._judged(str(slot)):
             if not gpu_instances.is_slot_there(slot, self._roots):
                 return
-            self._end_processes(str(slot))
+            container_nodes.end_processes(str(slot), self._roots)
             if self._command:
                 self._run_command(str(slot))
 
     @contextlib.contextmanager
     def _judged(self, device: str) -> Iterator[None]:
         try:
-            with self._share.one(), _timed():
+            with self._delivery.share.one(), _timed():
                 yield
         except exception.NotClean:
             raise
@@ -93,15 +82,6 @@ class Cleaning:
             raise exception.NotClean(
                 device, f"it could not be cleaned: {error!r}", "see the log before this"
             ) from error
-
-    def _end_processes(self, address: str) -> None:
-        if guest_processes.may_be_left(self._roots, self._uids):
-            for process in nova_gpu.privsep.cleaning.end_processes(address):
-                LOG.warning(
-                    "%s still had GPU %s open when its guest was gone, and was ended",
-                    process,
-                    address,
-                )
 
     def _run_command(self, address: str) -> None:
         status, output = nova_gpu.privsep.cleaning.run_command(address)

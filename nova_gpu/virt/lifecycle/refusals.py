@@ -60,7 +60,7 @@ def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
     """
     if are_containers(gpus):
         reason = refused.SUSPEND_CONTAINER
-    elif gpus.mode is DeliveryMode.PCI and _held(gpus, instance):
+    elif gpus.delivery.mode is DeliveryMode.PCI and _held(gpus, instance):
         is_snapshot = instance.task_state in _SNAPSHOT
         reason = refused.SNAPSHOT_GPUS if is_snapshot else refused.SUSPEND_GPUS
     else:
@@ -89,7 +89,7 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
     extra_specs = flavors.extra_specs(flavor)
-    if gpus.mode is not DeliveryMode.PCI or not request.asks_for_gpus(extra_specs):
+    if gpus.delivery.mode is not DeliveryMode.PCI or not request.asks_for_gpus(extra_specs):
         return
     try:
         guest_options.option_rom(extra_specs)
@@ -106,9 +106,9 @@ def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
     """
-    look = _held if gpus.mode is DeliveryMode.LXC else _cards
+    look = _held if gpus.delivery.mode is DeliveryMode.LXC else _cards
     if look(gpus, instance):
-        raise nova_exception.MigrationPreCheckError(reason=_WHAT_STAYS[gpus.mode])
+        raise nova_exception.MigrationPreCheckError(reason=_WHAT_STAYS[gpus.delivery.mode])
 
 
 def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
@@ -118,14 +118,14 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
     :raises nova.exception.NoValidHost: the instance goes on as it was
     """
     extra_specs = flavors.extra_specs_of(instance)
-    in_parts = gpus.mode is DeliveryMode.LXC and vgpu_request.asks_for_vgpus(extra_specs)
+    in_parts = gpus.delivery.mode is DeliveryMode.LXC and vgpu_request.asks_for_vgpus(extra_specs)
     if in_parts or request.asks_for_gpus(extra_specs):
-        raise nova_exception.NoValidHost(reason=_WHAT_STAYS[gpus.mode])
+        raise nova_exception.NoValidHost(reason=_WHAT_STAYS[gpus.delivery.mode])
 
 
 def are_containers(gpus: HostGPUs) -> bool:
     """All instances of an LXC host, with GPUs or without. One without GPUs is left to Nova."""
-    return gpus.mode is DeliveryMode.LXC and gpus.has_gpus
+    return gpus.delivery.mode is DeliveryMode.LXC and gpus.has_gpus
 
 
 def _held(gpus: HostGPUs, instance: objects.Instance) -> list[str]:

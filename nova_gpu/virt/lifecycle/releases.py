@@ -13,21 +13,28 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from nova import objects
+from nova.compute import task_states
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, health
+from nova_gpu.core import device, exception, health
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Seen
 from nova_gpu.virt import bulletin, counters, threads
-from nova_gpu.virt.delivery import binding, vgpus
+from nova_gpu.virt.delivery import vgpus
 from nova_gpu.virt.inventory import stock, survey
 from nova_gpu.virt.lifecycle import cleaning
 from nova_gpu.virt.usage import census
 from nova_gpu.virt.usage.occupancy import Occupancy, Owner
 
 LOG = logging.getLogger(__name__)
+
+_REBUILDING = (
+    task_states.REBUILDING,
+    task_states.REBUILD_BLOCK_DEVICE_MAPPING,
+    task_states.REBUILD_SPAWNING,
+)
 
 
 class Releases:
@@ -40,7 +47,6 @@ class Releases:
         looked: survey.Survey,
         offered: stock.Stock,
         noted: Occupancy,
-        bindings: binding.Bindings,
         asked: census.Census,
         said: bulletin.Bulletin,
         mended: Callable[[PciAddress], None],
@@ -53,20 +59,17 @@ class Releases:
         """
         self._close_nodes = close_nodes
         self._vgpus = parts
-        self._mode = looked.mode
+        self._delivery = looked.delivery
         self._roots = looked.roots
         self._folder = looked.quarantine
         self._survey = looked
         self._stock = offered
         self._occupancy = noted
-        self._bindings = bindings
         self._census = asked
         self._bulletin = said
         self._mended = mended
         self._is_resumed = False
-        self._cleaning = cleaning.Cleaning(
-            looked.mode, looked.roots, bindings.give_to_guests, bindings.share
-        )
+        self._cleaning = cleaning.Cleaning(looked.delivery, looked.roots)
 
     @contextlib.contextmanager
     def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
@@ -77,7 +80,7 @@ class Releases:
             return
         had = self._occupancy.had_by(instance.uuid)
         reached = self._occupancy.reached().get(instance.uuid, frozenset())
-        rebuilding = binding.is_rebuilding(instance)
+        rebuilding = _is_rebuilding(instance)
         comes_back = rebuilding or self._occupancy.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
         with self._noted(cards):
@@ -159,7 +162,7 @@ class Releases:
 
     def left(self) -> frozenset[PciAddress]:
         """The cards that are nobody's and yet to be cleaned"""
-        return frozenset(each for each in self._occupancy.left() if isinstance(each, PciAddress))
+        return device.cards(self._occupancy.left())
 
     def quarantine(
         self,
@@ -187,8 +190,7 @@ class Releases:
         kept_back = self._survey.quarantined([card])
         self._stock.keep_back(kept_back)
         self._vgpus.cards.keep_back(kept_back)
-        # Else it would stay out for some minutes after its release from quarantine.
-        self._bindings.forgive(card.address)
+        self._delivery.forgive(card.address)
         self._bulletin.quarantined(card, f"{reason}; {remedy}", owner)
 
     def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
@@ -245,13 +247,13 @@ class Releases:
         # Another guest has it, or it is being cleaned already: then there is another release.
         with contextlib.suppress(exception.DeviceUnavailable):
             if card.address not in self._occupancy.used() or self._is_clean(card, owner):
-                self._give_back(card)
+                self._delivery.give_back([card])
 
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
         """:raises DeviceUnavailable: where it is somebody's"""
         with self._occupancy.clean(card.address):
             try:
-                self._cleaning.clean(card)
+                was_reset = self._cleaning.clean(card)
             except exception.NotClean as error:
                 try:
                     self.quarantine(card, error.reason, error.remedy, owner)
@@ -263,11 +265,12 @@ class Releases:
                 return False
             self._forget(card)
             self._occupancy.cleaned(card.address)
-        if self._mode is DeliveryMode.PCI:
-            self._mended(card.address)  # it was reset
+        if was_reset:
+            self._mended(card.address)
         LOG.info("GPU %s is clean", card.address)
         return True
 
-    def _give_back(self, card: GPU) -> None:
-        if self._mode is DeliveryMode.PCI:
-            self._bindings.give_back([card])
+
+def _is_rebuilding(instance: objects.Instance) -> bool:
+    """Whether the guest goes only to come back with the same cards."""
+    return instance.task_state in _REBUILDING

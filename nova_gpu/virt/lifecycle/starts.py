@@ -15,15 +15,12 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.disclosure import Detail
-from nova_gpu.core.flavor import guest_options, request
 from nova_gpu.core.flavor import held as holding
+from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.held import Held
-from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup
+from nova_gpu.core.model import GPU, GPUGroup
 from nova_gpu.core.topology import topology
-from nova_gpu.host.container import contents, nodes
 from nova_gpu.virt import counters, flavors, libvirt_errors
-from nova_gpu.virt.delivery import guest as guests
-from nova_gpu.virt.delivery import guest_pci, whole_cards
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.inventory import provider_tree, stranding
 from nova_gpu.virt.lifecycle import vgpu_starts
@@ -59,7 +56,7 @@ def starting(
             vgpu_starts.compare(instance, parts, given=spawning or arriving)
             if spawning and not cards and not slots:
                 stranding.refuse(gpus, instance)
-            _make_ready(gpus, instance, cards)
+            gpus.delivery.make_ready(instance, [*cards, *sorted(slots)])
             gpus.go_to_guest(addresses | slots)
             gpus.vgpus.make(instance.uuid, slots)
         if spawning or arriving:
@@ -76,10 +73,10 @@ def starting(
 def is_reboot_hard(gpus: HostGPUs, instance: objects.Instance) -> bool:
     """Whether a soft reboot of the instance is a hard one.
 
-    It starts the domain as it is. A container's device nodes are then made of their old names, and
-    may be another card's by now; a hard reboot writes the domain anew.
+    It starts the domain as it is, which may lead to another card by now; a hard reboot writes the
+    domain anew.
     """
-    if gpus.mode is not DeliveryMode.LXC:
+    if not gpus.delivery.needs_hard_reboot:
         return False
     has_any = any(each.resource_class in _RESOURCE_CLASSES for each in instance.resources or ())
     return has_any or bool(gpus.named_by(instance.uuid))
@@ -92,29 +89,13 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
     """
     if not gpus.has_gpus:
         return
-    if gpus.mode is DeliveryMode.LXC:
-        guests.isolate(guest)
     with _in_novas_words(instance, spawning=False):
         held = [gpu for _, gpu in assigned.gpus_of(gpus, instance)]
         slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
         _refuse_unheld(gpus, instance, {*(gpu.address for gpu in held), *slots})
-        if gpus.mode is DeliveryMode.LXC:
-            if held or slots:
-                given = contents.contents(
-                    held,
-                    gpus.roots,
-                    gpus.library_root,
-                    slots=slots,
-                    more=(nodes.MODESET,) if CONF.gpu.nvidia_modeset else (),
-                )
-                devices: tuple[Device, ...] = (*(gpu.address for gpu in held), *slots)
-                gpus.rights.open(instance, devices, given.nodes)
-                guests.add_gpus(guest, devices, given)
-            return
-        if held:
-            option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
-            guest_pci.add_gpus(guest, held, option_rom=option_rom)
-        vgpu_starts.add(gpus, instance, guest, slots)
+        gpus.delivery.render(instance, guest, [*held, *slots])
+        if not gpus.delivery.shares_driver:
+            vgpu_starts.add(gpus, instance, guest, slots)
 
 
 def _refuse_unheld(gpus: HostGPUs, instance: objects.Instance, devices: Set[Device]) -> None:
@@ -174,14 +155,6 @@ def _compare(
         if arriving:
             # Nobody would schedule it a second time: an error would cost the instance.
             LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
-
-
-def _make_ready(gpus: HostGPUs, instance: objects.Instance, cards: list[GPU]) -> None:
-    """:raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now"""
-    if gpus.mode is DeliveryMode.PCI and cards:
-        whole_cards.refuse_unfit_guest(instance, cards, gpus.roots)
-        for card in cards:
-            gpus.bindings.end(card, instance.uuid)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import contextlib
 from nova import objects
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, PciAddress
+from nova_gpu.core.model import GPU, GPUGroup, PciAddress
 from nova_gpu.virt.host_gpus import HostGPUs
 
 
@@ -40,12 +40,13 @@ def gpus_of(gpus: HostGPUs, instance: objects.Instance) -> list[tuple[GPUGroup, 
 
 
 def prepare(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Binds them beside what Nova does before a new guest is started: its network, its volumes.
+    """Has them made ready beside what Nova does before a new guest is started: its network, its
+    volumes.
 
     To have a card from the host's driver may take seconds. What fails here is said at the start.
     """
-    if gpus.mode is not DeliveryMode.PCI:
-        return
+    if gpus.delivery.shares_driver:
+        return  # then there is nothing to be had from it
     with contextlib.suppress(Exception):
         for _, gpu in gpus_of(gpus, instance):
-            gpus.bindings.begin(gpu, instance.uuid)
+            gpus.delivery.begin(gpu, instance.uuid)

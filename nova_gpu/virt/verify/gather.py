@@ -21,9 +21,8 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request, request_group, vgpu_request
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.inventory import offer, survey
 from nova_gpu.virt.usage import domains, records
 from nova_gpu.virt.verify import gather_providers, gather_vgpus, orphans
@@ -91,7 +90,7 @@ def gather(sources: Sources) -> Truths:
         nodename = answers.of("Nova's database", lambda: _nodename(context))
     found = providers = None
     if nodename is not None:
-        node, mode = nodename, sources.looked.mode
+        node, mode = nodename, sources.looked.delivery.mode
         # Before the database: who comes to be in between is looked up there.
         providers = answers.of(
             "Placement",
@@ -146,7 +145,7 @@ def _gpus(
     whole = [gpu for gpu in found if gpu.address not in parts]
     obstacles = sources.obstacles(whole)
     unread = frozenset[PciAddress]()
-    if sources.looked.mode is DeliveryMode.LXC:
+    if sources.looked.delivery.shares_driver:
         obstacles, unread = {**obstacles, **others}, frozenset(others)
     cards = {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}
     return cards, parts, [gpu for gpu in found if gpu.address in parts], unread
@@ -154,15 +153,9 @@ def _gpus(
 
 def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
     looked = sources.looked
-    reasons: dict[Device, str] = {a: card.obstacle for a, card in cards.items() if card.obstacle}
-    if looked.mode is DeliveryMode.PCI:
-        for address, card in cards.items():
-            if not passthrough.is_with_vfio(card.gpu, looked.roots):
-                reasons[address] = (
-                    f"it is bound to {card.gpu.driver or 'no driver'} and not to vfio-pci; see "
-                    "nova-gpu host check"
-                )
-    return reasons
+    unfit = {address: looked.delivery.unfit(card.gpu) for address, card in cards.items()}
+    found = {address: unfit[address] or card.obstacle for address, card in cards.items()}
+    return {address: reason for address, reason in found.items() if reason}
 
 
 def _guests(
@@ -170,7 +163,7 @@ def _guests(
 ) -> dict[str, Guest]:
     looked = sources.looked
     everything = offer.offer(
-        (card.gpu for card in cards.values()), {}, looked.mode, {}, offer.Ailments()
+        (card.gpu for card in cards.values()), {}, looked.delivery.mode, {}, offer.Ailments()
     )
     named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything, divided))
     running = domains.running(sources.libvirt)

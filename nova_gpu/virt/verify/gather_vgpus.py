@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
+from nova_gpu.core.model import GPU, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
@@ -28,7 +28,7 @@ def made(
     :param owners: what domains name and the database counts, by uuid
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
-    if looked.mode is DeliveryMode.LXC:
+    if looked.delivery.shares_driver:
         # The driver tells it by itself: also while NVML does not answer.
         return _grouped(
             owners, looked, lambda _, slot: gpu_instances.is_slot_there(slot, looked.roots)

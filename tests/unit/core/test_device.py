@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core import device, exception
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 
 CARD, OTHER = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:af:00.0")
@@ -25,6 +25,19 @@ class TestParse(unittest.TestCase):
         for text in ("", "card", "0000:3b:00.0/", "0000:3b:00.0/nvidia-63", "/nvidia-63/0"):
             with self.subTest(text), self.assertRaises(exception.InvalidValue):
                 device.parse(text)
+
+
+class TestSorted(unittest.TestCase):
+    def test_whole_cards_and_slots(self) -> None:
+        both = [CARD, slot(1, OTHER), slot(0)]
+        self.assertEqual({CARD}, device.cards(both))
+        self.assertEqual({slot(0), slot(1, OTHER)}, device.slots(both))
+        self.assertEqual([CARD, OTHER, CARD], [device.function(each) for each in both])
+
+    def test_what_a_group_is_of(self) -> None:
+        for mode, expected in (("pci", "PGPU"), ("lxc", "PGPU"), ("vgpu", "VGPU")):
+            key = GroupKey("10de", "2335", DeliveryMode(mode))
+            self.assertEqual(expected, device.resource_class_of(key))
 
 
 class TestClashing(unittest.TestCase):

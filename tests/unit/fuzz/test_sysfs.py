@@ -70,8 +70,8 @@ class SysfsTest(base.FuzzTestCase):
         except exception.DiscoveryFailed:
             return
         obstacles = looked.obstacles(found)
-        self.check(found, offer.offer(found, {}, looked.mode, obstacles, offer.Ailments()))
-        looked.parts(offer.offer(found, {}, looked.mode, obstacles, offer.Ailments()))
+        self.check(found, offer.offer(found, {}, looked.delivery.mode, obstacles, offer.Ailments()))
+        looked.parts(offer.offer(found, {}, looked.delivery.mode, obstacles, offer.Ailments()))
         for gpu in found:
             list(passthrough.lasting_obstacles(gpu, host.roots))
             nodes.guest_nodes(gpu.address, host.roots)

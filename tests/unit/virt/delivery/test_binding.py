@@ -7,10 +7,8 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import threading
-import types
 
 import fixtures
-from nova.compute import task_states
 from oslo_config import fixture as config_fixture
 from oslotest import base
 
@@ -291,16 +289,3 @@ class BindingsTest(base.BaseTestCase):
             thread.join(200)
         self.assertEqual([f"give_to_guests {CARD}"] * 2, self.calls)
         self.assertEqual("vfio-pci", (self.host.path(CARD) / "driver").resolve().name)
-
-
-class RebuildTest(base.BaseTestCase):
-    def test_task_states(self) -> None:
-        for state, rebuilding in (
-            (task_states.REBUILDING, True),
-            (task_states.REBUILD_SPAWNING, True),
-            (task_states.DELETING, False),
-            (None, False),
-        ):
-            with self.subTest(state=state):
-                instance = types.SimpleNamespace(task_state=state)
-                self.assertEqual(rebuilding, binding.is_rebuilding(instance))

@@ -10,7 +10,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.health import NvmlHealth
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.pci.selection import Selection
 from nova_gpu.virt.health import monitor
@@ -33,7 +33,7 @@ class WatchTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.nvidia.nvml.health", self._nvml))
         self.clock = 1000.0
         self.useFixture(fixtures.MonkeyPatch("time.monotonic", lambda: self.clock))
-        self.watch = monitor.Watch(self.host.roots, DeliveryMode.LXC)
+        self.watch = monitor.Watch(self.host.roots, asks_nvml=True)
 
     def _nvml(
         self, addresses: Iterable[PciAddress], timeout_s: float
@@ -141,7 +141,7 @@ class TestNvml(WatchTest):
         self.host.bind(B, "vfio-pci")
         self.look()
         self.assertEqual([{FIRST}], self.asked)
-        monitor.Watch(self.host.roots, DeliveryMode.PCI).look(self.found())
+        monitor.Watch(self.host.roots, asks_nvml=False).look(self.found())
         self.config.config(nvml=False, group="gpu")
-        monitor.Watch(self.host.roots, DeliveryMode.LXC).look(self.found())
+        monitor.Watch(self.host.roots, asks_nvml=True).look(self.found())
         self.assertEqual([{FIRST}], self.asked)

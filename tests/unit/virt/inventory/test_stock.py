@@ -14,7 +14,7 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
-from nova_gpu.virt.delivery import binding
+from nova_gpu.virt.delivery import pci_aliases, pci_passthrough
 from nova_gpu.virt.inventory import offer, stock
 from nova_gpu.virt.usage import occupancy
 from nova_gpu.virt.usage.records import Records
@@ -34,8 +34,14 @@ class StockTest(base.BaseTestCase):
         objects.register_all()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.occupancy = occupancy.Occupancy()
-        self.bindings = binding.Bindings(hosts.Host(root).roots, self.occupancy, root / "unbound")
-        self.stock = stock.Stock(self.occupancy, self.bindings)
+        self.delivery = pci_passthrough.PCIPassthrough(
+            hosts.Host(root).roots,
+            pci_aliases.DeviceSpec(()),
+            root / "unbound",
+            self.occupancy,
+        )
+        self.bindings = self.delivery.bindings
+        self.stock = stock.Stock(self.occupancy, self.delivery)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
@@ -124,7 +130,7 @@ class StockTest(base.BaseTestCase):
         self.look()
         self.publish()
         uuid = self.stock.provider_uuids[KEY]
-        fresh = stock.Stock(self.occupancy, self.bindings)
+        fresh = stock.Stock(self.occupancy, self.delivery)
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]
         self.assertEqual((4, 4), (record["total"], record["reserved"]))

@@ -54,7 +54,7 @@ class HypervisorTest(SurveyTestCase):
             ("qemu", DeliveryMode.PCI),
         ):
             with self.subTest(virt_type=virt_type):
-                self.assertEqual(mode, self.survey(virt_type).mode)
+                self.assertEqual(mode, self.survey(virt_type).delivery.mode)
                 self.assertIsNone(self.obstacle(virt_type))
 
     def test_another(self) -> None:
@@ -178,7 +178,9 @@ class PartsTest(SurveyTestCase):
         self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
         looked = self.survey("lxc")
         first, second = looked.find()
-        found = looked.parts(offer.offer([first, second], {}, looked.mode, {}, offer.Ailments()))
+        found = looked.parts(
+            offer.offer([first, second], {}, looked.delivery.mode, {}, offer.Ailments())
+        )
         self.assertEqual(
             {
                 "/dev/nvidia0": first.address,

@@ -18,8 +18,10 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import daemon, threads
+from nova_gpu.virt import threads
+from nova_gpu.virt.delivery import binding, container_nodes, pci_aliases, pci_passthrough
 from nova_gpu.virt.lifecycle import cleaning
+from nova_gpu.virt.usage import occupancy
 from tests.fixtures import cards, hosts
 
 CARD = "0000:88:00.0"
@@ -56,8 +58,23 @@ class CleaningTest(base.BaseTestCase):
         if error := self.answers.get("bind"):
             raise error
 
+    def cleaner(self, mode: DeliveryMode, roots: Roots) -> cleaning.Cleaning:
+        if mode is DeliveryMode.LXC:
+            containers = container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
+            return cleaning.Cleaning(containers, roots)
+        self.useFixture(
+            fixtures.MockPatchObject(
+                binding.Bindings, "give_to_guests", lambda _, card: self.bind(card)
+            )
+        )
+        machines = pci_passthrough.PCIPassthrough(
+            roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", occupancy.Occupancy()
+        )
+        return cleaning.Cleaning(machines, roots)
+
     def clean(self, mode: DeliveryMode) -> None:
-        cleaning.Cleaning(mode, self.roots, self.bind, daemon.Share()).clean(cards.card(CARD))
+        was_reset = self.cleaner(mode, self.roots).clean(cards.card(CARD))
+        self.assertEqual(mode is DeliveryMode.PCI, was_reset)
 
     def refused(self, mode: DeliveryMode) -> exception.NotClean:
         error = self.assertRaises(exception.NotClean, self.clean, mode)
@@ -86,7 +103,7 @@ class CleaningTest(base.BaseTestCase):
         self.config(group="gpu", clean_command=["/bin/true"])
         host = hosts.Host(self.roots.proc.parent / "host")
         host.add_gpu(CARD, "10de", "2335", mig=[(9, 0)])
-        cleaner = cleaning.Cleaning(DeliveryMode.LXC, host.roots, self.bind, daemon.Share())
+        cleaner = self.cleaner(DeliveryMode.LXC, host.roots)
         slot = Slot.parse(f"{CARD}/1g.18gb/900")
         self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
         cleaner.clean_instance(slot)
@@ -138,7 +155,7 @@ class CleaningTest(base.BaseTestCase):
             at_once.remove(address)
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", reset))
-        cleaner = cleaning.Cleaning(DeliveryMode.PCI, self.roots, self.bind, daemon.Share())
+        cleaner = self.cleaner(DeliveryMode.PCI, self.roots)
         threads.for_each(cleaner.clean, [cards.card(f"0000:0{n}:00.0") for n in range(4)])
         self.assertEqual(2, max(most))
 

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole cards for containers: the host's device nodes, and the files of the host's driver."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.container import contents, guest_processes, libraries, nodes
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.delivery.delivery import Given
+from nova_gpu.virt.usage import domains
+
+if TYPE_CHECKING:
+    from nova import objects
+    from nova.virt.libvirt import config as vconfig
+    from nova.virt.libvirt import host as libvirt_host
+
+    from nova_gpu.virt import daemon
+    from nova_gpu.virt.delivery import node_rights
+
+LOG = logging.getLogger(__name__)
+
+
+class ContainerNodes:
+    """The :class:`nova_gpu.virt.delivery.delivery.WholeCards` of an LXC host. What a container has
+    is rendered at once, MIG instances with whole cards: they share nodes and files.
+
+    :param kept: why a card stays the host's own display
+    :param serves: whether guests are given cards, as nova-compute alone does
+    """
+
+    mode = DeliveryMode.LXC
+    shares_driver = True
+    # The device nodes are made of their old names, which may be another card's by now.
+    needs_hard_reboot = True
+    share: daemon.Share
+
+    def __init__(self, roots: Roots, kept: Callable[[GPU], str | None], *, serves: bool) -> None:
+        self._roots = roots
+        self._kept = kept
+        self._rights: node_rights.NodeRights | None = None
+        self._library_root = pathlib.Path(CONF.state_path, "gpu-libraries")
+        if serves:
+            from nova_gpu.virt import daemon
+
+            self.share = daemon.Share()
+
+    # What the host has
+
+    def obstacle(self, card: GPU) -> str | None:
+        if reason := self._kept(card):
+            return reason
+        unprivileged = CONF.libvirt.uid_maps and CONF.libvirt.gid_maps
+        if not unprivileged and not CONF.gpu.allow_privileged_containers:
+            return (
+                "root in a container without user id maps is root on the host; set "
+                "[libvirt]uid_maps and [libvirt]gid_maps (or, where every user is trusted with "
+                "the host, [gpu]allow_privileged_containers)"
+            )
+        if not nodes.own_nodes(card, self._roots):
+            if card.driver is None:
+                return "no driver has it; load the vendor's driver"
+            return (
+                f"it is bound to the driver {card.driver}, which gives it no device node; bind it "
+                "to the vendor's driver"
+            )
+        return None
+
+    def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        return {}  # processes of the host and guests may have it open side by side
+
+    def unfit(self, card: GPU) -> str | None:
+        return None
+
+    def refused(self) -> frozenset[PciAddress]:
+        return frozenset()
+
+    # What is done
+
+    def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
+        """Makes the device nodes that are missing, closes those that an earlier service has opened
+        for guests that are gone, and removes the libraries of drivers that were replaced."""
+        # Only now: privsep takes half a second, and the commands give nobody a card.
+        from nova_gpu.virt.delivery import node_rights
+
+        nodes.make_nodes(cards, self._roots)
+        self._rights = node_rights.NodeRights(host, self._roots)
+        self._rights.begin()
+        try:
+            in_use = domains.mount_sources(host)
+        except exception.DomainsUnreadable as error:
+            LOG.warning("%s. The libraries that guests may use are all kept.", error)
+            return
+        for folder in libraries.prune(self._library_root, in_use):
+            LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
+
+    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
+        pass  # the host has them all the time
+
+    def begin(self, card: GPU, instance_uuid: str) -> None:
+        pass
+
+    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+        pass  # the nodes that it gets are known when it is rendered
+
+    def render(
+        self,
+        instance: objects.Instance,
+        guest: vconfig.LibvirtConfigGuest,
+        given: Sequence[Given],
+    ) -> None:
+        from nova_gpu.virt.delivery import guest as guests
+
+        guests.isolate(guest)
+        if not given:
+            return
+        cards = [each for each in given if isinstance(each, GPU)]
+        slots = [each for each in given if isinstance(each, Slot)]
+        found = contents.contents(
+            cards,
+            self._roots,
+            self._library_root,
+            slots=slots,
+            more=(nodes.MODESET,) if CONF.gpu.nvidia_modeset else (),
+        )
+        devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
+        if self._rights:
+            self._rights.open(instance, devices, found.nodes)
+        guests.add_gpus(guest, devices, found)
+
+    def started(self, instance_uuid: str) -> None:
+        if self._rights:
+            self._rights.started(instance_uuid)
+
+    def clean(self, card: GPU) -> bool:
+        end_processes(str(card.address), self._roots)
+        return False
+
+    def restore(self) -> None:
+        if self._rights:
+            self._rights.close()
+
+    def give_back(self, cards: Iterable[GPU]) -> None:
+        pass
+
+    def forgive(self, address: PciAddress) -> None:
+        pass
+
+
+def end_processes(device: str, roots: Roots) -> None:
+    """Ends what a guest that is gone has left of its processes on a card, or on the MIG instance at
+    a slot.
+
+    :raises NotClean: where one of them does not end
+    """
+    # Only now: privsep takes half a second, and the commands clean nothing.
+    import nova_gpu.privsep.cleaning
+
+    if guest_processes.may_be_left(roots, guest_processes.ranges(CONF.libvirt.uid_maps)):
+        for process in nova_gpu.privsep.cleaning.end_processes(device):
+            LOG.warning(
+                "%s still had GPU %s open when its guest was gone, and was ended", process, device
+            )

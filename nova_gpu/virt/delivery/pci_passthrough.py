@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole cards for guests of KVM and QEMU: their PCI functions, bound to VFIO."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception, mmio
+from nova_gpu.core.flavor import guest_options
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import binding as host_binding
+from nova_gpu.host.vfio import passthrough
+from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.virt.delivery.delivery import Given
+
+if TYPE_CHECKING:
+    from nova import objects
+    from nova.virt.libvirt import config as vconfig
+    from nova.virt.libvirt import host as libvirt_host
+
+    from nova_gpu.virt import daemon
+    from nova_gpu.virt.delivery import binding
+    from nova_gpu.virt.usage.occupancy import Occupancy
+
+LOG = logging.getLogger(__name__)
+
+
+class PCIPassthrough:
+    """The :class:`nova_gpu.virt.delivery.delivery.WholeCards` of a KVM or QEMU host.
+
+    :param unbound: the folder of :class:`nova_gpu.virt.delivery.unbound.Unbound`
+    :param noted: who has what, where guests are given cards, as nova-compute alone does
+    """
+
+    mode = DeliveryMode.PCI
+    shares_driver = False
+    needs_hard_reboot = False
+    share: daemon.Share
+    bindings: binding.Bindings
+
+    def __init__(
+        self,
+        roots: Roots,
+        device_spec: pci_aliases.DeviceSpec,
+        unbound: pathlib.Path,
+        noted: Occupancy | None,
+    ) -> None:
+        self._roots = roots
+        self._device_spec = device_spec
+        self._holders: Mapping[str, str] = {}
+        if noted is not None:
+            # Only now: privsep takes half a second, and the commands give nobody a card.
+            from nova_gpu.virt.delivery import binding
+
+            self.bindings = binding.Bindings(roots, noted, unbound)
+            self.share = self.bindings.share
+
+    # What the host has
+
+    def obstacle(self, card: GPU) -> str | None:
+        if CONF.libvirt.virt_type not in ("kvm", "qemu"):
+            return f"[libvirt]virt_type = {CONF.libvirt.virt_type}; it must be kvm, qemu or lxc"
+        try:
+            reason = self._device_spec.obstacle(card, self._roots)
+        except (OSError, ValueError) as error:
+            return f"the host does not tell about it: {error}; see the kernel's log about it"
+        return reason or passthrough.obstacle(card, self._roots, CONF.gpu.guest_mmio_gib)
+
+    def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        """The *cards* that the host's own processes have open; the log says which.
+
+        They could not be given, and nobody else is to be sent here for them. One that is with VFIO
+        is open only to its guest.
+        """
+        hosts_own = [
+            str(card.address) for card in cards if not passthrough.is_with_vfio(card, self._roots)
+        ]
+        if not hosts_own:
+            return {}
+        # Only now: half a second, and only nova-compute asks for privilege here.
+        import nova_gpu.privsep.vfio
+
+        try:
+            found = nova_gpu.privsep.vfio.in_use(hosts_own)
+        except Exception as error:  # whatever privsep raises: binding a card asks again
+            LOG.warning("Whether a process has a GPU open is not known: %s", error)
+            return {}
+        if found != self._holders:
+            for address, who in found.items():
+                LOG.warning("GPU %s is in use by %s", address, who)
+        self._holders = found
+        return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in found}
+
+    def unfit(self, card: GPU) -> str | None:
+        if passthrough.is_with_vfio(card, self._roots):
+            return None
+        return (
+            f"it is bound to {card.driver or 'no driver'} and not to vfio-pci; see nova-gpu host "
+            "check"
+        )
+
+    def refused(self) -> frozenset[PciAddress]:
+        return self.bindings.refused()
+
+    # What is done
+
+    def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
+        pass
+
+    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
+        self.bindings.settle(cards, stay)
+
+    def begin(self, card: GPU, instance_uuid: str) -> None:
+        self.bindings.begin(card, instance_uuid)
+
+    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+        """Refuses what libvirt would only notice when the instance's guest is gone already, and
+        binds the cards.
+
+        :raises GuestUnfit: for its machine type, or more memory of GPUs than it can map
+        :raises InvalidExtraSpec: for a word of its flavor
+        :raises BindingFailed, DeviceUnavailable: where a card cannot be bound, or read
+        """
+        cards = _cards(given)
+        if not cards:
+            return
+        self._refuse_unfit_guest(instance, cards)
+        for card in cards:
+            self.bindings.end(card, instance.uuid)
+
+    def _refuse_unfit_guest(self, instance: objects.Instance, cards: Sequence[GPU]) -> None:
+        from nova.virt.libvirt import utils as libvirt_utils
+
+        from nova_gpu.virt import flavors
+        from nova_gpu.virt.delivery import guest_pci
+
+        guest_options.option_rom(flavors.extra_specs_of(instance))
+        guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
+        needed = sum(self._mmio_bytes(card) for card in cards)
+        if needed > CONF.gpu.guest_mmio_gib * mmio.GIB:
+            raise exception.GuestUnfit(
+                f"together they map {needed / mmio.GIB:g} GiB of memory, and a guest has room for "
+                f"{CONF.gpu.guest_mmio_gib} GiB above 4 GiB",
+                "ask for fewer, or set [gpu]guest_mmio_gib on the hosts if the firmware and CPU "
+                "model of their guests give them more",
+            )
+
+    def _mmio_bytes(self, card: GPU) -> int:
+        try:
+            return passthrough.mmio_bytes(card, self._roots)
+        except (OSError, ValueError) as error:
+            raise exception.DeviceUnavailable(
+                str(card.address), f"it cannot be read: {error}", "see the kernel's log of the host"
+            ) from error
+
+    def render(
+        self,
+        instance: objects.Instance,
+        guest: vconfig.LibvirtConfigGuest,
+        given: Sequence[Given],
+    ) -> None:
+        from nova_gpu.virt import flavors
+        from nova_gpu.virt.delivery import guest_pci
+
+        if cards := _cards(given):
+            option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
+            guest_pci.add_gpus(guest, cards, option_rom=option_rom)
+
+    def started(self, instance_uuid: str) -> None:
+        pass
+
+    def restore(self) -> None:
+        pass
+
+    def clean(self, card: GPU) -> bool:
+        import nova_gpu.privsep.cleaning
+
+        self.bindings.give_to_guests(card)
+        nova_gpu.privsep.cleaning.reset(str(card.address))
+        return True
+
+    def give_back(self, cards: Iterable[GPU]) -> None:
+        self.bindings.give_back(cards)
+
+    def forgive(self, address: PciAddress) -> None:
+        # Else it would stay out for some minutes after its release from quarantine.
+        self.bindings.forgive(address)
+
+
+def _cards(given: Iterable[Given]) -> list[GPU]:
+    return [each for each in given if isinstance(each, GPU)]

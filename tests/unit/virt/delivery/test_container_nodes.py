@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container's cards need on the host, over a generated one."""
+
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from lxml import etree
+from nova import objects
+from nova.virt.libvirt import config as vconfig
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt.delivery import container_nodes
+from tests.fixtures import hosts, nodes
+
+CARD, DIVIDED = "0000:3b:00.0", "0000:5e:00.0"
+SLOT = Slot.parse(f"{DIVIDED}/1g.18gb/900")
+
+
+class ContainerNodesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.config(state_path=str(root))
+        self.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
+        self.host = hosts.Host(root, nodes=nodes.Nodes.FILES)
+        self.host.add_gpu(CARD, "10de", "2335")
+        self.host.add_gpu(DIVIDED, "10de", "2335", mig=[(9, 0)])
+        self.way = container_nodes.ContainerNodes(self.host.roots, self.kept, serves=True)
+        self.reason: str | None = None
+
+    def kept(self, card: GPU) -> str | None:
+        return self.reason
+
+    def card(self) -> GPU:
+        selected = selection.Selection.parse(["10de"], [], [])
+        found = discovery.discover(self.host.roots, selected, {}, dict)
+        return next(each for each in found if str(each.address) == CARD)
+
+    def rendered(self, *given: GPU | Slot) -> etree._Element:
+        guest = vconfig.LibvirtConfigGuest()
+        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "lxc", "exe"
+        self.way.render(objects.Instance(), guest, given)
+        return etree.fromstring(guest.to_xml())
+
+    def test_obstacles(self) -> None:
+        self.assertIsNone(self.way.obstacle(self.card()))
+        self.reason = "it is the display the host booted on"
+        self.assertEqual(self.reason, self.way.obstacle(self.card()))
+        self.reason = None
+        self.config(group="libvirt", uid_maps=[])
+        self.assertIn("root on the host", self.way.obstacle(self.card()) or "")
+        self.config(group="gpu", allow_privileged_containers=True)
+        self.assertIsNone(self.way.obstacle(self.card()))
+        for driver in ("vfio-pci", None):
+            self.host.bind(CARD, driver)
+            reason = self.way.obstacle(self.card()) or ""
+            self.assertIn(driver or "no driver has it", reason)
+
+    def test_a_guest_without_gpus_has_a_network_of_its_own(self) -> None:
+        domain = self.rendered()
+        self.assertIsNotNone(domain.find("features/privnet"))
+        self.assertEqual([], domain.findall("devices/hostdev"))
+
+    def test_cards_and_mig_instances_share_nodes(self) -> None:
+        domain = self.rendered(self.card(), SLOT)
+        given = [each.text for each in domain.iterfind("devices/hostdev/source/char")]
+        self.assertEqual(1, given.count("/dev/nvidiactl"))
+        self.assertIn("/dev/nvidia0", given)
+        self.assertTrue([each for each in given if each and "nvidia-cap" in each])
+
+    def test_a_mig_instance_that_is_gone(self) -> None:
+        self.host.set_mig(DIVIDED, [])
+        self.assertRaises(exception.DeviceNodeMissing, self.rendered, SLOT)
