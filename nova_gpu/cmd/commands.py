@@ -14,12 +14,14 @@ from nova_gpu.cmd import (
     holders,
     host_check,
     host_prepare,
+    libvirt_connection,
     options,
     quarantine,
     topology,
 )
 from nova_gpu.cmd.formats import Format, print_json
 from nova_gpu.conf import CONF
+from nova_gpu.virt import libvirt_version
 from nova_gpu.virt.inventory import survey
 
 # What these log, some with a traceback, the verdict says: it is what was not compared.
@@ -39,13 +41,17 @@ def _list(looked: survey.Survey, *, as_json: bool) -> int:
     return 0
 
 
+def _survey() -> survey.Survey:
+    return survey.Survey(libvirt_version=libvirt_version.LibvirtVersion(libvirt_connection.version))
+
+
 def run(command: Any, line: list[str]) -> int:
     """:param command: ``CONF.command``
     :param line: the program's command line
     :raises GPUError, NovaException, OSError, ValueError: where the host or the options cannot be
         read
     """
-    looked, as_json = survey.Survey, getattr(command, "format", None) == Format.JSON
+    looked, as_json = _survey, getattr(command, "format", None) == Format.JSON
     match command.name, getattr(command, "verb", None):
         case "host", "prepare":
             root = pathlib.Path(command.root)

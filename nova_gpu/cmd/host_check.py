@@ -69,7 +69,7 @@ def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str
         drivers = {str(each): iommu.driver(each, looked.roots) for each in functions}
         if not looked.delivery.shares_driver:
             found += in_use(gpu, looked.roots)
-            remarks = () if found else tuple(_remarks(gpu, drivers, looked.roots))
+            remarks = () if found else tuple(_remarks(gpu, looked.roots))
     except (OSError, ValueError) as error:
         drivers = {}
         found.append(f"the host does not tell about it: {error}; see the kernel's log about it")
@@ -109,8 +109,8 @@ def _holders(gpu: GPU, roots: Roots) -> str:
     return open_devices.named(rebind.holders(str(roots.proc), open_devices.numbers(gpu, roots)))
 
 
-def _remarks(gpu: GPU, drivers: dict[str, str | None], roots: Roots) -> Iterator[str]:
-    if not all(map(iommu.is_vfio, drivers.values())):
+def _remarks(gpu: GPU, roots: Roots) -> Iterator[str]:
+    if not iommu.is_prepared(passthrough.functions(gpu), roots):
         yield (
             "it is bound to vfio-pci when a guest gets it and given back afterwards; "
             "nova-gpu host prepare has it there from boot on"

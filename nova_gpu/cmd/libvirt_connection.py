@@ -34,6 +34,15 @@ def open_host() -> libvirt_host.Host:
     return host
 
 
+def version() -> int:
+    """libvirt's own, as it counts.
+
+    :raises libvirt.libvirtError: where it does not say
+    """
+    libvirt.registerErrorHandler(lambda *_: None, None)
+    return int(libvirt.openReadOnly(uri()).getLibVersion())
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
     """What :mod:`nova_gpu.virt.usage.domains` asks of a guest of Nova's."""

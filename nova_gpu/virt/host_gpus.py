@@ -17,7 +17,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPUGroup, GroupKey
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import bulletin, periodic
+from nova_gpu.virt import bulletin, libvirt_version, periodic
 from nova_gpu.virt.contained import contained
 from nova_gpu.virt.delivery import vgpus
 from nova_gpu.virt.health import monitor, xids
@@ -42,7 +42,10 @@ class HostGPUs:
         self._virtapi = virtapi
         self._occupancy = occupancy.Occupancy()
         self.bulletin = bulletin.Bulletin()
-        self._survey = survey.Survey(self._occupancy)
+        self._survey = survey.Survey(
+            self._occupancy,
+            libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
+        )
         self.delivery = self._survey.delivery
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
         self._stock = stock.Stock(self._occupancy, self.delivery)

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import fixtures
+
 from nova_gpu.core.vgpu import vgpu as values
 from tests.fixtures import hosts, profiling_kernel, vgpu
 from tests.functional import divided, kvm
 from tests.functional.base import Server
 
 WHOLE = divided.WHOLE
+# The first that starts a guest with a function that stays with NVIDIA's driver
+LIBVIRT = 10000000
 # The functions of the two cards
 FIRST = [f"0000:3b:00.{each}" for each in range(4, 8)]
 SECOND = [f"0000:af:00.{each}" for each in range(4, 8)]
@@ -24,6 +28,11 @@ class ProfiledServersTestBase(divided.DividedServersTestBase):
 
     MACHINE = "l40s-2"
     PRODUCT = "10de_26b9"
+
+    def setUp(self) -> None:
+        version = "nova.tests.fixtures.libvirt.FAKE_LIBVIRT_VERSION"
+        self.useFixture(fixtures.MonkeyPatch(version, LIBVIRT))
+        super().setUp()
 
     def prepare(self, host: hosts.Host) -> None:
         self.kernels[f"host{len(self.kernels) + 1}"] = self.useFixture(

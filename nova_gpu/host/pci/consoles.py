@@ -24,7 +24,7 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
     """
     for address in addresses:
         device = iommu.device(address, roots)
-        if iommu.is_vfio(iommu.driver(address, roots)):
+        if iommu.is_with_vfio(address, roots):
             continue
         if is_boot_display([address], roots):
             return "it is the display the host booted on"

@@ -83,7 +83,7 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         _load_driver(means)
         before = former_drivers.load(means.records, address, means.roots)
         now = _drivers(functions, means.roots)
-        others = {each: driver for each, driver in now.items() if not iommu.is_vfio(driver)}
+        others = {a: now[a] for a in now if not iommu.is_with_vfio(a, means.roots)}
         kept = {each: former for each, former in before.items() if each not in others}
         # As a rule nobody has written one. Where somebody has, it is found before anything moves.
         overrides: ByFunction = dict.fromkeys(others)
@@ -112,15 +112,19 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
         gpu = discovery.card_at(address, means.roots) if formers else None
         if gpu is not None:
             now = _drivers(passthrough.functions(gpu), means.roots)
-            back = {each: formers[each] for each in now if each in formers and _is_ours(now[each])}
+            ours = (each for each in now if _is_ours(each, now[each], means.roots))
+            back = {each: formers[each] for each in ours if each in formers}
             _move(gpu, back, open_devices.numbers(gpu, means.roots), means)
             rebinder.make_ready()
         former_drivers.forget(means.records, address)
 
 
-def _is_ours(driver: str | None) -> bool:
-    """One without a driver is left over from an earlier try; what the operator has bound stays."""
-    return driver is None or iommu.is_vfio(driver)
+def _is_ours(function: model.PciAddress, driver: str | None, roots: Roots) -> bool:
+    """One without a driver is left over from an earlier try; what the operator has bound stays.
+
+    :raises OSError: where the kernel does not tell
+    """
+    return driver is None or iommu.is_with_vfio(function, roots)
 
 
 @contextlib.contextmanager

@@ -26,12 +26,19 @@ def driver(address: model.PciAddress, roots: Roots) -> str | None:
     return sysfs.link(device(address, roots), "driver")
 
 
-def is_vfio(driver: str | None) -> bool:
-    """Whether a function of this driver is for guests: vfio-pci, or a vendor's variant of it.
+def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
+    """Whether the function is for guests: what drives it is vfio-pci, or a vendor's variant of it.
 
-    The variants (drivers/vfio/pci in the kernel) are called mlx5_vfio_pci, nvgrace-gpu-vfio-pci ...
+    A variant may be called anything, NVIDIA's is ``nvidia``. Since Linux 6.1 all of them have
+    ``vfio-dev`` below their functions (drivers/vfio/vfio_main.c), and libvirt knows them by that
+    (virPCIDeviceGetCurrentDriverNameAndType in its src/util/virpci.c).
+
+    :raises OSError: where the kernel does not tell
     """
-    return driver is not None and driver.replace("_", "-").endswith(DRIVER)
+    present = driver(address, roots)
+    if present is None or present == DRIVER:
+        return present is not None
+    return os.path.isdir(f"{device(address, roots)}/vfio-dev")
 
 
 def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
@@ -39,7 +46,7 @@ def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
 
     :raises OSError: where the kernel does not tell
     """
-    return all(is_vfio(driver(address, roots)) for address in addresses)
+    return all(is_with_vfio(address, roots) for address in addresses)
 
 
 def group_members(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
             f"{', '.join(strangers)}; put the card into a slot whose ports have ACS"
         )
     driver = iommu.driver(function, roots)
-    if iommu.is_vfio(driver):
+    if iommu.is_with_vfio(function, roots):
         return None
     card = iommu.device(sysfs.link(device, "physfn") or "", roots)
     remedy = _REMEDY.format(card=card)
@@ -108,4 +108,22 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
         )
     if sysfs.decimal(card, "sriov_drivers_autoprobe") != 0:
         return f"the host's driver would take its virtual function {function}; {remedy}"
+    return None
+
+
+def typed_obstacle(functions: Iterable[PciAddress], roots: Roots) -> str | None:
+    """Why no guest can have virtual functions that get a vGPU type, of the first of *functions* for
+    which there is a reason; ``None`` where all can be given.
+
+    NVIDIA's driver registers each with VFIO before it shows its types (nv_vfio_pci_core_init in
+    nvidia-vgpu-vfio's vgpu-vfio-pci-core.c), so that one without ``vfio-dev`` tells of the kernel.
+
+    :raises OSError: where the kernel does not tell, as of one that is gone
+    """
+    for function in functions:
+        if not iommu.is_with_vfio(function, roots):
+            return (
+                f"its virtual function {function} has no vfio-dev in sysfs, without which libvirt "
+                "starts no guest with it: boot Linux 6.1 or newer"
+            )
     return None

@@ -166,10 +166,11 @@ class Bindings:
 
     def _has_any_with_vfio(self, card: GPU) -> bool:
         try:
-            drivers = [iommu.driver(each, self._roots) for each in passthrough.functions(card)]
+            return any(
+                iommu.is_with_vfio(each, self._roots) for each in passthrough.functions(card)
+            )
         except OSError:
             return False  # gone, and with it whatever was bound
-        return any(iommu.is_vfio(driver) for driver in drivers)
 
 
 def _recorded() -> frozenset[PciAddress]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nova import exception as nova_exception
@@ -48,8 +48,16 @@ class Survey:
     :raises nova.exception.InvalidConfiguration: where an option cannot be used
     """
 
-    def __init__(self, noted: Occupancy | None = None) -> None:
-        """:param noted: who has what, where guests are given cards, as nova-compute alone does"""
+    def __init__(
+        self,
+        noted: Occupancy | None = None,
+        libvirt_version: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """
+        :param noted: who has what, where guests are given cards, as nova-compute alone does
+        :param libvirt_version: as :func:`nova_gpu.virt.inventory.vgpu_selection.for_machines`
+        """
+        self._libvirt_version = libvirt_version
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
@@ -109,7 +117,9 @@ class Survey:
                 divided=lambda cards, _: mig_layout.divided(cards, self.roots),
                 obstacle=lambda card, _: self.obstacle(card),
             )
-        return vgpu_selection.for_machines(pci_aliases.of_host(), self.roots, self._types)
+        return vgpu_selection.for_machines(
+            pci_aliases.of_host(), self.roots, self._libvirt_version, self._types
+        )
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
         """Why nobody new is given those of *given_whole* that instances have and that somebody has

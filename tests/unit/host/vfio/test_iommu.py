@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
+import shutil
 
 import fixtures
 from oslotest import base
@@ -30,10 +31,28 @@ class TestVfio(base.BaseTestCase):
         self.assertTrue(iommu.is_prepared(self.functions, self.host.roots))
 
     def test_drivers_of_vfio(self) -> None:
-        for driver in ("vfio-pci", "mlx5_vfio_pci", "nvgrace-gpu-vfio-pci"):
-            self.assertTrue(iommu.is_vfio(driver), driver)
-        for driver in (None, "nvidia", "pci-stub", "vfio-pci-bus"):
-            self.assertFalse(iommu.is_vfio(driver), driver)
+        """drivers/vfio/pci of the kernel has vfio-pci, xe-vfio-pci, nvgrace-gpu-vfio-pci ..."""
+        for driver in ("vfio-pci", "mlx5_vfio_pci", "nvgrace-gpu-vfio-pci", "xe-vfio-pci"):
+            self.host.bind(CARD, driver)
+            self.assertTrue(self.is_with_vfio(), driver)
+        for driver in (None, "nvidia", "pci-stub"):
+            self.host.bind(CARD, driver)
+            self.assertFalse(self.is_with_vfio(), driver)
+
+    def test_by_what_it_does_and_not_by_its_name(self) -> None:
+        self.host.register_with_vfio(CARD)  # as NVIDIA's driver does with a virtual function
+        self.assertTrue(self.is_with_vfio())
+        self.host.bind(CARD, "my-vfio-pci")
+        shutil.rmtree(self.host.path(CARD) / "vfio-dev")
+        self.assertFalse(self.is_with_vfio())
+
+    def test_before_linux_6_1(self) -> None:
+        self.host.bind(CARD, "vfio-pci")
+        shutil.rmtree(self.host.path(CARD) / "vfio-dev")
+        self.assertTrue(self.is_with_vfio())
+
+    def is_with_vfio(self) -> bool:
+        return iommu.is_with_vfio(self.functions[0], self.host.roots)
 
     def test_group_members(self) -> None:
         members = iommu.group_members(self.functions[1], self.host.roots)

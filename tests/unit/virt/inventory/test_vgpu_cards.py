@@ -30,7 +30,9 @@ class TestProfiles(base.BaseTestCase):
         self.look()
 
     def new(self, told: division.Told = MappingProxyType({})) -> vgpu_cards.VGPUCards:
-        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), self.host.roots)
+        ways = vgpu_selection.for_machines(
+            pci_aliases.DeviceSpec(()), self.host.roots, lambda: 10000000
+        )
         return vgpu_cards.VGPUCards(self.host.roots, ways, told)
 
     def found(self) -> tuple[GPU, ...]:

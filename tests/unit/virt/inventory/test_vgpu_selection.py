@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from types import MappingProxyType
 
 import fixtures
@@ -22,6 +23,7 @@ CARD = "0000:82:00.0"
 
 class SelectionTestCase(base.BaseTestCase):
     IOMMU = True
+    libvirt: int | None = 10000000
     told: division.Told = MappingProxyType({})
 
     def setUp(self) -> None:
@@ -34,11 +36,22 @@ class SelectionTestCase(base.BaseTestCase):
             vgpu.set_profiles(self.host, function, vgpu.L40S)
 
     def in_parts(self, *device_spec: str) -> DividedCard | None:
+        return self.sorted_out(*device_spec)[0].get(PciAddress.parse(CARD))
+
+    def reason(self) -> str:
+        """Why it is offered neither whole nor in parts"""
+        parts, others = self.sorted_out()
+        self.assertEqual({}, parts)
+        return others[PciAddress.parse(CARD)]
+
+    def sorted_out(
+        self, *device_spec: str
+    ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         selected = selection.Selection.parse(["10de"], [], [])
         found = discovery.discover(self.host.roots, selected, {}, dict)
-        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(device_spec), self.host.roots)
-        parts, _ = vgpu_selection.in_parts(found, ways, self.told)
-        return parts.get(PciAddress.parse(CARD))
+        spec = pci_aliases.DeviceSpec(device_spec)
+        ways = vgpu_selection.for_machines(spec, self.host.roots, lambda: self.libvirt)
+        return vgpu_selection.in_parts(found, ways, self.told)
 
 
 class TestInParts(SelectionTestCase):
@@ -71,6 +84,33 @@ class TestInParts(SelectionTestCase):
     def test_what_nova_divides_itself_are_mediated_devices(self) -> None:
         self.config.config(group="devices", enabled_mdev_types=["nvidia-1155"])
         self.assertIsNotNone(self.in_parts())
+
+
+class TestStartedByLibvirt(SelectionTestCase):
+    """A function with a type stays with NVIDIA's driver, in which libvirt has to know one of VFIO's
+    (libvirt: src/util/virpci.c and src/hypervisor/virhostdev.c, "must be manually detached")."""
+
+    def test_one_that_is_too_old(self) -> None:
+        self.libvirt = 9000000
+        said = self.reason()
+        self.assertIn("libvirt 9.0.0 starts no guest with virtual functions that stay", said)
+        self.assertIn("install 10.0.0 or newer", said)
+
+    def test_one_that_does_not_tell(self) -> None:
+        self.libvirt = None
+        self.assertIn("does not tell its version", self.reason())
+
+    def test_a_kernel_that_is_too_old(self) -> None:
+        shutil.rmtree(self.host.path("0000:82:00.6") / "vfio-dev")
+        self.assertIn("0000:82:00.6 has no vfio-dev in sysfs", self.reason())
+        self.assertIn("boot Linux 6.1 or newer", self.reason())
+
+    def test_mediated_devices_take_neither(self) -> None:
+        self.libvirt = None
+        self.host.add_gpu("0000:3b:00.0", "10de", "1bb3")
+        vgpu.add_types(self.host, "0000:3b:00.0", vgpu.TESLA_P4)
+        parts, _ = self.sorted_out()
+        self.assertEqual(["0000:3b:00.0"], list(map(str, parts)))
 
 
 class TestWithoutIommu(SelectionTestCase):

@@ -53,7 +53,9 @@ class StockTestCase(base.BaseTestCase):
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
     def new_cards(self) -> vgpu_cards.VGPUCards:
-        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), self.host.roots)
+        ways = vgpu_selection.for_machines(
+            pci_aliases.DeviceSpec(()), self.host.roots, lambda: 10000000
+        )
         return vgpu_cards.VGPUCards(self.host.roots, ways)
 
     def found(self) -> tuple[GPU, ...]:

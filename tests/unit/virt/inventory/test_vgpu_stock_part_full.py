@@ -96,7 +96,7 @@ class PartFullTest(base.BaseTestCase):
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF))
         roots = Roots(root, root, root, ())
-        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), roots)
+        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), roots, lambda: 10000000)
         self.cards = vgpu_cards.VGPUCards(roots, ways)
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
 

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The version of the host's libvirt: what guests it can start depends on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import libvirt
+from nova import exception as nova_exception
+
+
+class LibvirtVersion:
+    """What libvirt said of itself last, as it counts, 10000000 for 10.0.0; ``None`` before it has
+    answered once. While it is away nothing is to change for that."""
+
+    def __init__(self, ask: Callable[[], int]) -> None:
+        self._ask = ask
+        self._known: int | None = None
+
+    def __call__(self) -> int | None:
+        with contextlib.suppress(nova_exception.HypervisorUnavailable, libvirt.libvirtError):
+            self._known = self._ask()
+        return self._known
