@@ -290,6 +290,13 @@ class TypedTest(Moves, profiled.ProfiledServersTestBase):
     def used(self, host: str) -> tuple[int, int]:
         return self.inventories(host)[1155][1:]
 
+    def test_old_libvirt_at_the_destination(self) -> None:
+        """It would start no guest with such a function, and offers none."""
+        self.start_host("host2", libvirt_version=9000000)
+        self.assertEqual({}, self.inventories("host2"))
+        self.assertIn("No valid host", self.live_migration_refused(self.server))
+        self.assertHere()
+
 
 class PlainTest(Moves, test_plain_functions.PlainServersTestBase):
     """Virtual functions as they are, which a vendor's variant of vfio-pci has"""

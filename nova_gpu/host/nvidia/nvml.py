@@ -7,6 +7,7 @@ See :mod:`nova_gpu.host.nvidia.nvml_probe` for the process that asks it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import json
@@ -14,7 +15,8 @@ import logging
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nova_gpu.core import exception, model
@@ -121,6 +123,8 @@ _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
 )
+# Who has it asks the library, or has a card divided: while a process has the card open, that fails.
+_turn = threading.Lock()
 # A process that is killed inside of the driver ends when the driver lets go of it.
 _hanging: list[subprocess.Popen[bytes]] = []
 
@@ -313,13 +317,21 @@ def run(arguments: Sequence[str], timeout_s: float) -> bytes:
 
     :raises NoAnswer: where it cannot be started, fails or takes too long
     """
-    _hanging[:] = [process for process in _hanging if process.poll() is None]
-    if _hanging:  # in every period there would be one more that cannot be killed
-        raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
-    try:
-        return child.run([sys.executable, "-P", str(_PROBE), *arguments], timeout_s)
-    except child.TimedOut as error:
-        _hanging.append(error.process)
-        raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
-    except child.Failed as error:
-        raise NoAnswer(f"the probe {error}") from error
+    with _turn:
+        _hanging[:] = [process for process in _hanging if process.poll() is None]
+        if _hanging:  # in every period there would be one more that cannot be killed
+            raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
+        try:
+            return child.run([sys.executable, "-P", str(_PROBE), *arguments], timeout_s)
+        except child.TimedOut as error:
+            _hanging.append(error.process)
+            raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
+        except child.Failed as error:
+            raise NoAnswer(f"the probe {error}") from error
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """No probe of this process has a card open meanwhile"""
+    with _turn:
+        yield

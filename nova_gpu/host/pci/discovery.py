@@ -22,7 +22,6 @@ LOG = logging.getLogger(__name__)
 # Base class and subclass of displays (VGA, 3D, other) and of processing accelerators, as in the
 # kernel's include/linux/pci_ids.h
 _CLASSES = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
-_AMD = "1002"
 _FUNCTIONS = range(8)
 
 NvmlQuery = Callable[[], Mapping[model.PciAddress, nvml_facts.NvmlFacts]]
@@ -57,7 +56,7 @@ def _completed(
 ) -> tuple[model.GPU, ...]:
     driven = {(card.product.vendor_id, card.driver) for card in cards}
     facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
-    xgmi_links = xgmi.links(roots.sysfs) if (_AMD, "amdgpu") in driven else {}
+    xgmi_links = xgmi.links(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
     nothing = nvml_facts.NvmlFacts()
     return tuple(
         _complete(card, overrides, facts.get(card.address, nothing), xgmi_links)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from nova_gpu import data
 from nova_gpu.core import exception, model
 
-NVIDIA = "10de"  # its vendor id
+NVIDIA, AMD = "10de", "1002"  # their vendor ids
 
 OPTION = "product"
 

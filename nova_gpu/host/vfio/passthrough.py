@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from nova_gpu.core import exception, mmio, model
 from nova_gpu.host.nvidia import nvswitch
-from nova_gpu.host.pci import bars, consoles, sysfs
+from nova_gpu.host.pci import bars, consoles, sysfs, taken_back
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu
 
@@ -162,8 +162,8 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
         # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
         if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
             return (
-                f"it has {virtual} SR-IOV virtual functions; write 0 to "
-                f"/sys/bus/pci/devices/{address}/sriov_numvfs"
+                f"it has {virtual} SR-IOV virtual functions; "
+                f"{taken_back.remedy(gpu.product.vendor_id, address)}"
             )
         if uuids := _mediated_devices(device):
             return (

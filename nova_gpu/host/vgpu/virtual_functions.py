@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import pathlib
 import re
+import time
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import child
-from nova_gpu.host.pci import attributes, by_card, products, sysfs
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.pci import attributes, by_card, products, sysfs, taken_back
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.host.vgpu import sriov
@@ -26,9 +28,20 @@ _FORM = "write the card's PCI address or vendor_id:product_id, =, and a number: 
 # to NVIDIA's driver, without which they are of no use.
 SRIOV_MANAGE = pathlib.Path("/usr/lib/nvidia/sriov-manage")
 
+# What it says while a process has the card open, and how often it is asked again:
+# bigstack-oss/cubecos#1141, and the script itself.
+_LOCKED = "Cannot obtain unbindLock"
+_TRIES, _TRY_AGAIN_S = 5, 1.0
+# amdgpu has no sriov_configure, and nor has gim, which takes the number as it is loaded, for each
+# of the cards (amd/MxGPU-Virtualization, gim_shim/gim_drv.c and gim_config.c).
+_GIM = (
+    "load it with so many for each card (modprobe gim vf_num={number}) before nova-compute starts: "
+    "functions that are there are offered"
+)
+
 _REMEDY = (
-    "write 0 to {card}/sriov_drivers_autoprobe before sriov_numvfs has their "
-    "number, so that no driver of the host takes them, not even between two guests"
+    "write 0 to {card}/sriov_drivers_autoprobe before {made}, so that no driver of the host takes "
+    "them, not even between two guests"
 )
 
 
@@ -60,13 +73,13 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
     try:
         if there := len(sriov.virtual_functions(device)):
             if there != number:
-                raise refused(
-                    f"it has {there}", f"write 0 to {device}/sriov_numvfs while no guest has one"
-                )
+                raise refused(f"it has {there}", taken_back.remedy(_vendor(device), card))
             return
         if number > (most := sriov.most(device)):
             raise refused(f"it can have {most}", "say no more than that")
-        if sysfs.attribute(device, "vendor") != f"0x{products.NVIDIA}":
+        if (vendor := _vendor(device)) == products.AMD:
+            raise refused("only AMD's module gim makes them", _GIM.format(number=number))
+        if vendor != products.NVIDIA:
             attributes.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
             attributes.write(f"{device}/sriov_numvfs", str(number), timeout_s)
         elif not SRIOV_MANAGE.exists():
@@ -75,13 +88,50 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
             )
         elif number != most:
             raise refused(f"{SRIOV_MANAGE.name} enables all {most} that it can have", "say so many")
+        elif _has_gpu_instances(card, roots):
+            raise refused(
+                f"{SRIOV_MANAGE.name} would remove its GPU instances",
+                "remove them (nvidia-smi mig -dci, -dgi), and make them when it has the functions",
+            )
         else:
-            child.run([str(SRIOV_MANAGE), "-e", str(card)], timeout_s)
+            _run_sriov_manage(card, timeout_s)
         there = len(sriov.virtual_functions(device))
     except (OSError, child.Failed) as error:
         raise refused(str(error), "see the kernel's log about the card") from error
     if there != number:
         raise refused(f"its driver said nothing and enabled {there}", "see the kernel's log")
+
+
+def _vendor(device: str) -> str:
+    """:raises OSError: where the kernel does not tell"""
+    return sysfs.attribute(device, "vendor").removeprefix("0x")
+
+
+def _has_gpu_instances(card: PciAddress, roots: Roots) -> bool:
+    minor = gpu_instances.gpu_minor(card, roots)
+    return minor is not None and gpu_instances.is_divided(minor, roots)
+
+
+def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
+    """It fails while somebody asks NVML about the card, which is over in a moment.
+
+    :raises Failed: where it goes on failing, or of anything else
+    """
+    ends = time.monotonic() + timeout_s
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            left_s = round(max(ends - time.monotonic(), 0.1), 1)
+            child.run([str(SRIOV_MANAGE), "-e", str(card)], left_s)
+            return
+        except child.Failed as error:
+            if _LOCKED not in str(error):
+                raise
+            if not left or time.monotonic() + _TRY_AGAIN_S > ends:
+                raise child.Failed(
+                    f"{error}; end what uses the card (fuser -v /dev/nvidia*), such as DCGM or "
+                    "nvidia-persistenced"
+                ) from error
+        time.sleep(_TRY_AGAIN_S)
 
 
 def obstacle(function: PciAddress, roots: Roots) -> str | None:
@@ -101,7 +151,9 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
     if iommu.is_with_vfio(function, roots):
         return None
     card = iommu.device(sysfs.link(device, "physfn") or "", roots)
-    remedy = _REMEDY.format(card=card)
+    is_amd = _vendor(device) == products.AMD
+    made = "gim is loaded" if is_amd else "sriov_numvfs has their number"
+    remedy = _REMEDY.format(card=card, made=made)
     if driver is not None:
         return (
             f"its virtual function {function} is bound to {driver}, a driver of the host; {remedy}"

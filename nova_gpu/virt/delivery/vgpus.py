@@ -18,6 +18,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import by_card
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -125,7 +126,8 @@ class VGPUs:
             if divide is None or card.address in taken:
                 continue
             try:
-                divide(str(card.address))
+                with nvml.held_back():
+                    divide(str(card.address))
             except Exception as error:  # what privsep itself may raise must not end the service
                 LOG.error("GPU %s is not divided: %s", card.address, error)
         return True

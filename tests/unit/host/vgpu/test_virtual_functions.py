@@ -80,15 +80,41 @@ class TestEnable(base.BaseTestCase):
 
     def test_a_card_that_has_none(self) -> None:
         self.host.add_gpu("0000:af:00.0", "1002", "74a1")
+        self.assertIn("it can have 0", self.of_amd(1))
+
+    def test_amds_are_made_by_gim_alone(self) -> None:
+        """A write to sriov_numvfs is ENOENT always: neither amdgpu nor gim has a sriov_configure
+        (amd/MxGPU-Virtualization, gim_shim/gim_drv.c), and the kernel's sriov_numvfs_store asks for
+        that."""
+        self.host.add_gpu("0000:af:00.0", "1002", "74a1", totalvfs=8)
+        said = self.of_amd(8)
+        self.assertIn("only AMD's module gim makes them", said)
+        self.assertIn("modprobe gim vf_num=8", said)
+        self.assertEqual([], self.kernel.done)
+
+    def test_amds_that_gim_has_made(self) -> None:
+        self.host.add_gpu("0000:af:00.0", "1002", "74a1", totalvfs=8)
+        self.host.set_autoprobe("0000:af:00.0", enabled=False)
+        self.host.add_vf("0000:af:00.0", "0000:af:02.0")
+        function, card = map(PciAddress.parse, ("0000:af:02.0", "0000:af:00.0"))
+        virtual_functions.enable(card, 1, self.host.roots, 10)
+        self.assertIsNone(virtual_functions.obstacle(function, self.host.roots))
+        self.assertIn("it has 1; unload the module gim", self.of_amd(2))
+        self.host.set_autoprobe("0000:af:00.0", enabled=True)
+        said = virtual_functions.obstacle(function, self.host.roots)
+        self.assertIn("sriov_drivers_autoprobe before gim is loaded", str(said))
+
+    def of_amd(self, number: int) -> str:
+        card = PciAddress.parse("0000:af:00.0")
         error = self.assertRaises(
             exception.DeviceUnavailable,
             virtual_functions.enable,
-            PciAddress.parse("0000:af:00.0"),
-            1,
+            card,
+            number,
             self.host.roots,
             10,
         )
-        self.assertIn("it can have 0", str(error))
+        return f"{error}"
 
 
 class TestEnableNvidias(base.BaseTestCase):
@@ -101,13 +127,20 @@ class TestEnableNvidias(base.BaseTestCase):
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=2, driver="nvidia")
         self.device = self.host.path(CARD)
         self.program = folder / "sriov-manage"
+        self.log = folder / "runs"
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_gpu.host.vgpu.virtual_functions._TRY_AGAIN_S", 0.01)
+        )
         self.useFixture(
             fixtures.MonkeyPatch("nova_gpu.host.vgpu.virtual_functions.SRIOV_MANAGE", self.program)
         )
 
     def write(self, *lines: str) -> None:
-        self.program.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+        self.program.write_text("\n".join(["#!/bin/sh", f"echo >> {self.log}", *lines]) + "\n")
         self.program.chmod(0o755)
+
+    def runs(self) -> int:
+        return len(self.log.read_text().splitlines()) if self.log.exists() else 0
 
     def enable(self, number: int, timeout_s: float = 30) -> None:
         virtual_functions.enable(PciAddress.parse(CARD), number, self.host.roots, timeout_s)
@@ -134,6 +167,36 @@ class TestEnableNvidias(base.BaseTestCase):
     def test_one_that_fails(self) -> None:
         self.write("echo 'vgpu is busy' >&2; exit 3")
         self.assertIn("ended with 3: vgpu is busy", self.refused(2))
+        self.assertEqual(1, self.runs())
+
+    def write_locked(self, times: int) -> None:
+        """What the script says while a process has the card open (get_unbind_lock in it)"""
+        links = [f"ln -s ../{CARD[:-1]}{each + 4} {self.device}/virtfn{each}" for each in (0, 1)]
+        locked = f"echo 'Cannot obtain unbindLock for {CARD}' >&2; exit 1"
+        self.write(f"[ $(wc -l < {self.log}) -gt {times} ] || {{ {locked}; }}", *links)
+
+    def test_again_while_somebody_asks_nvml(self) -> None:
+        self.write_locked(times=2)
+        self.enable(2)
+        self.assertEqual(3, self.runs())
+
+    def test_again_but_not_for_ever(self) -> None:
+        self.write_locked(times=9)
+        said = self.refused(2)
+        self.assertEqual(5, self.runs())
+        self.assertIn("Cannot obtain unbindLock", said)
+        self.assertIn("end what uses the card", said)
+
+    def test_not_where_gpu_instances_would_be_lost(self) -> None:
+        """It binds the driver anew, after which there are none (bigstack-oss/cubecos#905)."""
+        self.write("exit 0")
+        self.host.set_mig(CARD, [(1, 0)])
+        self.assertIn("sriov-manage would remove its GPU instances", self.refused(2))
+        self.assertEqual(0, self.runs())
+
+    def test_others_than_there_are(self) -> None:
+        self.host.add_vf(CARD, FUNCTION)
+        self.assertIn(f"it has 1; run /usr/lib/nvidia/sriov-manage -d {CARD}", self.refused(2))
 
     def test_one_that_hangs(self) -> None:
         self.write("sleep 60")
