@@ -22,12 +22,12 @@ from nova_gpu.core.vgpu.mig import of_slot
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import sysfs
+from nova_gpu.host.pci import partitions, sysfs
 
 LOG = logging.getLogger(__name__)
 
-_NVIDIA = "nvidia"
-_DRM_DRIVERS = frozenset({"amdgpu", "i915", "xe"})
+_NVIDIA, _AMDGPU = "nvidia", "amdgpu"
+_DRM_DRIVERS = frozenset({_AMDGPU, "i915", "xe"})
 _DRM_NAME = re.compile(r"card\d+|renderD\d+")
 
 _CAPS = "/dev/nvidia-caps/"
@@ -41,7 +41,7 @@ _SHARED_BY_DRIVER = {
     _NVIDIA: ("/dev/nvidiactl", "/dev/nvidia-uvm", _UVM_TOOLS),
     # One node for all cards, and yet no way to another's: the driver asks the device cgroup of who
     # opens it for the card's render node (drivers/gpu/drm/amd/amdkfd/kfd_priv.h).
-    "amdgpu": (_KFD,),
+    _AMDGPU: (_KFD,),
 }
 # nvidia-uvm-tools is for profilers. The kernel makes kfd itself wherever the driver offers it, so
 # that a card without it is one that ROCm does not know, good for graphics all the same.
@@ -222,7 +222,10 @@ def _own_nodes(
             return ()
         caps = gpu_instances.capabilities(minor, roots)
         return (f"/dev/nvidia{minor}", *(f"{_CAPS}nvidia-cap{cap.minor}" for cap in caps))
-    return _drm_nodes(address, roots) if driver in _DRM_DRIVERS else ()
+    if driver not in _DRM_DRIVERS:
+        return ()
+    parts = partitions.drm_names(address, roots) if driver == _AMDGPU else ()
+    return (*_drm_nodes(address, roots), *_named(parts))
 
 
 def _card_nodes(
@@ -276,4 +279,8 @@ def _drm_nodes(address: model.PciAddress, roots: host_roots.Roots) -> tuple[str,
         names = os.listdir(roots.sysfs / f"bus/pci/devices/{address}/drm")
     except OSError:
         return ()
-    return tuple(f"/dev/dri/{name}" for name in sorted(names) if _DRM_NAME.fullmatch(name))
+    return _named(sorted(names))
+
+
+def _named(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"/dev/dri/{name}" for name in names if _DRM_NAME.fullmatch(name))

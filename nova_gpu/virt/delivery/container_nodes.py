@@ -15,6 +15,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import contents, guest_processes, libraries, nodes
+from nova_gpu.host.pci import partitions
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.delivery import Given
 from nova_gpu.virt.usage import domains
@@ -73,7 +74,7 @@ class ContainerNodes:
                 f"it is bound to the driver {card.driver}, which gives it no device node; bind it "
                 "to the vendor's driver"
             )
-        return None
+        return partitions.obstacle(card.address, self._roots)
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         return {}  # processes of the host and guests may have it open side by side

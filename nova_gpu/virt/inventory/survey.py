@@ -19,7 +19,14 @@ from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import mig_layout, mig_making
 from nova_gpu.host.nvidia import nvml
-from nova_gpu.host.pci import consoles, discovery, identity, linked, products, selection
+from nova_gpu.host.pci import (
+    consoles,
+    discovery,
+    identity,
+    linked,
+    products,
+    selection,
+)
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import passthrough

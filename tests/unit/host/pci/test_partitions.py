@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two MI300X of which the first is in parts: what a guest of each gets."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import model
+from nova_gpu.host.container import nodes
+from nova_gpu.host.pci import discovery, partitions, xgmi
+from tests.fixtures import hosts
+from tests.fixtures import nodes as fixture_nodes
+
+SPLIT, OTHER = "0000:03:00.0", "0000:83:00.0"
+
+
+class PartitionsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = self.useFixture(fixtures.TempDir()).path
+        self.host = hosts.build("amd-intel", root, fixture_nodes.Nodes.FILES)
+        self.own = {each: self.nodes(each) for each in (SPLIT, OTHER)}
+
+    def nodes(self, address: str) -> tuple[str, ...]:
+        gpu = discovery.card_at(model.PciAddress.parse(address), self.host.roots)
+        assert gpu is not None
+        return nodes.own_nodes(gpu, self.host.roots)
+
+    def obstacle(self, address: str) -> str | None:
+        return partitions.obstacle(model.PciAddress.parse(address), self.host.roots)
+
+    def test_a_whole_card(self) -> None:
+        (self.host.path(SPLIT) / "current_compute_partition").write_text("SPX\n")
+        self.assertEqual(2, len(self.nodes(SPLIT)))
+        self.assertIsNone(self.obstacle(SPLIT))
+        self.assertIsNone(self.obstacle(OTHER))  # its driver knows no parts
+
+    def test_the_nodes_of_all_parts(self) -> None:
+        for in_function in (True, False):
+            for dot in (False, True):
+                shutil.rmtree(self.host.roots.sysfs / "class/kfd", ignore_errors=True)
+                shutil.rmtree(self.host.roots.sysfs / "devices/platform", ignore_errors=True)
+                self.host.split(SPLIT, 8, "CPX", in_function=in_function, dot=dot)
+                self.host.split(OTHER, 2, "DPX", in_function=in_function, dot=dot)
+                of_first, of_second = self.nodes(SPLIT), self.nodes(OTHER)
+                self.assertEqual(16, len(of_first))
+                self.assertEqual(8, sum("renderD" in node for node in of_first))
+                self.assertEqual(4, len(of_second))
+                self.assertEqual(set(), {*of_first} & {*of_second})
+                self.assertLess({*self.own[SPLIT]}, {*of_first})
+                self.assertIsNone(self.obstacle(SPLIT))
+                self.assertIsNone(self.obstacle(OTHER))
+
+    def test_all_are_seen_as_the_cards_own(self) -> None:
+        self.host.split(SPLIT, 8, "CPX")
+        for node in self.nodes(SPLIT):
+            self.assertTrue(nodes.is_there(node, self.host.roots), node)
+        address = model.PciAddress.parse(SPLIT)
+        self.assertEqual(17, len(nodes.guest_nodes(address, self.host.roots)))
+
+    def test_refused_where_kfd_does_not_tell(self) -> None:
+        self.host.split(SPLIT, 4, "QPX")
+        shutil.rmtree(self.host.roots.sysfs / "class/kfd/kfd/topology/nodes/3")
+        said = str(self.obstacle(SPLIT))
+        self.assertIn("it is split into parts (QPX), and of 3 of them KFD tells", said)
+        self.assertIn("--compute-partition SPX", said)
+        shutil.rmtree(self.host.roots.sysfs / "class/kfd")
+        self.assertIn("of 0 of them", str(self.obstacle(SPLIT)))
+
+    def test_refused_where_a_node_is_not_there(self) -> None:
+        self.host.split(SPLIT, 2, "DPX")
+        shutil.rmtree(self.host.roots.sysfs / "devices/platform/amdgpu_xcp_0")
+        self.assertIn("of 1 of them", str(self.obstacle(SPLIT)))
+
+    def test_links_between_parts_are_none(self) -> None:
+        self.host.split(SPLIT, 2, "DPX")
+        topology = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
+        (topology / "1/io_links/0").mkdir(parents=True)
+        (topology / "1/io_links/0/properties").write_text("type 11\nnode_from 1\nnode_to 2\n")
+        self.assertEqual({}, xgmi.links(pathlib.Path(self.host.roots.sysfs)))
