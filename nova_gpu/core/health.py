@@ -139,3 +139,13 @@ def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
     remedy = "see NVIDIA's Xid catalog and reset, mend or replace the card"
     said = f"its driver reported Xid {code}" + (f" of MIG instance {instance}" if instance else "")
     return Verdict(said + (f" ({text})" if text else ""), remedy)
+
+
+def of_mig_mode() -> Verdict:
+    """What is wrong with a card for VMs whose guest left it in MIG mode. A100 and A30 remember it
+    over a reset and a boot of the host (NVIDIA/gpu-admin-tools#2); later ones do not."""
+    return Verdict(
+        "it is in MIG mode without instances, which a guest has left on, so that CUDA finds no "
+        "device there",
+        "turn that off (nvidia-smi -mig 0)",
+    )

@@ -20,7 +20,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, libvirt_version, periodic
 from nova_gpu.virt.contained import contained
 from nova_gpu.virt.delivery import vgpus
-from nova_gpu.virt.health import monitor, xids
+from nova_gpu.virt.health import left_mig, monitor, xids
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree, providers, stock, stranding, survey
 from nova_gpu.virt.lifecycle import releases
@@ -69,6 +69,9 @@ class HostGPUs:
             self._watch.mended,
             self.vgpus,
             self.delivery.restore,
+        )
+        self.delivery.judge_by(
+            lambda card: left_mig.judge(card, self.roots, self.releases.put_away)
         )
         self._xids = xids.Xids(self.roots)
         self._providers = providers.Providers(pathlib.Path(CONF.state_path, "gpu-providers"))

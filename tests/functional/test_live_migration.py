@@ -295,7 +295,7 @@ class TypedTest(Moves, profiled.ProfiledServersTestBase):
         self.start_host("host2", libvirt_version=9000000)
         self.assertEqual({}, self.inventories("host2"))
         self.assertIn("No valid host", self.live_migration_refused(self.server))
-        self.assertHere()
+        self.assertVGPUs(self.server, self.MINE, "host1")
 
 
 class PlainTest(Moves, test_plain_functions.PlainServersTestBase):

@@ -118,6 +118,25 @@ def usage(
         return {}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _MIGMode:
+    mig: int | None = None
+
+
+def in_mig_mode(
+    addresses: Iterable[model.PciAddress], timeout_s: float
+) -> frozenset[model.PciAddress]:
+    """Those of the cards that are in MIG mode. No other card is opened for that. Where the library
+    does not answer, none; one log line says why."""
+    try:
+        output = run(["--mig", *map(str, addresses)], timeout_s)
+        modes = _parse_cards(output, _MIGMode)
+    except NoAnswer as error:
+        report(str(error))
+        return frozenset()
+    return frozenset(address for address, told in modes.items() if told.mig)
+
+
 # What reading an answer raises that is not as nvml_probe.py says
 _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),

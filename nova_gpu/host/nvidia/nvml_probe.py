@@ -33,6 +33,10 @@ With ``--usage`` before the addresses it says what is used of them, by whoever m
     {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
                 "memory_total": 150754820096}, ...]}
 
+With ``--mig`` it says which of them are in MIG mode, of those that can be::
+
+    {"cards": [{"address": "0000:19:00.0", "mig": 1}, ...]}
+
 With ``--vgpus`` before the addresses it says into which vGPUs a vGPU host's driver can divide
 them; ``most`` are those of a type on a card of which nothing else is made, ``per_instance`` those
 on one GPU instance of the ``profile`` that the type needs, and ``instances`` how many GPU instances
@@ -199,6 +203,17 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
+def _mig_modes(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
+    ask = _asking(nvml)
+    cards = []
+    for address in addresses:
+        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
+        mode = None if handle is None else ask("nvmlDeviceGetMigMode", handle)
+        if mode is not None:
+            cards.append({"address": address, "mig": mode[0]})
+    return cards
+
+
 def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     ask = _asking(nvml)
     cards = []
@@ -287,12 +302,18 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except ImportError as error:
         return {"error": f"nvidia-ml-py cannot be imported ({error}); install nova-gpu[nvml]"}
     try:
-        pynvml.nvmlInit()
+        if addresses[:1] == ["--mig"]:
+            # It opens those cards alone: others may be changing hands.
+            pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_ATTACH)
+        else:
+            pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
         if addresses[:1] == ["--usage"]:
             return {"cards": _usage(pynvml, addresses[1:])}
+        if addresses[:1] == ["--mig"]:
+            return {"cards": _mig_modes(pynvml, addresses[1:])}
         if addresses[:1] == ["--vgpus"]:
             return {"cards": _vgpus(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}

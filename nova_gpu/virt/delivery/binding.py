@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import futurist
 from oslo_concurrency import lockutils
@@ -33,7 +33,10 @@ class Bindings:
     """Changes the hands a host's cards are in, of each card one change at a time."""
 
     def __init__(self, roots: Roots, occupancy: Occupancy, folder: pathlib.Path) -> None:
+        # Looks at a card that the host's drivers have again, before anybody gets it.
+        self.judge: Callable[[GPU], None] = lambda card: None
         self._roots = roots
+        self._judged_now: set[PciAddress] = set()
         self._occupancy = occupancy
         self._unbound = unbound.Unbound(folder)
         self.share = daemon.Share()
@@ -86,8 +89,9 @@ class Bindings:
         return self.share.one()
 
     def refused(self) -> frozenset[PciAddress]:
-        """The cards that could not be had from the host's drivers when they were last needed."""
-        return self._unbound.addresses()
+        """The cards that could not be had from the host's drivers when they were last needed, and
+        those that are looked at now, after they were given back."""
+        return self._unbound.addresses() | self._judged_now
 
     def forgive(self, address: PciAddress) -> None:
         """Take the card from :meth:`refused`: something else keeps it from instances."""
@@ -127,12 +131,20 @@ class Bindings:
                 # One that the host did not take back may be with nobody: then its record tells.
                 if card.address not in _recorded() and not self._has_any_with_vfio(card):
                     continue
-                if not self._give_back(card.address):
-                    continue
-                if passthrough.is_with_vfio(card, self._roots):
-                    self._prepared.add(card.address)
-                else:
-                    LOG.info("GPU %s is bound to the host's drivers again", card.address)
+                self._judged_now.add(card.address)
+                try:
+                    self._return(card)
+                finally:
+                    self._judged_now.discard(card.address)
+
+    def _return(self, card: GPU) -> None:
+        if not self._give_back(card.address):
+            return
+        if passthrough.is_with_vfio(card, self._roots):
+            self._prepared.add(card.address)
+        else:
+            LOG.info("GPU %s is bound to the host's drivers again", card.address)
+            self.judge(card)
 
     def _give_back_others(self, known: Collection[PciAddress]) -> None:
         """Give back the cards that the host does not offer any more, since an option was changed.

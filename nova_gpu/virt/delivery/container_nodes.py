@@ -104,6 +104,9 @@ class ContainerNodes:
         for folder in libraries.prune(self._library_root, in_use):
             LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
 
+    def judge_by(self, judge: Callable[[GPU], None]) -> None:
+        pass  # the host's drivers have had them all the time
+
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
         pass  # the host has them all the time
 

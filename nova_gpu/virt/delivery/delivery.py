@@ -7,7 +7,7 @@ its time, as Nova's libvirt driver and privsep do, only where a guest is given s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
@@ -78,6 +78,10 @@ class WholeCards(Delivery, Protocol):
 
     def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
         """At service start, before guests are resumed: has there what *cards* lack."""
+
+    def judge_by(self, judge: Callable[[GPU], None]) -> None:
+        """Has *judge* look at each card that the host's drivers have again after a guest, before
+        anybody gets it. It raises nothing."""
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
         """After a look at the database: those of *cards* that nobody has go back to the host, but

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
@@ -112,6 +112,9 @@ class PCIPassthrough:
 
     def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
         pass
+
+    def judge_by(self, judge: Callable[[GPU], None]) -> None:
+        self.bindings.judge = judge
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
         self.bindings.settle(cards, stay)

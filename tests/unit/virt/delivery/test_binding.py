@@ -66,6 +66,16 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_back([card])
         self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
 
+    def test_judged_before_anybody_gets_it(self) -> None:
+        card, refused = self.card("nouveau"), []
+        bindings = self.bindings
+        bindings.judge = lambda card: refused.append((card.address, bindings.refused()))
+        bindings.give_to_guests(card)
+        self.assertEqual(frozenset(), bindings.refused())
+        bindings.give_back([card])
+        self.assertEqual([(card.address, frozenset({card.address}))], refused)
+        self.assertEqual(frozenset(), bindings.refused())
+
     def test_begun_before_the_start(self) -> None:
         card = self.card("nouveau")
         self.bindings.begin(card, "one")
