@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from nova.scheduler import host_manager, weights
 from nova.scheduler.weights import ram
+from oslo_utils import timeutils
 
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
@@ -95,11 +96,13 @@ def _request(cloud: Cloud, chance: random.Random, instances: int) -> Iterator[ob
     yield None
     for _ in range(instances):
         spec.instance_uuid = str(uuid.UUID(int=chance.getrandbits(128)))
-        for state in best_first(there, spec):
+        there = best_first(there, spec)
+        for state in there:
             yield None
             if cloud.claim(state):
                 state.free_ram_mb -= _MEMORY_MIB
                 state.num_instances += 1
+                state.updated = timeutils.utcnow(with_timezone=True)
                 break
         else:
             # What Nova does then: the instance is scheduled anew.

@@ -27,7 +27,7 @@ from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats
-from nova_gpu.scheduler import cpu_only, images, reported
+from nova_gpu.scheduler import cpu_only, images, reported, siblings
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 
 LOG = logging.getLogger(__name__)
@@ -141,8 +141,14 @@ def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> l
 
     Nova takes the first of those that have the best weight. In the order in which it lists them all
     requests at once would take the same host, and lose their claims to each other in Placement.
+
+    For another instance of the same request it lists them as it tried them for the one before:
+    those in front of the one that it came to have been refused by Placement, and go to the end.
     """
     found = list(hosts)
+    if (last := siblings.last_host(found)) is not None:
+        at = found.index(last)
+        return found[at:] + found[:at]
     if "instance_uuid" in spec and spec.instance_uuid:
         random.Random(spec.instance_uuid).shuffle(found)
     return found

@@ -25,7 +25,7 @@ from nova_gpu.core.flavor.vgpu_request import VGPURequest
 from nova_gpu.core.scheduling import rank
 from nova_gpu.core.scheduling.rank import Rank
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.scheduler import reported
+from nova_gpu.scheduler import reported, siblings
 
 # Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.
 _NO_FREE_GPU = 0.5
@@ -68,6 +68,7 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
     ranks: list[Rank | None] = []
     # By what is reported, which stays in the value: a key is its id().
     known: dict[int, tuple[Report, Rank]] = {}
+    last = siblings.last_host(hosts)
     for host in hosts:
         report = _report(host)
         if report is None:
@@ -79,20 +80,16 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
         if distribution is Distribution.SPREAD:
             # What is free is told once a period. Meanwhile this tells equal hosts apart.
             found = (*found, host.num_instances)
-        elif before := _of_the_same_request(host):
+        elif before := siblings.on(host):
             # As many of them as it has room for: else each would go to another host, and of
-            # several such requests all would lose their claims to each other.
-            full = report.free_gpus < (before + 1) * asked.count
+            # several such requests all would lose their claims to each other. Where they have gone
+            # on to another one, Placement has refused it: somebody else had the rest.
+            full = host is not last or report.free_gpus < (before + 1) * asked.count
             found = (max(found[0], int(full)), *found[1:], -before)
         else:
             found = (*found, 0)
         ranks.append(found)
     return _in_steps(ranks)
-
-
-def _of_the_same_request(host: HostState) -> int:
-    """How many instances Nova has just put there, of the several that one request asks for"""
-    return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
 
 
 def with_vgpus(hosts: Sequence[HostState], asked: VGPURequest) -> list[float]:

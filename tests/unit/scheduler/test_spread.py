@@ -26,7 +26,7 @@ class SpreadTest(test.NoDBTestCase):
         return str(claim_race.best_first(states, spec)[0].host)
 
     def test_few_of_a_burst_lose_their_claims(self) -> None:
-        for instances, most in ((1, 0.1), (host_states.GPUS, 0.3)):
+        for instances, most in ((1, 0.1), (host_states.GPUS, 0.2)):
             with self.subTest(instances=instances):
                 found = claim_race.race(HOSTS, 8, random.Random(20261124), instances)
                 self.assertEqual(HOSTS * host_states.GPUS, found.used)
@@ -49,8 +49,32 @@ class SpreadTest(test.NoDBTestCase):
         for _ in range(8):
             spec.instance_uuid = uuidutils.generate_uuid()
             best = claim_race.best_first(states, spec)[0]
-            best.num_instances += 1
+            best.consume_from_request(spec)
             chosen.append(best.host)
         self.assertEqual(1, len(set(chosen[:4])))
         self.assertEqual(1, len(set(chosen[4:])))
         self.assertNotEqual(chosen[0], chosen[4])
+
+    def test_they_do_not_go_back_to_a_host_that_was_refused(self) -> None:
+        """Whatever it has reported, Placement counts there what others have taken meanwhile."""
+        states = list(host_states.states(3, all_free=True))
+        spec = host_states.request_spec({"gpus": "1", "resources:PGPU": "1"})
+        (first, *_) = claim_race.best_first(states, spec)
+        first.consume_from_request(spec)
+        again, second, _ = claim_race.best_first(states, spec)
+        self.assertEqual(first.host, again.host)
+        second.consume_from_request(spec)  # as the first one is refused
+        order = [each.host for each in claim_race.best_first(states, spec)]
+        self.assertEqual((second.host, first.host), (order[0], order[-1]))
+
+    def test_nor_to_those_that_were_refused_before_it(self) -> None:
+        """Of five equal hosts the first two had none left when it was their turn."""
+        states = list(host_states.states(5, all_free=True))
+        spec = host_states.request_spec({"gpus": "8", "resources:PGPU": "8"})
+        tried = claim_race.best_first(states, spec)
+        tried[2].consume_from_request(spec)
+        for _ in range(4):
+            spec.instance_uuid = uuidutils.generate_uuid()
+            order = claim_race.best_first(tried, spec)
+            self.assertEqual(tried[3:], order[:2])
+            self.assertLess(order.index(tried[0]), order.index(tried[1]))
