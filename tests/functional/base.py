@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import fixtures
@@ -25,6 +26,9 @@ from tests.functional.readings import Server
 FIRST_SOCKET = ("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
 SECOND_SOCKET = ("0000:84:00.0", "0000:85:00.0", "0000:88:00.0", "0000:89:00.0")
 ALL = FIRST_SOCKET + SECOND_SOCKET
+
+# Of all that is waited for, in seconds
+_PATIENCE_S = 120.0
 
 BLUEPRINT = {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}
 
@@ -216,14 +220,31 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         events = self.api.api_get(url).body["instanceAction"]["events"]
         return [each["details"] for each in events if each["details"]]
 
+    # Nova's own give up after five to twenty seconds, which are too few where a machine is busy.
+
     def _wait_for_server_parameter(
         self, server: Server, expected: Mapping[str, Any], max_retries: int = 0, **kwargs: Any
     ) -> Server:
-        """For two minutes: Nova's five seconds are too few where a machine is busy."""
-        found: Server = super()._wait_for_server_parameter(
-            server, expected, max(max_retries, 240), **kwargs
-        )
+        once = super()._wait_for_server_parameter
+        found: Server = self._wait_for_assert(lambda: once(server, expected, 1, **kwargs))
         return found
+
+    def _wait_until_deleted(self, server: Server) -> None:
+        once = super()._wait_until_deleted
+        self._wait_for_assert(lambda: once(server))
+
+    def _wait_for_assert(self, assert_func: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        """What *assert_func* returns when it raises no more. Most of what is waited for takes less
+        than the half second after which Nova looks again."""
+        deadline, pause_s = time.monotonic() + _PATIENCE_S, 0.05
+        while True:
+            try:
+                return assert_func()
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.5)
 
     def confirm(self, server: Server, source: str) -> Server:
         """libvirt's driver compares CONF.host with the instance's host at the source."""

@@ -28,7 +28,7 @@ class LeavesNothing:
 
     def tearDown(self: Any) -> None:
         self.delete_everything()
-        self._wait_for_assert(self._expect_nothing_left, 600, 0.2)
+        self._wait_for_assert(self._expect_nothing_left)
         super().tearDown()  # type: ignore[misc]
 
     def delete_everything(self: Any) -> None:
@@ -39,7 +39,7 @@ class LeavesNothing:
             if server["status"] == "VERIFY_RESIZE":
                 self.confirm(server, self._source(server))
             self.api.delete_server(server["id"])
-        self._wait_for_assert(lambda: self.assertEqual([], self._servers(detail=False)), 600, 0.2)
+        self._wait_for_assert(lambda: self.assertEqual([], self._servers(detail=False)))
         self.flags(running_deleted_instance_timeout=0)
         for name, compute in self.computes.items():
             if self._domains(name):  # of instances that were deleted while it was down

@@ -75,7 +75,7 @@ class Moving:
             held = self.placement.get(f"/allocations/{newest['uuid']}").body["allocations"]
             self.assertEqual({}, held)
 
-        self._wait_for_assert(has_ended, 300, 0.2)
+        self._wait_for_assert(has_ended)
         expected_state = {"OS-EXT-STS:task_state": None, "status": "ACTIVE"}
         self._wait_for_server_parameter(server, expected_state)
 

@@ -242,7 +242,7 @@ class Moves(live.Moving):
         action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
         with mock.patch.object(manager.ComputeManager, "_rollback_live_migration", die):
             self.api.post_server_action(self.server["id"], action)
-            self._wait_for_assert(lambda: self.assertEqual(2, len(deaths)), 300, 0.2)
+            self._wait_for_assert(lambda: self.assertEqual(2, len(deaths)))
         self.assertMade(3, "host2")
         self.restart_host("host1")
         self.assertIn(Kind.ALLOCATION_UNKNOWN, self.verified("host2"))

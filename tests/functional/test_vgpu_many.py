@@ -35,14 +35,14 @@ class Many:
         ]
         with concurrent.futures.ThreadPoolExecutor(self.ASKED) as pool:
             servers = list(pool.map(lambda r: self.api.post_server({"server": r}), requests))
-        self._wait_for_assert(lambda: self.assertTrue(self._are_settled(servers)), 240, 0.5)
+        self._wait_for_assert(lambda: self.assertTrue(self._are_settled(servers)))
         active = [each for each in servers if self._show_server(each)["status"] == "ACTIVE"]
         held = [slot for server in active for slot in self.recorded(server)]
         self.assertEqual(sorted(self.ALL), sorted(held))
         self.assertMade(len(self.ALL))
         for server in servers:
             self.api.delete_server(server["id"])
-        self._wait_for_assert(lambda: self.assertEqual([], self._servers()), 240, 0.5)
+        self._wait_for_assert(lambda: self.assertEqual([], self._servers()))
         self.assertMade(0)
 
     def _are_settled(self, servers: list[Server]) -> bool:
