@@ -44,7 +44,7 @@ class Moments:
 
     def test_no_release(self) -> None:
         # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
-        self.flags(wait_soft_reboot_seconds=1, group="libvirt")
+        self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self.flags(shelved_offload_time=-1)
         self._reboot_server(self.server, hard=True)
         self._reboot_server(self.server)

@@ -45,7 +45,7 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self._reboot_server(self.server, hard=True)
         self.assertAsBefore()
         # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
-        self.flags(wait_soft_reboot_seconds=1, group="libvirt")
+        self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self._reboot_server(self.server)
         self.assertAsBefore()
 
@@ -58,7 +58,7 @@ class LifecycleTest(kvm.KVMServersTestBase):
             held.append(sorted(map(str, gpus.held_for(guest.uuid))))
 
         self.useFixture(fixtures.MonkeyPatch("nova.virt.libvirt.guest.Guest.shutdown", shutdown))
-        self.flags(wait_soft_reboot_seconds=1, group="libvirt")
+        self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self._reboot_server(self.server)
         self.assertEqual([list(MINE)], held)
         self.assertAsBefore()

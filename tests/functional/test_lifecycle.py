@@ -50,7 +50,7 @@ class LifecycleTest(base.GPUServersTestBase):
 
     def test_soft_reboot(self) -> None:
         # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
-        self.flags(wait_soft_reboot_seconds=1, group="libvirt")
+        self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self._reboot_server(self.server)
         self.assertAsBefore()
 
