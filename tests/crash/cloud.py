@@ -65,7 +65,7 @@ class Cloud(apart.Apart, base.LXCTestCase):
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.addCleanup(self._forker.communicate, timeout=20)
+        self.addCleanup(self._forker.communicate, timeout=200)
         assert self._forker.stdout
         self._forker.stdout.readline()
 

@@ -216,14 +216,14 @@ class CastTest(MovesTestBase):
 
         def wait(*args: object, **kwargs: object) -> object:
             building.set()
-            self.assertTrue(go_on.wait(60))
+            self.assertTrue(go_on.wait(200))
             return create(*args, **kwargs)
 
         driver._create_guest_with_network = wait
         self.addCleanup(go_on.set)
         server = self._build_server(flavor_id=self.gpu_flavor(1), networks="none", az="nova:host1")
         server = self.api.post_server({"server": server})
-        self.assertTrue(building.wait(60))
+        self.assertTrue(building.wait(200))
         self.assertWithGuests(CARD, OTHER, host="host1")
         self.api.delete_server(server["id"])
         go_on.set()

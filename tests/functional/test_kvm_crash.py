@@ -67,7 +67,7 @@ class KVMCrashTest(kvm.KVMServersTestBase):
 
         with _Wrapped(function, dying):
             answer = work(*arguments)
-            self.assertTrue(died.wait(60), f"{function} was not reached")
+            self.assertTrue(died.wait(200), f"{function} was not reached")
             compute = self.computes["host1"]
             # Nova 2026.2 waits for them when it is stopped in order.
             getattr(compute.manager, "_in_progress_tasks", {}).clear()

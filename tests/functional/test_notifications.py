@@ -23,7 +23,7 @@ class NotificationsTest(base.GPUServersTestBase):
         """Those about GPUs since the last call"""
         thread = notifications._outbox._thread
         if thread is not None:
-            thread.join(60)
+            thread.join(200)
         found = [each for each in self.notifier.notifications if each.event_type.startswith("gpu.")]
         self.notifier.reset()
         return found

@@ -72,7 +72,8 @@ class ForgottenClaimTest(RacesTestBase):
 
         def overtake(compute: manager.ComputeManager) -> None:
             lost.append(compute.host)
-            time.sleep(1.1)
+            handed_out = compute.driver._gpus._occupancy.handed_out
+            self._wait_for_assert(lambda: self.assertEqual(set(), handed_out.waiting()))
             with self.on(compute.host):
                 compute.update_available_resource(self.context)
             self.assertTrackerForgot(compute)
@@ -147,7 +148,7 @@ class SlowHostTest(base.GPUServersTestBase):
                     target=compute.driver.update_provider_tree, args=(tree, "host1"), daemon=True
                 )
                 claim.start()
-                claim.join(10)
+                claim.join(200)
                 waited.append(claim.is_alive())
             return original(this, gpu)
 
@@ -175,7 +176,7 @@ class SlowHostTest(base.GPUServersTestBase):
             """A domain whose XML libvirt takes its time for, as it does while its QEMU hangs"""
             claim = threading.Thread(target=claim_one, daemon=True)
             claim.start()
-            claim.join(10)
+            claim.join(200)
             waited.append(claim.is_alive())
             return original(*args)
 

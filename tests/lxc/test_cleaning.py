@@ -25,7 +25,7 @@ class CleaningTest(base.LXCTestCase):
 
         self.delete(server)
 
-        self.assertEqual(-signal.SIGKILL, left.wait(30))
+        self.assertEqual(-signal.SIGKILL, left.wait(200))
         said = self.stdlog.logger.output
         self.assertIn(f"(pid {left.pid}) still had GPU {place.GPUS[0]} open", said)
         self.assertIn(f"clean_command for GPU {place.GPUS[0]}: NOVA_GPU_MODE=lxc", said)

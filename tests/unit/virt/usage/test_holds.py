@@ -138,7 +138,7 @@ class HoldsTest(unittest.TestCase):
 
         def look() -> Named:
             reader.start()
-            reader.join(10)
+            reader.join(200)
             return {}
 
         with self.holds.hold("one", frozenset({A}), look):
