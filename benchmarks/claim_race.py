@@ -89,7 +89,7 @@ def race(hosts: int, at_once: int, chance: random.Random, instances: int = 1) ->
 
 def _request(cloud: Cloud, chance: random.Random, instances: int) -> Iterator[object]:
     """Others have their turn at each ``yield``."""
-    asked = request.parse(_SPECS)
+    asked = request.of(_SPECS).whole
     assert asked is not None
     spec = host_states.request_spec(query.extra_specs(_SPECS, asked, ()) or {})
     there = cloud.candidates()

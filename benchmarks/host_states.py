@@ -52,7 +52,7 @@ def refresh(hosts: Sequence[host_manager.HostState]) -> None:
 
 def spec() -> objects.RequestSpec:
     """What filters get for one instance with all GPUs of a host: the request filter has been."""
-    asked = request.parse(WORDS)
+    asked = request.of(WORDS).whole
     assert asked is not None
     return request_spec(query.extra_specs(WORDS, asked, ()) or {})
 

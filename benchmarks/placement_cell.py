@@ -75,7 +75,7 @@ def querystring(shape: str) -> str:
     """What nova-scheduler asks for an instance with all GPUs of a host, made by Nova itself."""
     objects.register_all()
     words = {"gpus": f"= {GPUS}", "gpu_arch": f"s== {ARCHITECTURE}", "hypervisor": "s== KVM"}
-    asked = request.parse(words)
+    asked = request.of(words).whole
     assert asked is not None
     specs = query.extra_specs(words, asked, ()) if shape == "ours" else {}
     flavor = objects.Flavor(

@@ -16,14 +16,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import (
-    arrangement,
-    condition,
-    guest_options,
-    quantity,
-    request,
-    vgpu_request,
-)
+from nova_gpu.core.flavor import arrangement, condition, quantity, words
 from nova_gpu.core.planning import consent
 
 
@@ -45,8 +38,8 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         _validator(
             names.GPUS,
             "The instance gets exactly so many GPUs, of one product and on one host.",
-            request.ALLOWED_COUNTS,
-            lambda name, value: request.parse_count(value),
+            words.ALLOWED_COUNTS,
+            lambda name, value: words.parse_count(value),
         ),
         _validator(
             names.GPU_ARCH,
@@ -54,13 +47,13 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "matter. A GPU of unknown architecture satisfies nothing. Only in a flavor that asks "
             "for either.",
             condition.ALLOWED,
-            lambda name, value: request.parse_architecture({name: value}),
+            lambda name, value: words.parse_architecture({name: value}),
         ),
         _validator(
             names.HYPERVISOR,
             "The hypervisor of the host: ``LXC``, or ``QEMU``, for which ``KVM`` is another name.",
             condition.ALLOWED,
-            lambda name, value: request.parse_hypervisor({name: value}),
+            lambda name, value: words.parse_hypervisor({name: value}),
         ),
         _validator(
             names.MODEL,
@@ -68,7 +61,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "``A100 SXM4 80GB``, a name of several words. All of it, or a part with "
             "``<in> A100``. Only in a flavor that asks for either.",
             condition.ALLOWED,
-            lambda name, value: request.parse_model({name: value}),
+            lambda name, value: words.parse_model({name: value}),
         ),
         _validator(
             names.MEMORY_MIB,
@@ -76,7 +69,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "says. A GPU whose memory is not known satisfies nothing. Only in a flavor that asks "
             "for either.",
             quantity.ALLOWED,
-            lambda name, value: request.parse_memory({name: value}),
+            lambda name, value: words.parse_memory({name: value}),
         ),
         _validator(
             names.TOPOLOGY,
@@ -103,21 +96,21 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             names.VGPUS,
             "The instance gets exactly so many vGPUs, parts of cards, all of one type and on one "
             "host.",
-            request.ALLOWED_COUNTS,
-            lambda name, value: request.parse_count(value, name),
+            words.ALLOWED_COUNTS,
+            lambda name, value: words.parse_count(value, name),
         ),
         _validator(
             names.VGPU_TYPE,
             "The type of the vGPUs, by its id (``nvidia-35``) or its name (``GRID P4-2Q``), of MIG "
             "instances by their profile (``1g.18gb``). Only in a flavor that asks for vGPUs.",
-            vgpu_request.ALLOWED_TYPES,
-            lambda name, value: vgpu_request.parse_type({name: value}),
+            words.ALLOWED_TYPES,
+            lambda name, value: words.parse_vgpu_type({name: value}),
         ),
         _validator(
             names.HEADS,
             "How many displays each vGPU has. Only in a flavor that asks for vGPUs.",
             quantity.ALLOWED,
-            lambda name, value: vgpu_request.parse_heads({name: value}),
+            lambda name, value: words.parse_heads({name: value}),
         ),
         # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
         _validator(
@@ -130,8 +123,8 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             names.OPTION_ROM,
             "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says "
             "``false``.",
-            guest_options.ALLOWED_SWITCH,
-            lambda name, value: guest_options.option_rom({name: value}),
+            words.ALLOWED_SWITCH,
+            lambda name, value: words.parse_option_rom({name: value}),
         ),
         _validator(
             names.MOVE,

@@ -13,7 +13,7 @@ from oslo_utils import importutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import mistakes
+from nova_gpu.core.flavor import request, validation
 from nova_gpu.core.scheduling import stats
 
 _profiler = importutils.try_import("osprofiler.opts")
@@ -43,7 +43,7 @@ def flavors_with_mistakes() -> list[str]:
     return [
         f"{flavor.name}: {mistake}"
         for flavor in objects.FlavorList.get_all(context)
-        for mistake in mistakes.mistakes(flavor.extra_specs)
+        for mistake in validation.mistakes(request.of(flavor.extra_specs))
     ]
 
 

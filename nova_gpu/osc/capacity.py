@@ -30,7 +30,7 @@ class ShowCapacity(asking.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.connection(parsed_args)
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
-        answers = hosts.answers(connection, query.Size.of(flavor), flavor.extra_specs or {})
+        answers = hosts.answers(connection, query.Size.of(flavor), flavors.request_of(flavor))
         total, able = capacity.could_boot(answers)
         # Beside the table, whose machine-readable forms have no place for it.
         print(

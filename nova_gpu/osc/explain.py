@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.core.flavor import mistakes
+from nova_gpu.core.flavor import validation
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import failures, hosts, query, rest, servers
@@ -42,15 +42,16 @@ class ExplainServer(servers.ShowOne):
         shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
         if failed and not server.fault and (reason := failures.reason(connection, server, failed)):
             shown["failure_reason"] = Lines(reason, _in_column)
-        if wrong := mistakes.mistakes(servers.extra_specs(server)):
+        asked = servers.request_of(server)
+        if wrong := validation.mistakes(asked):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
-        elif not servers.requests_of(server):
+        elif not asked.requests:
             shown["why"] = Lines(["it asks for no GPU: nova-gpu has no part in where it is"])
         else:
             try:
                 from_volume = not (server.image and server.image.id)
                 size = query.Size.of(server.flavor, boots_from_volume=from_volume)
-                answers = hosts.answers(connection, size, servers.extra_specs(server))
+                answers = hosts.answers(connection, size, asked)
                 host = server.hypervisor_hostname
                 shown["host"] = host or ""
                 shown["why"] = Lines(_why(connection, server, answers))

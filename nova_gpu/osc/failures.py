@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova_gpu.core import names, refused
-from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.osc import rest, servers
 

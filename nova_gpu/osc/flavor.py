@@ -12,8 +12,9 @@ from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.arrangement import Distribution, Topology
-from nova_gpu.osc import asking, flavors, hosts, rest, vocabulary
+from nova_gpu.osc import asking, hosts, rest, vocabulary
 
 # From here on the API judges extra specs.
 _CHECKED = "2.86"
@@ -157,7 +158,7 @@ def properties(
                 f"--property {key}={value} contradicts the options, which say {specs[key]!r}"
             )
     try:
-        flavors.requests(specs)
+        request.of(specs).check()
     except exception.InvalidExtraSpec as e:
         raise exceptions.CommandError(str(e)) from e
     return specs

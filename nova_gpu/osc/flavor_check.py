@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import mistakes
+from nova_gpu.core.flavor import validation
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.osc import asking, flavors
 from nova_gpu.osc.lines import Lines
 
@@ -41,9 +42,9 @@ class CheckFlavor(asking.Lister):
         rows = []
         connection = self.connection(parsed_args)
         for flavor in flavors.read(connection, parsed_args.flavors):
-            specs = flavor.extra_specs or {}
-            found = [*mistakes.mistakes(specs), *_novas(specs)]
-            asks_for, counted = _described(specs)
+            asked = flavors.request_of(flavor)
+            found = [*validation.mistakes(asked), *_novas(asked.extra_specs)]
+            asks_for, counted = _described(asked)
             if parsed_args.flavors or found or asks_for:
                 rows.append((flavor.name, asks_for or flavors.NOTHING, counted, Lines(found)))
             self._found_mistakes |= bool(found)
@@ -54,15 +55,15 @@ class CheckFlavor(asking.Lister):
         return super().run(parsed_args) or int(self._found_mistakes)
 
 
-def _described(specs: Mapping[str, str]) -> tuple[str, str]:
+def _described(asked: FlavorRequest) -> tuple[str, str]:
     """What it asks for, and whether quota counts it."""
     try:
-        asked = flavors.requests(specs)
+        if not asked.requests:
+            return "", ""
     except exception.InvalidExtraSpec:
         return _UNREADABLE, ""
-    if not asked:
-        return "", ""
-    return flavors.in_words(asked), "yes" if all(each.counted for each in asked) else "no"
+    counted = all(each.counted for each in asked.requests)
+    return flavors.in_words(asked), "yes" if counted else "no"
 
 
 def _novas(specs: Mapping[str, str]) -> Iterator[str]:
@@ -72,7 +73,7 @@ def _novas(specs: Mapping[str, str]) -> Iterator[str]:
     from nova.api.validation.extra_specs import validators
 
     for key, value in specs.items():
-        if mistakes.is_own(key):
+        if validation.is_own(key):
             continue
         try:
             validators.validate(key, value)

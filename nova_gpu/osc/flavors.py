@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import mistakes, query, request, vgpu_request, wanted
+from nova_gpu.core.flavor import request, summary, validation
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.osc import rest
 
 NOTHING = "no GPU"
@@ -26,24 +27,21 @@ def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
             yield connection.compute.find_flavor(name, ignore_missing=False, get_extra_specs=True)
 
 
-def requests(extra_specs: Mapping[str, str]) -> list[query.Request]:
-    """What is asked for of whole cards and of parts.
-
-    :raises InvalidExtraSpec: for a value that cannot be used, or two that contradict each other
-    """
-    asked = (request.parse(extra_specs), vgpu_request.parse(extra_specs))
-    return [each for each in asked if each]
+def request_of(flavor: Any) -> FlavorRequest:
+    """What *flavor* asks for, openstacksdk's by itself or of a server."""
+    return request.of(flavor.extra_specs or {})
 
 
-def in_words(asked: Iterable[query.Request]) -> str:
-    return " and ".join(map(wanted.all_of, asked))
+def in_words(asked: FlavorRequest) -> str:
+    """:raises InvalidExtraSpec: where what is asked for cannot be understood"""
+    return " and ".join(map(summary.all_of, asked.requests))
 
 
-def asked_for(extra_specs: Mapping[str, str]) -> str:
+def asked_for(asked: FlavorRequest) -> str:
     """What is asked for, in words, or what is wrong with that"""
     try:
-        if words := in_words(requests(extra_specs)):
+        if words := in_words(asked):
             return words
     except exception.InvalidExtraSpec:
         pass
-    return "; ".join(mistakes.mistakes(extra_specs)) or NOTHING
+    return "; ".join(validation.mistakes(asked)) or NOTHING

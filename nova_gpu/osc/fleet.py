@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from nova_gpu.core.flavor import request, vgpu_request
 from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import flavors, hosts, providers, query, rest, usage
 from nova_gpu.osc.providers import Provider
@@ -49,12 +48,12 @@ def read(connection: Any) -> Fleet:
 
 def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
     for flavor in flavors.read(snapshot):
-        specs = flavor.extra_specs or {}
-        if not (request.asks_for_gpus(specs) or vgpu_request.asks_for_vgpus(specs)):
+        asked = flavors.request_of(flavor)
+        if not (asked.asks_for_gpus or asked.has_vgpu_words):
             continue
         try:
-            answers = hosts.answers(snapshot, query.Size.of(flavor), specs)
+            answers = hosts.answers(snapshot, query.Size.of(flavor), asked)
         except query.Unservable as e:
-            yield Capacity(flavor.name, flavors.asked_for(specs), wrong=str(e))
+            yield Capacity(flavor.name, flavors.asked_for(asked), wrong=str(e))
         else:
-            yield Capacity(flavor.name, flavors.asked_for(specs), tuple(answers))
+            yield Capacity(flavor.name, flavors.asked_for(asked), tuple(answers))

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor import wanted
+from nova_gpu.core.flavor import summary
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import query, rest
@@ -25,12 +26,12 @@ def known_traits(connection: Any) -> Collection[str]:
     return traits
 
 
-def answers(connection: Any, size: query.Size, specs: Mapping[str, str]) -> list[capacity.Answer]:
+def answers(connection: Any, size: query.Size, request: FlavorRequest) -> list[capacity.Answer]:
     """How many instances of such a flavor each host could take now.
 
     :raises CommandError: as :func:`read`, and as :func:`nova_gpu.osc.query.of`
     """
-    asked = query.of(size, specs, lambda: known_traits(connection))
+    asked = query.of(size, request, lambda: known_traits(connection))
     smallest = max(group.count for group in asked.groups)
     return capacity.answers(
         asked.groups,
@@ -67,7 +68,7 @@ def read(
         if group := _group(connection, provider["uuid"], summaries, smallest, resource_class):
             groups[provider["root_provider_uuid"]].append(group)
     hosts = []
-    kind = wanted.kind_of(resource_class)
+    kind = summary.kind_of(resource_class)
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or nameless(connection, root)
         free = _free(summaries.get(root, {}))

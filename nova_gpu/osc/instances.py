@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import exception, model, names
-from nova_gpu.core.flavor import arrangement
-from nova_gpu.core.flavor.arrangement import Topology
-from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Way
 from nova_gpu.core.scheduling.capacity import Group, Host
@@ -22,24 +20,18 @@ _NOT_NOVAS = "Nova has no such instance"
 _Amounts = Mapping[str, int]
 
 
-def need(connection: Any, size: query.Size, specs: Mapping[str, str]) -> Need:
+def need(connection: Any, size: query.Size, request: FlavorRequest) -> Need:
     """What one instance takes.
 
     :raises Unservable: as :func:`nova_gpu.osc.query.of`
     """
-    asked = query.of(size, specs, lambda: hosts.known_traits(connection))
+    asked = query.of(size, request, lambda: hosts.known_traits(connection))
     # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
     groups = tuple(
         dataclasses.replace(group, required_traits=group.required_traits | {asked.resource_class})
         for group in asked.groups
     )
     return Need(groups, tuple(sorted(asked.amounts.items())), asked.isolate)
-
-
-def insists(specs: Mapping[str, str], groups: Iterable[GroupRequest]) -> bool:
-    """Whether GPUs must be together in a way that only their host knows of"""
-    said = arrangement.parse(specs)
-    return any(said.required(group.count) is not Topology.ANY for group in groups)
 
 
 def read(connection: Any) -> Fleet:
@@ -143,11 +135,11 @@ def _instance(
         return stays(_NOT_NOVAS)
     if consumer != server.id:
         return stays(consent.WAITS)
-    specs = servers.extra_specs(server)
+    request = servers.request_of(server)
     try:
-        said = consent.parse(specs)
-        wanted = need(connection, query.Size.of(server.flavor), specs)
-        near = insists(specs, wanted.groups)
+        said = consent.parse(request.extra_specs)
+        wanted = need(connection, query.Size.of(server.flavor), request)
+        near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:
         return stays(f"its flavor cannot be used: {e}")
     if reason := _rooted(server, up=up, near=near, all_of=_counts(wanted, held)):

@@ -11,9 +11,9 @@ from urllib import parse
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import query, request_group, wanted
+from nova_gpu.core.flavor import query, request_group, summary
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.osc import flavors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class Query:
     isolate: bool
 
 
-def of(size: Size, specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]) -> Query:
+def of(size: Size, asked: FlavorRequest, known_traits: Callable[[], Collection[str]]) -> Query:
     """:param known_traits: asked where the flavor cannot be spelled out without them
     :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
     """
     try:
-        spelled_out = dict(specs)
-        for asked in flavors.requests(specs):
-            known = known_traits() if query.needs_known(asked) else ()
-            told = query.extra_specs(spelled_out, asked, known)
+        spelled_out = dict(asked.extra_specs)
+        for each in asked.requests:
+            known = known_traits() if query.needs_known(each) else ()
+            told = query.extra_specs(spelled_out, each, known)
             if told is None:
-                raise Unservable(f"no {wanted.kind(asked, 1)} of any host satisfies the flavor")
+                raise Unservable(f"no {summary.kind(each, 1)} of any host satisfies the flavor")
             spelled_out = told
         groups = _groups(spelled_out)
     except exception.InvalidExtraSpec as e:
@@ -87,8 +87,8 @@ def of(size: Size, specs: Mapping[str, str], known_traits: Callable[[], Collecti
 def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | None:
     for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
         found = request_group.parse(specs, resource_class).values()
-        if asked := tuple(group for group in found if group.count):
-            return resource_class, asked
+        if wanted := tuple(group for group in found if group.count):
+            return resource_class, wanted
     return None
 
 

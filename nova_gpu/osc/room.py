@@ -10,7 +10,7 @@ from typing import Any
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import request, request_group
+from nova_gpu.core.flavor import request_group
 from nova_gpu.core.planning import plan
 from nova_gpu.core.planning.fleet import Fleet, Move, Need, Plan, Way
 from nova_gpu.osc import asking, flavors, hosts, instances, moves, query, rest
@@ -165,16 +165,17 @@ class Defragment(_Planner):
 
 def _need(connection: Any, flavor: Any) -> Need:
     """:raises CommandError: where no plan can be made for such a flavor"""
-    specs = flavor.extra_specs or {}
-    found = instances.need(connection, query.Size.of(flavor), specs)
-    if request.asks_for_gpus(specs) and request.asks_for_parts(specs):
+    asked = flavors.request_of(flavor)
+    found = instances.need(connection, query.Size.of(flavor), asked)
+    if asked.asks_for_gpus and asked.asks_for_vgpus:
         raise exceptions.CommandError(
             f"{flavor.name} asks for whole GPUs and for vGPUs; plan for each with a flavor that "
             "asks for nothing else"
         )
-    if instances.insists(specs, found.groups):
+    if asked.whole and asked.whole.requires_topology:
+        stated = asked.extra_specs[names.TOPOLOGY]
         raise exceptions.CommandError(
-            f"{flavor.name} insists on {names.TOPOLOGY} {specs[names.TOPOLOGY]}, and only hosts "
+            f"{flavor.name} insists on {names.TOPOLOGY} {stated}, and only hosts "
             "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
             "of a host"
         )
@@ -185,13 +186,12 @@ def _largest(connection: Any) -> Any:
     """The flavor with the most whole GPUs; of several the first by name"""
     sizes = []
     for flavor in flavors.read(connection):
-        specs = flavor.extra_specs or {}
         try:
-            asked = request.parse(specs)
+            whole = flavors.request_of(flavor).whole
         except exception.InvalidExtraSpec:
             continue
-        if asked and not instances.insists(specs, asked.groups):
-            sizes.append((-asked.count, flavor.name, flavor.id, flavor))
+        if whole and not whole.requires_topology:
+            sizes.append((-whole.count, flavor.name, flavor.id, flavor))
     if not sizes:
         raise exceptions.CommandError(
             f"no flavor asks for whole GPUs without {names.TOPOLOGY}; name one with --flavor"

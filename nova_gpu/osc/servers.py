@@ -7,13 +7,13 @@ import argparse
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.osc import asking, flavors, rest
 
 # The last one whose diagnostics are the driver's own.
@@ -46,23 +46,22 @@ def find(connection: Any, name_or_id: str) -> Any:
         return connection.compute.get_server(found.id)
 
 
-def extra_specs(server: Any) -> Mapping[str, str]:
-    """The extra specs that its flavor had when it was made or resized"""
-    found: Mapping[str, str] = (server.flavor or {}).get("extra_specs") or {}
-    return found
+def request_of(server: Any) -> FlavorRequest:
+    """What the flavor asked for that the server was made with, or resized to"""
+    return request.of((server.flavor or {}).get("extra_specs") or {})
 
 
-def requests_of(server: Any) -> list[Request]:
+def requests_of(server: Any) -> tuple[Request, ...]:
     """The requests for whole cards and for parts; none too where its flavor has mistakes"""
     try:
-        return flavors.requests(extra_specs(server))
+        return request_of(server).requests
     except exception.InvalidExtraSpec:
-        return []
+        return ()
 
 
 def asked_for(server: Any) -> str:
     """What its flavor asks for, in words, or what is wrong with that"""
-    return flavors.asked_for(extra_specs(server))
+    return flavors.asked_for(request_of(server))
 
 
 def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:

@@ -10,7 +10,7 @@ from osc_lib import exceptions
 
 from nova_gpu import data
 from nova_gpu.core import names
-from nova_gpu.core.flavor import condition, request
+from nova_gpu.core.flavor import condition, words
 
 # As Nova calls them, and what a flavor may write for QEMU.
 _HYPERVISORS = ("kvm", "lxc", "qemu")
@@ -24,10 +24,10 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     :param known_traits: asked only where the table has not all
     :raises CommandError: with what is meant, where that can be guessed
     """
-    hypervisor = request.parse_hypervisor(specs)
+    hypervisor = words.parse_hypervisor(specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):
         raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
-    architecture = request.parse_architecture(specs)
+    architecture = words.parse_architecture(specs)
     known = {names.word(each) or "" for _, _, each, _ in data.products()} - {""}
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())

@@ -11,16 +11,16 @@ from nova.scheduler.host_manager import HostState
 from nova_gpu.conf import CONF
 from nova_gpu.conf.scheduling import NEVER
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import stranding
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.scheduler import reported
 
 
-def judge(spec: objects.RequestSpec) -> Callable[[HostState], str | None]:
+def judge(spec: objects.RequestSpec, asked: FlavorRequest) -> Callable[[HostState], str | None]:
     """For each host why it is not for the instance, if that asks for no device; ``None`` where it
     is."""
-    if not request.is_cpu_only(reported.extra_specs(spec)):
+    if not asked.is_cpu_only:
         return lambda host_state: None
     insists = CONF.gpu.cpu_only_instances == NEVER
 

@@ -22,13 +22,13 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
 from nova_gpu.core import machine_type as machine_types
-from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats
-from nova_gpu.scheduler import cpu_only, images, reported, siblings
+from nova_gpu.scheduler import cpu_only, reported, requested, siblings
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
+from nova_gpu.scheduler.requested import Requested
 
 LOG = logging.getLogger(__name__)
 
@@ -58,34 +58,33 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec
     ) -> Iterator[HostState]:
         """The hosts that pass. What does not depend on the host is found out once for all."""
-        passing = filter(self._judge(spec_obj), filter_obj_list)
-        if request.is_cpu_only(reported.extra_specs(spec_obj)):
+        asked = requested.of(spec_obj)
+        passing = filter(self._judge(spec_obj, asked), filter_obj_list)
+        if asked.flavor.is_cpu_only:
             return passing
         return iter(in_its_own_order(passing, spec_obj))
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
-        return self._judge(spec)(host_state)
+        return self._judge(spec, requested.of(spec))(host_state)
 
-    def _judge(self, spec: objects.RequestSpec) -> Callable[[HostState], bool]:
+    def _judge(self, spec: objects.RequestSpec, asked: Requested) -> Callable[[HostState], bool]:
         """Whether a host passes, for this request."""
-        specs = reported.extra_specs(spec)
+        flavor = asked.flavor
         if utils.request_is_rebuild(spec):
-            asks = request.asks_for_gpus(specs)
-            return _Hosts(None, None, images.unfit_machine_type(spec) if asks else None).passes
+            machine_type = asked.unfit_machine_type if flavor.asks_for_gpus else None
+            return _Hosts(None, None, machine_type).passes
         try:
-            asked = reported.asked(spec)
-            requests = reported.requests(spec)
-            wanted = asked.hypervisor if asked else request.parse_hypervisor(specs)
+            requests, hypervisor = flavor.requests, flavor.hypervisor
         except exception.InvalidExtraSpec as e:
             text = str(e)
             return lambda host_state: _passes(host_state, text)
         if not requests:
-            passes, refusal = _Hosts(None, wanted, None).passes, cpu_only.judge(spec)
+            passes, refusal = _Hosts(None, hypervisor, None).passes, cpu_only.judge(spec, flavor)
             return lambda host_state: (
                 passes(host_state) and _passes(host_state, refusal(host_state))
             )
-        machine_type = images.unfit_machine_type(spec) if asked else None
-        passes = _Hosts(asked, wanted, machine_type).passes
+        machine_type = asked.unfit_machine_type if flavor.whole else None
+        passes = _Hosts(flavor.whole, hypervisor, machine_type).passes
         # What is counted Placement was asked for, and every candidate has it.
         short = [(each.resource_class, each.count) for each in requests if not each.counted]
         if not short:

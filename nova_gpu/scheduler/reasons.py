@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core import names
 from nova_gpu.core.disclosure import Reason
-from nova_gpu.core.flavor import wanted
-from nova_gpu.core.flavor.query import Request
-from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor import summary
+from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
@@ -40,7 +39,7 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
 
     :param traits: those that some provider has
     """
-    kind = wanted.kind(request)
+    kind = summary.kind(request)
     sign = _SIGNS[request.resource_class]
     if not any(trait.startswith(sign) for trait in traits):
         return Reason.of_kind(f"no host offers {kind}")
@@ -77,7 +76,7 @@ def shortage(
     :param offers: of the providers that have the group's traits, of which there are some
     :param bound: whether they are those of the one host the request is bound to
     """
-    asked = wanted.gpus(request, group, group.count)
+    asked = summary.gpus(request, group, group.count)
     total = sum(offer.total for offer in offers)
     free = sum(offer.free for offer in offers)
     largest = max(offer.total for offer in offers)
@@ -114,11 +113,11 @@ def nowhere(
     :param bound: whether only the one host was looked at that the request is bound to
     """
     if bound:
-        return Reason.of_kind(f"the requested host has no {wanted.gpus(request, group)}")
-    kind = wanted.kind(request)
+        return Reason.of_kind(f"the requested host has no {summary.gpus(request, group)}")
+    kind = summary.kind(request)
     if not unmet:
         return Reason.of_kind(
-            f"no host has {wanted.gpus(request, group)}: there are {kind} for each of these "
+            f"no host has {summary.gpus(request, group)}: there are {kind} for each of these "
             "conditions, and none for all of them at once"
         )
     trait = unmet[0]
@@ -138,17 +137,17 @@ def nowhere(
 
 
 def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> Reason:
-    asked = wanted.gpus(request, group)
+    asked = summary.gpus(request, group)
     return Reason(
         f"none of the {providers} groups of {asked} has {group.count} free",
-        f"{group.count} {wanted.gpus(request, group, group.count)} asked for, and no host has that "
-        "many free",
+        f"{group.count} {summary.gpus(request, group, group.count)} asked for, and no host has "
+        "that many free",
     )
 
 
 def too_few(request: Request, instances: int, most: int) -> Reason:
     """There is room for some of the instances asked for at once, and not for all."""
-    begin = f"{instances} instances at once with {wanted.all_of(request)} each asked for"
+    begin = f"{instances} instances at once with {summary.all_of(request)} each asked for"
     rule = "Nova starts all of them or none"
     return Reason(
         f"{begin}, and there is room for {most}; {rule}",
@@ -167,7 +166,7 @@ def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
         if resource_class != request.resource_class
     ]
     return Reason.of_kind(
-        f"{request.count} fitting {wanted.kind(request)} are free, but not together with "
+        f"{request.count} fitting {summary.kind(request)} are free, but not together with "
         f"{', '.join(rest)} and all else that flavor, image and zone ask for"
     )
 

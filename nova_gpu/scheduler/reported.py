@@ -1,63 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flavors ask for and hosts report, each read once and not once per host or request."""
+"""What hosts report, read once and not once per host or request."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 
-from nova import objects
 from nova.scheduler.host_manager import HostState
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor import request, vgpu_request
-from nova_gpu.core.flavor.query import Request
-from nova_gpu.core.flavor.request import GPURequest
-from nova_gpu.core.flavor.vgpu_request import VGPURequest
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import HostStats, Report
 
 # So many different strings are held, so that each request of a cloud of 10,000 hosts finds them all
 # even where no two hosts report the same.
 _MOST_REPORTS = 16_384
-
-
-def extra_specs(spec: objects.RequestSpec) -> Mapping[str, str]:
-    """The extra specs of its flavor; none where it came without."""
-    found: Mapping[str, str] = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-    return found
-
-
-def asked(spec: objects.RequestSpec) -> GPURequest | None:
-    """The GPUs that the flavor of *spec* asks for, or ``None`` where it asks for none.
-
-    :raises InvalidExtraSpec: as :func:`nova_gpu.core.flavor.request.parse`
-    """
-    return _asked(frozenset(extra_specs(spec).items()))
-
-
-def asked_vgpus(spec: objects.RequestSpec) -> VGPURequest | None:
-    """The vGPUs that were asked for, in our words
-
-    :raises InvalidExtraSpec: as :func:`nova_gpu.core.flavor.vgpu_request.parse`
-    """
-    specs = extra_specs(spec)
-    return vgpu_request.parse(specs) if vgpu_request.asks_for_vgpus(specs) else None
-
-
-def requests(spec: objects.RequestSpec) -> tuple[Request, ...]:
-    """All that the flavor asks for: GPUs, vGPUs, both, or nothing.
-
-    :raises InvalidExtraSpec: where one of them cannot be understood
-    """
-    both = (asked(spec), asked_vgpus(spec))
-    return tuple(each for each in both if each is not None)
-
-
-@functools.lru_cache(maxsize=256)
-def _asked(items: frozenset[tuple[str, str]]) -> GPURequest | None:
-    return request.parse(dict(items))
 
 
 def of(host_state: HostState) -> HostStats | None:
@@ -97,4 +54,3 @@ def forget() -> None:
     """Everything, as after a start."""
     _read.cache_clear()
     _shared_host.cache_clear()
-    _asked.cache_clear()

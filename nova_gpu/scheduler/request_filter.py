@@ -7,7 +7,7 @@ the reason is looked for with all that they add.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -19,11 +19,10 @@ from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events, exception, names
 from nova_gpu.core.disclosure import Detail, Reason
-from nova_gpu.core.flavor import query, request
-from nova_gpu.core.flavor.query import Request
-from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor import query
+from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.scheduler import images, placement, reasons, reported
+from nova_gpu.scheduler import placement, reasons, requested
 
 LOG = logging.getLogger(__name__)
 
@@ -44,38 +43,38 @@ def gpu_request_filter(
     :raises RequestFilterFailed: where it cannot be understood, or no host could give its image such
         a GPU; with the reason, which becomes the instance's fault
     """
-    specs = reported.extra_specs(request_spec)
+    asked = requested.of(request_spec)
+    flavor, whole = asked.flavor, None
     try:
-        asked = request.parse(specs)
-        if asked is None:
-            request.parse_hypervisor(specs)
-        requests = reported.requests(request_spec)
-        if not requests:
+        flavor.check()
+        if not flavor.requests:
             return False
-        for each in requests:
-            _require_counted(each, specs)
-        machine_type = images.unfit_machine_type(request_spec) if asked else None
-        needs_known = any(map(query.needs_known, requests)) or machine_type
+        whole = flavor.whole
+        for each in flavor.requests:
+            _require_counted(each, flavor)
+        machine_type = asked.unfit_machine_type if whole else None
+        needs_known = any(map(query.needs_known, flavor.requests)) or machine_type
         known = placement.known_traits(ctxt) if needs_known else frozenset()
-        image_says = images.names_gpus(request_spec)
-        spelled_out: dict[str, str] | None = dict(specs)
-        for each in requests:
-            spelled_out = query.extra_specs(spelled_out or {}, each, known, image_says=image_says)
+        spelled_out: dict[str, str] | None = dict(flavor.extra_specs)
+        for each in flavor.requests:
+            spelled_out = query.extra_specs(
+                spelled_out or {}, each, known, image_says=asked.image_names_gpus
+            )
             if spelled_out is None:
                 unknown = reasons.unknown_name(each, known) or _NONE_FITS
-                raise _refusal(ctxt, request_spec, unknown, asked)
+                raise _refusal(ctxt, request_spec, unknown, whole)
     except exception.InvalidExtraSpec as e:
         raise _refusal(ctxt, request_spec, Reason.of_request(str(e))) from e
     except exception.PlacementFailed as e:
         LOG.warning("%s", e)
         unread = Reason.of_kind("Placement does not say which GPUs there are")
-        raise _refusal(ctxt, request_spec, unread, asked) from e
-    if asked and machine_type and (unfit := reasons.unfit_machine_type(asked, machine_type, known)):
-        raise _refusal(ctxt, request_spec, unfit, asked)
+        raise _refusal(ctxt, request_spec, unread, whole) from e
+    if whole and machine_type and (unfit := reasons.unfit_machine_type(whole, machine_type, known)):
+        raise _refusal(ctxt, request_spec, unfit, whole)
 
-    flavor = request_spec.flavor.obj_clone()
-    flavor.extra_specs = spelled_out
-    request_spec.flavor = flavor
+    changed = request_spec.flavor.obj_clone()
+    changed.extra_specs = spelled_out
+    request_spec.flavor = changed
     return True
 
 
@@ -89,26 +88,26 @@ def gpu_candidates_filter(
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
-    requests = reported.requests(request_spec)
-    if not requests:
+    flavor = requested.of(request_spec).flavor
+    if not flavor.requests:
         return False
     try:
-        reason = _why_not(ctxt, request_spec, requests)
+        reason = _why_not(ctxt, request_spec, flavor.requests)
     except exception.PlacementFailed as e:
         LOG.warning("Not known whether any host has the GPUs asked for, going on: %s", e)
         return True
     if reason:
-        raise _refusal(ctxt, request_spec, reason, reported.asked(request_spec))
+        raise _refusal(ctxt, request_spec, reason, flavor.whole)
     return True
 
 
-def _require_counted(asked: Request, specs: Mapping[str, str]) -> None:
+def _require_counted(asked: Request, flavor: FlavorRequest) -> None:
     if asked.counted or not CONF.gpu.require_counted_flavors:
         return
     key = names.GPUS if asked.resource_class == names.RESOURCE_CLASS else names.VGPUS
     raise exception.InvalidExtraSpec(
         key,
-        specs[key],
+        flavor.extra_specs[key],
         "quota does not count it ([gpu]require_counted_flavors)",
         f"resources:{asked.resource_class}={asked.count} beside it",
     )

@@ -18,14 +18,12 @@ from nova.scheduler.host_manager import HostState
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import vgpu_held
 from nova_gpu.core.flavor.arrangement import Distribution
-from nova_gpu.core.flavor.request import GPURequest
-from nova_gpu.core.flavor.vgpu_request import VGPURequest
-from nova_gpu.core.scheduling import rank
+from nova_gpu.core.flavor.request import GPURequest, VGPURequest
+from nova_gpu.core.scheduling import fit, rank
 from nova_gpu.core.scheduling.rank import Rank
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.scheduler import reported, siblings
+from nova_gpu.scheduler import reported, requested, siblings
 
 # Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.
 _NO_FREE_GPU = 0.5
@@ -48,14 +46,14 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     ) -> list[float]:
         hosts = [each.obj for each in weighed_obj_list]
         try:
-            asked = reported.asked(weight_properties)
-            parts = reported.asked_vgpus(weight_properties)
+            flavor = requested.of(weight_properties).flavor
+            whole, vgpus = flavor.whole, flavor.vgpus
         except exception.InvalidExtraSpec:  # which no filter has let pass
             return [0.0] * len(hosts)
-        if asked:
-            return _multiplied(hosts, with_gpus(hosts, asked), "gpu_weight_multiplier")
-        if parts:
-            return _multiplied(hosts, with_vgpus(hosts, parts), "gpu_weight_multiplier")
+        if whole:
+            return _multiplied(hosts, with_gpus(hosts, whole), "gpu_weight_multiplier")
+        if vgpus:
+            return _multiplied(hosts, with_vgpus(hosts, vgpus), "gpu_weight_multiplier")
         return _multiplied(hosts, without_gpus(hosts), "gpu_host_weight_multiplier")
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
@@ -98,7 +96,7 @@ def with_vgpus(hosts: Sequence[HostState], asked: VGPURequest) -> list[float]:
     ranks: list[Rank | None] = []
     for host in hosts:
         report = _report(host)
-        free = 0 if report is None else vgpu_held.most_free(asked, report.divided)
+        free = 0 if report is None else fit.most_free(asked, report.divided)
         # Of what is not free the claim is the judge: it may be so in this period only.
         full = int(free < asked.count)
         ranks.append((full, *((-free, host.num_instances) if spread else (free,))))

@@ -78,7 +78,7 @@ def _instance(instance: Any, migrations: dict[int, Any]) -> truths.Instance:
     context = instance.migration_context
     if context and migrations[context.migration_id].status not in _ENDED:
         kept = _cards(context.old_resources) | _cards(context.new_resources)
-    asked = request.parse(instance.flavor.extra_specs)
+    asked = request.of(instance.flavor.extra_specs).whole
     cards = _cards(instance.resources)
     return truths.Instance(instance.vm_state, instance.task_state, asked.count, cards, kept - cards)
 

@@ -8,6 +8,7 @@ import json
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
+from tests.fixtures import flavor_reads
 from tests.functional import kvm
 
 
@@ -47,9 +48,14 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.start_host()
         shown = self.boot(self.gpu_flavor(1))
         self.assertEqual([], self.domain(shown).xpath("devices/hostdev/rom"))
-        hidden = self.boot(self.flavor(**{"gpus": "= 1", "gpu:option_rom": "false"}))
+        flavor = self.flavor(**{"gpus": "= 1", "gpu:option_rom": "false"})
+        reads = self.useFixture(flavor_reads.FlavorReads())
+        hidden = self.boot(flavor)
         roms = self.domain(hidden).xpath("devices/hostdev/rom/@bar")
         self.assertEqual(["off", "off"], roms)
+        # The scheduler has the flavor as it is written, and spelled out for Placement.
+        self.assertEqual({"parse_count": 2}, reads.scheduled)
+        self.assertEqual({"parse_count": 1, "parse_option_rom": 1}, reads.spawned)
 
     def test_ports_for_other_devices_and_hiding_are_novas(self) -> None:
         self.flags(num_pcie_ports=3, group="libvirt")

@@ -17,7 +17,7 @@ import os_traits
 from doc.ext.reference import commands, tables
 from nova_gpu.api import extra_specs
 from nova_gpu.core import events, names
-from nova_gpu.core.flavor import mistakes
+from nova_gpu.core.flavor import validation
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import inventory, traits, vgpu_inventory
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -69,7 +69,7 @@ class TablesTest(unittest.TestCase):
         )
 
     def test_every_word_is_judged_by_the_api(self) -> None:
-        self.assertEqual(set(mistakes.WORDS), {each.name for each in extra_specs.register()})
+        self.assertEqual(set(validation.WORDS), {each.name for each in extra_specs.register()})
 
     def test_every_trait_is_explained(self) -> None:
         """Those that there are names of, and those that groups get."""

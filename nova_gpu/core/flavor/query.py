@@ -3,36 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Collection, Mapping
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request_group
-from nova_gpu.core.flavor.request import Stated
+from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.words import Stated
 
 # Where what the flavor asks for in the unsuffixed group goes. In a group with a suffix one provider
 # has all, which Placement finds sooner than several that have it together.
 SUFFIX = "_nova_gpu"
 _SUFFIXES = {names.RESOURCE_CLASS: SUFFIX, names.VGPU_RESOURCE_CLASS: "_nova_vgpu"}
-
-
-class Request(Protocol):
-    """What is asked for of one resource class: GPUs, or vGPUs."""
-
-    @property
-    def resource_class(self) -> str: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def counted(self) -> bool: ...
-
-    @property
-    def groups(self) -> tuple[GroupRequest, ...]: ...
-
-    def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]: ...
 
 
 def needs_known(request: Request) -> bool:

@@ -1,53 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor asks for: the one reader of its words.
+"""What a flavor asks for: whole GPUs, vGPUs, and how its guest sees them.
 
-``gpus``, ``gpu_arch``, ``hypervisor`` (older: ``hypervisor_type``) and ``gpu:...`` are ours;
-``resources:PGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A
+``gpus``, ``gpu_arch``, ``vgpus``, ``vgpu_type``, ``hypervisor`` (older: ``hypervisor_type``) and
+``gpu:...`` are ours, and :mod:`nova_gpu.core.flavor.words` reads each; ``resources:PGPU``,
+``resources:VGPU`` and ``trait:`` are Nova's, in the unsuffixed request group or in suffixed ones. A
 flavor may use either or both, and then they must agree.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
+import functools
+import types
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, quantity, request_group
+from nova_gpu.core.flavor import arrangement, quantity, request_group, words
 from nova_gpu.core.flavor.arrangement import Arrangement, Topology
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.quantity import Quantity
-from nova_gpu.core.flavor.request_group import MAX_GPUS, GroupRequest
-
-ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.words import Stated
+from nova_gpu.core.vgpu.vgpu import VGPUType
 
 # How Nova gives devices that Placement need not know: passthrough, and Cyborg's.
 _OTHERS_DEVICES = frozenset({"pci_passthrough:alias", "accel:device_profile"})
-
-# An instance gets exactly what it asks for, so all of these say the same.
-_COUNT_OPERATORS = frozenset({"=", "==", ">="})
-
-_HYPERVISORS = {"kvm": names.QEMU}
 
 _ISLANDS = {
     Topology.NUMA: names.TRAIT_NUMA_ISLAND,
     Topology.NVLINK: names.TRAIT_NVLINK_ISLAND,
 }
 
-# What each GPU, or vGPU, must be
-PRODUCT_WORDS = (names.GPU_ARCH, names.MODEL, names.MEMORY_MIB)
+# What each GPU must be; each vGPU, where the flavor asks for no whole GPUs.
+_PRODUCT_WORDS = (names.GPU_ARCH, names.MODEL, names.MEMORY_MIB)
 # Those and what else says nothing where the flavor asks for no GPU.
-_GPU_WORDS = (*PRODUCT_WORDS, names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION)
+_GPU_WORDS = (*_PRODUCT_WORDS, names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION)
+_VGPU_WORDS = (names.VGPUS, names.VGPU_TYPE, names.HEADS)
 
-
-class Stated(Protocol):
-    """What a flavor says of a name or of a number."""
-
-    def matches(self, value: str | None) -> bool: ...
-
-    @property
-    def equal_to(self) -> str | None: ...
+# A flavor's word, what it says, and the prefix of the traits that say what a provider is.
+_Conditions: TypeAlias = Iterator[tuple[str, Stated, str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,10 +60,9 @@ class GPURequest:
 
     resource_class: ClassVar[str] = names.RESOURCE_CLASS
 
-    def conditions(self, group: GroupRequest) -> Iterator[tuple[str, Stated, str]]:
-        """What a provider of *group* must be: the flavor's word, what it says, and the prefix of
-        the traits that say what a provider is."""
-        yield from of_product(self.architecture, self.model, self.memory_mib)
+    def conditions(self, group: GroupRequest) -> _Conditions:
+        """What a provider of *group* must be."""
+        yield from _of_product(self.architecture, self.model, self.memory_mib)
         if self.hypervisor:
             yield names.HYPERVISOR, self.hypervisor, names.TRAIT_HYPERVISOR
         if prefix := _ISLANDS.get(self.arrangement.required(group.count), ""):
@@ -81,11 +72,254 @@ class GPURequest:
                 prefix,
             )
 
+    @property
+    def requires_topology(self) -> bool:
+        """Whether no host will do on which the GPUs are not together."""
+        return any(
+            self.arrangement.required(group.count) is not Topology.ANY for group in self.groups
+        )
 
-def of_product(
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VGPURequest:
+    """The vGPUs an instance is to have: ``count`` in all, which is the sum over ``groups``.
+
+    ``counted`` says that the flavor itself has ``resources:VGPU``, which quota counts. ``type`` is
+    one name, of the type or of its id. ``architecture`` and ``model`` are the cards',
+    ``memory_mib`` and ``heads`` are what each vGPU has.
+    """
+
+    count: int
+    type: Condition | None
+    groups: tuple[GroupRequest, ...]
+    counted: bool
+    architecture: Condition | None = None
+    model: Condition | None = None
+    memory_mib: Quantity | None = None
+    heads: Quantity | None = None
+
+    resource_class: ClassVar[str] = names.VGPU_RESOURCE_CLASS
+
+    def conditions(self, group: GroupRequest) -> _Conditions:
+        """What a provider of *group* must be."""
+        if self.type is not None:
+            yield names.VGPU_TYPE, self.type, names.TRAIT_VGPU_TYPE
+        yield from self.of_each()
+
+    def of_each(self) -> _Conditions:
+        """The conditions on what a vGPU of a type is."""
+        yield from _of_product(self.architecture, self.model, self.memory_mib)
+        if self.heads:
+            yield names.HEADS, self.heads, names.TRAIT_HEADS
+
+    def takes_type(self, facts: VGPUType) -> bool:
+        """Whether the vGPUs may be of that type, which goes by its id and by its name."""
+        return self.type is None or self.type.matches(facts.id) or self.type.matches(facts.name)
+
+
+Request: TypeAlias = GPURequest | VGPURequest
+
+
+@dataclasses.dataclass(frozen=True)
+class FlavorRequest:
+    """All that a flavor asks for of GPUs.
+
+    Each part is read once, when it is first asked for, and is refused to nobody else: an instance
+    without GPUs must not fail of what its flavor says of them, nor a container of what only
+    concerns KVM guests. Of equal flavors :func:`of` gives one and the same.
+    """
+
+    extra_specs: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extra_specs", types.MappingProxyType(dict(self.extra_specs)))
+
+    @functools.cached_property
+    def whole(self) -> GPURequest | None:
+        """The whole GPUs the flavor asks for, or ``None`` where it asks for none.
+
+        :raises InvalidExtraSpec: for a value that cannot be used, two that contradict each other,
+            and what is said of GPUs in a flavor without
+        """
+        specs = self.extra_specs
+        gpus = specs.get(names.GPUS)
+        stated = None if gpus is None else words.parse_count(gpus)
+        groups = request_group.agreeing(specs, names.GPUS, stated, names.RESOURCE_CLASS)
+        counted = sum(group.count for group in groups.values())
+        count = stated or counted
+        if not count:
+            self._refuse_stray_words()
+            return None
+        if not counted:
+            required, forbidden = request_group.traits(specs, "")
+            groups[""] = GroupRequest("", count, required, forbidden)
+        return GPURequest(
+            count=count,
+            architecture=words.parse_architecture(specs),
+            hypervisor=_agreed_hypervisor(specs),
+            groups=tuple(group for group in groups.values() if group.count),
+            counted=bool(counted),
+            model=words.parse_model(specs),
+            memory_mib=words.parse_memory(specs),
+            arrangement=arrangement.parse(specs),
+        )
+
+    @functools.cached_property
+    def vgpus(self) -> VGPURequest | None:
+        """The vGPUs the flavor asks for in our words, or ``None`` where it has none of them.
+
+        A flavor with ``resources:VGPU`` alone is Nova's: any vGPU will do, of ours or of what
+        [devices]enabled_mdev_types names.
+
+        :raises InvalidExtraSpec: for a value that cannot be used, or two that contradict each other
+        """
+        if not self._vgpu_words:
+            return None
+        specs = self.extra_specs
+        text = specs.get(names.VGPUS)
+        stated = None if text is None else words.parse_count(text, names.VGPUS)
+        vgpu_type = words.parse_vgpu_type(specs)
+        resource_class = names.VGPU_RESOURCE_CLASS
+        groups = request_group.agreeing(specs, names.VGPUS, stated, resource_class)
+        counted = sum(group.count for group in groups.values())
+        count = stated or counted
+        if not count:
+            word = self._vgpu_words[0]
+            raise exception.InvalidExtraSpec(
+                word,
+                specs[word],
+                "the flavor asks for no vGPU",
+                f"{word} beside {names.VGPUS} or resources:{resource_class}",
+            )
+        # Where the flavor asks for whole GPUs as well, its traits and its words speak of those.
+        whole = self.asks_for_gpus
+        if not counted:
+            traits = (frozenset(), frozenset()) if whole else request_group.traits(specs, "")
+            groups[""] = GroupRequest("", count, *traits)
+        elif "" in groups and whole and self._whole_are_unsuffixed:
+            groups[""] = GroupRequest("", groups[""].count)
+        return VGPURequest(
+            count=count,
+            type=vgpu_type,
+            groups=tuple(group for group in groups.values() if group.count),
+            counted=bool(counted),
+            architecture=None if whole else words.parse_architecture(specs),
+            model=None if whole else words.parse_model(specs),
+            memory_mib=None if whole else words.parse_memory(specs),
+            heads=words.parse_heads(specs),
+        )
+
+    @functools.cached_property
+    def requests(self) -> tuple[Request, ...]:
+        """Whole GPUs, vGPUs, both, or nothing.
+
+        :raises InvalidExtraSpec: where one of them cannot be understood
+        """
+        return tuple(each for each in (self.whole, self.vgpus) if each is not None)
+
+    @functools.cached_property
+    def hypervisor(self) -> Condition | None:
+        """What the host's hypervisor must be, whether the flavor asks for GPUs or not.
+
+        :raises InvalidExtraSpec: where that, or what is asked for of GPUs, cannot be understood
+        """
+        if self.whole:
+            return self.whole.hypervisor
+        return words.parse_hypervisor(self.extra_specs)
+
+    def check(self) -> None:
+        """:raises InvalidExtraSpec: where the scheduler could not say what is asked for"""
+        _ = self.requests, self.hypervisor
+
+    @functools.cached_property
+    def option_rom(self) -> bool:
+        """Whether a KVM guest sees the option ROMs of its GPUs.
+
+        :raises InvalidExtraSpec: where the flavor says neither yes nor no
+        """
+        return words.parse_option_rom(self.extra_specs)
+
+    def check_guest_options(self) -> None:
+        """:raises InvalidExtraSpec: where the flavor does not say how a KVM guest sees its GPUs"""
+        _ = self.option_rom
+
+    @functools.cached_property
+    def asks_for_gpus(self) -> bool:
+        """Whether the flavor asks for whole GPUs at all, however badly."""
+        return names.GPUS in self.extra_specs or request_group.ask_for_gpus(self.extra_specs)
+
+    @functools.cached_property
+    def asks_for_vgpus(self) -> bool:
+        """Whether the flavor asks for vGPUs at all, however badly, in our words or in Nova's."""
+        return names.VGPUS in self.extra_specs or request_group.ask_for_gpus(
+            self.extra_specs, names.VGPU_RESOURCE_CLASS
+        )
+
+    @property
+    def has_vgpu_words(self) -> bool:
+        """Whether the flavor speaks of vGPUs in our words: then they are ours and not Nova's."""
+        return bool(self._vgpu_words)
+
+    @functools.cached_property
+    def is_cpu_only(self) -> bool:
+        """Whether the flavor asks for no device of any kind, ours or others'."""
+        return not (
+            self.asks_for_gpus
+            or names.VGPUS in self.extra_specs
+            or request_group.devices(self.extra_specs)
+            or self.extra_specs.keys() & _OTHERS_DEVICES
+        )
+
+    @functools.cached_property
+    def _vgpu_words(self) -> tuple[str, ...]:
+        """Those of the flavor's extra specs that speak of vGPUs."""
+        found = _VGPU_WORDS + (_PRODUCT_WORDS if self._products_are_vgpus else ())
+        return tuple(word for word in found if word in self.extra_specs)
+
+    @property
+    def _products_are_vgpus(self) -> bool:
+        """Whether :data:`_PRODUCT_WORDS` are about vGPUs, as they are where no whole GPUs are."""
+        return self.asks_for_vgpus and not self.asks_for_gpus
+
+    @property
+    def _whole_are_unsuffixed(self) -> bool:
+        """Whether the whole GPUs are asked for in the unsuffixed request group."""
+        unsuffixed = f"resources:{names.RESOURCE_CLASS}" in self.extra_specs
+        return unsuffixed or not request_group.ask_for_gpus(self.extra_specs)
+
+    def _refuse_stray_words(self) -> None:
+        """:raises InvalidExtraSpec: where a flavor without GPUs says what they must be"""
+        of_vgpus = _PRODUCT_WORDS if self._products_are_vgpus else ()
+        for key in _GPU_WORDS:
+            if (text := self.extra_specs.get(key)) is None or key in of_vgpus:
+                continue
+            beside = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
+            if key in _PRODUCT_WORDS:
+                beside += f", {names.VGPUS} or resources:{names.VGPU_RESOURCE_CLASS}"
+            raise exception.InvalidExtraSpec(
+                key, text, "the flavor asks for no GPU", f"{key} beside {beside}"
+            )
+
+
+def of(extra_specs: Mapping[str, str]) -> FlavorRequest:
+    """What a flavor with these extra specs asks for: the same object for all its instances."""
+    return _of(tuple(extra_specs.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _of(items: tuple[tuple[str, str], ...]) -> FlavorRequest:
+    return FlavorRequest(dict(items))
+
+
+def forget() -> None:
+    """Forget all flavors, as after a start."""
+    _of.cache_clear()
+
+
+def _of_product(
     architecture: Stated | None, model: Stated | None, memory_mib: Stated | None
-) -> Iterator[tuple[str, Stated, str]]:
-    """What :data:`PRODUCT_WORDS` say, as :meth:`GPURequest.conditions`"""
+) -> _Conditions:
+    """What :data:`_PRODUCT_WORDS` say."""
     stated = (
         (names.GPU_ARCH, architecture, names.TRAIT_ARCHITECTURE),
         (names.MODEL, model, names.TRAIT_MODEL),
@@ -96,129 +330,9 @@ def of_product(
             yield key, said, prefix
 
 
-def parse(extra_specs: Mapping[str, str]) -> GPURequest | None:
-    """The GPUs a flavor asks for, or ``None`` where it asks for none.
-
-    :raises InvalidExtraSpec: for a value that cannot be used, or two that contradict each other
-    """
-    gpus = extra_specs.get(names.GPUS)
-    stated = None if gpus is None else parse_count(gpus)
-    groups = request_group.agreeing(extra_specs, names.GPUS, stated, names.RESOURCE_CLASS)
-    counted = sum(group.count for group in groups.values())
-    count = stated or counted
-    if not count:
-        _refuse_stray_words(extra_specs)
-        return None
-    if not counted:
-        required, forbidden = request_group.traits(extra_specs, "")
-        groups[""] = GroupRequest("", count, required, forbidden)
-    return GPURequest(
-        count=count,
-        architecture=parse_architecture(extra_specs),
-        hypervisor=_agreed_hypervisor(extra_specs),
-        groups=tuple(group for group in groups.values() if group.count),
-        counted=bool(counted),
-        model=parse_model(extra_specs),
-        memory_mib=parse_memory(extra_specs),
-        arrangement=arrangement.parse(extra_specs),
-    )
-
-
-def asks_for_gpus(extra_specs: Mapping[str, str]) -> bool:
-    """Whether the flavor asks for GPUs at all, however badly."""
-    return names.GPUS in extra_specs or request_group.ask_for_gpus(extra_specs)
-
-
-def asks_for_parts(extra_specs: Mapping[str, str]) -> bool:
-    """True where a flavor asks for vGPUs."""
-    return names.VGPUS in extra_specs or request_group.ask_for_gpus(
-        extra_specs, names.VGPU_RESOURCE_CLASS
-    )
-
-
-def speaks_of_parts(extra_specs: Mapping[str, str]) -> bool:
-    """Whether :data:`PRODUCT_WORDS` are about vGPUs: where there are whole GPUs as well they are
-    about those."""
-    return asks_for_parts(extra_specs) and not asks_for_gpus(extra_specs)
-
-
-def is_cpu_only(extra_specs: Mapping[str, str]) -> bool:
-    """Whether the flavor asks for no device of any kind, ours or others'."""
-    return not (
-        asks_for_gpus(extra_specs)
-        or names.VGPUS in extra_specs
-        or request_group.devices(extra_specs)
-        or extra_specs.keys() & _OTHERS_DEVICES
-    )
-
-
-def parse_count(text: str, key: str = names.GPUS) -> int:
-    """:raises InvalidExtraSpec: where the value of *key* is not one of ALLOWED_COUNTS"""
-
-    def refused(reason: str) -> exception.InvalidExtraSpec:
-        return exception.InvalidExtraSpec(key, text, reason, ALLOWED_COUNTS)
-
-    words = text.split()
-    if len(words) == 2 and words[0] in _COUNT_OPERATORS:
-        words = words[1:]
-    if len(words) != 1:
-        raise refused("an instance gets exactly the number of GPUs it asks for")
-    if not re.fullmatch("[0-9]{1,9}", words[0]):
-        raise refused(f"{words[0]!r} is not a whole number")
-    count = int(words[0])
-    if count == 0:
-        raise refused("for no GPU leave the property out")
-    if count > MAX_GPUS:
-        raise refused("no host has that many")
-    return count
-
-
-def parse_architecture(extra_specs: Mapping[str, str]) -> Condition | None:
-    """:raises InvalidExtraSpec: where ``gpu_arch`` is not one of condition.ALLOWED"""
-    text = extra_specs.get(names.GPU_ARCH)
-    return None if text is None else condition.parse(names.GPU_ARCH, text)
-
-
-def parse_model(extra_specs: Mapping[str, str]) -> Condition | None:
-    """:raises InvalidExtraSpec: where ``gpu:model`` is not one of condition.ALLOWED"""
-    text = extra_specs.get(names.MODEL)
-    return None if text is None else condition.parse(names.MODEL, text, spaces=True)
-
-
-def parse_memory(extra_specs: Mapping[str, str]) -> Quantity | None:
-    """:raises InvalidExtraSpec: where ``gpu:memory_mib`` is not one of quantity.ALLOWED"""
-    text = extra_specs.get(names.MEMORY_MIB)
-    return None if text is None else quantity.parse(names.MEMORY_MIB, text)
-
-
-def parse_hypervisor(
-    extra_specs: Mapping[str, str], key: str = names.HYPERVISOR
-) -> Condition | None:
-    """What the flavor says of the hypervisor under *key*, GPUs or not. KVM is QEMU, as in Nova.
-
-    :raises InvalidExtraSpec: where it is not one of condition.ALLOWED
-    """
-    text = extra_specs.get(key)
-    return None if text is None else condition.parse(key, text, _HYPERVISORS)
-
-
-def _refuse_stray_words(extra_specs: Mapping[str, str]) -> None:
-    """:raises InvalidExtraSpec: where a flavor without GPUs says what they must be"""
-    of_parts = PRODUCT_WORDS if speaks_of_parts(extra_specs) else ()
-    for key in _GPU_WORDS:
-        if (text := extra_specs.get(key)) is None or key in of_parts:
-            continue
-        beside = f"{names.GPUS} or resources:{names.RESOURCE_CLASS}"
-        if key in PRODUCT_WORDS:
-            beside += f", {names.VGPUS} or resources:{names.VGPU_RESOURCE_CLASS}"
-        raise exception.InvalidExtraSpec(
-            key, text, "the flavor asks for no GPU", f"{key} beside {beside}"
-        )
-
-
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:
-    new = parse_hypervisor(extra_specs)
-    old = parse_hypervisor(extra_specs, names.HYPERVISOR_TYPE)
+    new = words.parse_hypervisor(extra_specs)
+    old = words.parse_hypervisor(extra_specs, names.HYPERVISOR_TYPE)
     if new and old and new != old:
         raise exception.InvalidExtraSpec(
             names.HYPERVISOR_TYPE,

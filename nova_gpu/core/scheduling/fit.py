@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a group of GPUs is built for what is asked."""
+"""Whether GPUs, and how many vGPUs, of a host are what is asked for."""
 
 from __future__ import annotations
 
 from nova_gpu.core.flavor.arrangement import Topology
-from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.core.scheduling.stats import Divided, GroupStats
+from nova_gpu.core.vgpu.vgpu import VGPUType
 
 
 def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
@@ -25,4 +26,26 @@ def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
         and (asked.architecture is None or asked.architecture.matches(group.architecture))
         and (asked.model is None or asked.model.matches(group.model))
         and (asked.memory_mib is None or asked.memory_mib.matches(group.memory_mib))
+    )
+
+
+def most_free(asked: VGPURequest, divided: Divided) -> int:
+    """How many vGPUs of a type that *asked* takes a host has room for, whatever its cards are.
+
+    Types share cards, so that the numbers of several do not add up.
+    """
+    known = divided.facts or ((None, None),) * len(divided.vgpus)
+    fitting = (
+        count
+        for (type_id, name, count), (memory_mib, heads) in zip(divided.vgpus, known, strict=True)
+        if _takes(asked, VGPUType(type_id, name, memory_mib, heads))
+    )
+    return max(fitting, default=0)
+
+
+def _takes(asked: VGPURequest, facts: VGPUType) -> bool:
+    return (
+        asked.takes_type(facts)
+        and (asked.memory_mib is None or asked.memory_mib.matches(facts.memory_mib))
+        and (asked.heads is None or asked.heads.matches(facts.heads))
     )

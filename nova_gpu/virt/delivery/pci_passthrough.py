@@ -11,7 +11,6 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, mmio
-from nova_gpu.core.flavor import guest_options
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
@@ -143,7 +142,7 @@ class PCIPassthrough:
         from nova_gpu.virt import flavors
         from nova_gpu.virt.delivery import guest_pci
 
-        guest_options.option_rom(flavors.extra_specs_of(instance))
+        flavors.request_of(instance).check_guest_options()
         guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
         needed = sum(self._mmio_bytes(card) for card in cards)
         if needed > CONF.gpu.guest_mmio_gib * mmio.GIB:
@@ -172,7 +171,7 @@ class PCIPassthrough:
         from nova_gpu.virt.delivery import guest_pci
 
         if cards := _cards(given):
-            option_rom = guest_options.option_rom(flavors.extra_specs_of(instance))
+            option_rom = flavors.request_of(instance).option_rom
             guest_pci.add_gpus(guest, cards, option_rom=option_rom)
 
     def started(self, instance_uuid: str) -> None:

@@ -17,10 +17,9 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling import stranding as rule
-from nova_gpu.virt import flavors
 from nova_gpu.virt.inventory import placement
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def reserved() -> stats.Reserved:
     )
 
 
-def refuse(gpus: HostGPUs, instance: objects.Instance) -> None:
+def refuse(gpus: HostGPUs, instance: objects.Instance, asked: FlavorRequest) -> None:
     """Sends a new instance that asks for no device elsewhere, where it would strand GPUs.
 
     Only a new one is scheduled a second time.
@@ -47,7 +46,7 @@ def refuse(gpus: HostGPUs, instance: objects.Instance) -> None:
     if not each or instance.vm_state != vm_states.BUILDING:
         return
     free = gpus.free()
-    if not free or not request.is_cpu_only(flavors.extra_specs_of(instance)):
+    if not free or not asked.is_cpu_only:
         return
     try:
         vcpus, memory_mib = _left(gpus.placement, gpus.nodename)

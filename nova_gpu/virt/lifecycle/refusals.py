@@ -15,7 +15,6 @@ from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names, refused
-from nova_gpu.core.flavor import guest_options, request, vgpu_request
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery import guest_pci
@@ -88,11 +87,11 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
 
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
-    extra_specs = flavors.extra_specs(flavor)
-    if gpus.delivery.mode is not DeliveryMode.PCI or not request.asks_for_gpus(extra_specs):
+    asked = flavors.request_of_flavor(flavor)
+    if gpus.delivery.mode is not DeliveryMode.PCI or not asked.asks_for_gpus:
         return
     try:
-        guest_options.option_rom(extra_specs)
+        asked.check_guest_options()
         guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
     except exception.GPUError as error:
         raise nova_exception.InstanceFaultRollback(
@@ -117,9 +116,9 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.NoValidHost: the instance goes on as it was
     """
-    extra_specs = flavors.extra_specs_of(instance)
-    in_parts = gpus.delivery.mode is DeliveryMode.LXC and vgpu_request.asks_for_vgpus(extra_specs)
-    if in_parts or request.asks_for_gpus(extra_specs):
+    asked = flavors.request_of(instance)
+    in_parts = gpus.delivery.mode is DeliveryMode.LXC and asked.has_vgpu_words
+    if in_parts or asked.asks_for_gpus:
         raise nova_exception.NoValidHost(reason=_WHAT_STAYS[gpus.delivery.mode])
 
 

@@ -15,9 +15,9 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.disclosure import Detail
-from nova_gpu.core.flavor import held as holding
-from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.held import Held
+from nova_gpu.core.flavor import compare
+from nova_gpu.core.flavor.compare import Held
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, GPUGroup
 from nova_gpu.core.topology import topology
 from nova_gpu.virt import counters, flavors, libvirt_errors
@@ -52,10 +52,11 @@ def starting(
             # First, because the pool has them back as soon as a hold ends or is refused.
             addresses = frozenset(gpu.address for gpu in cards)
             before = stack.enter_context(gpus.held(instance.uuid, addresses | slots))
-            _compare(gpus, instance, held, spawning=spawning, arriving=arriving)
-            vgpu_starts.compare(instance, parts, given=spawning or arriving)
+            asked = flavors.request_of(instance)
+            _compare(gpus, instance, asked, held, spawning=spawning, arriving=arriving)
+            vgpu_starts.compare(asked, parts, given=spawning or arriving)
             if spawning and not cards and not slots:
-                stranding.refuse(gpus, instance)
+                stranding.refuse(gpus, instance, asked)
             gpus.delivery.make_ready(instance, [*cards, *sorted(slots)])
             gpus.go_to_guest(addresses | slots)
             gpus.vgpus.make(instance.uuid, slots)
@@ -115,6 +116,7 @@ def _refuse_unheld(gpus: HostGPUs, instance: objects.Instance, devices: Set[Devi
 def _compare(
     gpus: HostGPUs,
     instance: objects.Instance,
+    asked: FlavorRequest,
     held: list[tuple[GPUGroup, GPU]],
     *,
     spawning: bool,
@@ -123,10 +125,9 @@ def _compare(
     """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds
     :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not have
     """
-    extra_specs = flavors.extra_specs_of(instance)
-    if not held and not request.asks_for_gpus(extra_specs):
+    if not held and not asked.asks_for_gpus:
         return
-    asked = request.parse(extra_specs)
+    whole = asked.whole
     circles = topology.circles(gpu for _, gpu in held)
     parts = [
         Held(
@@ -140,16 +141,16 @@ def _compare(
         )
         for group, gpu in held
     ]
-    reason = holding.mismatch(asked, parts, gpus.hypervisor_type)
-    if asked and reason is None and (spawning or arriving):
-        reason = holding.other_product(asked, parts)
+    reason = compare.gpu_mismatch(whole, parts, gpus.hypervisor_type)
+    if whole and reason is None and (spawning or arriving):
+        reason = compare.other_product(whole, parts)
     if reason:
         raise exception.RequestMismatch(
             reason,
             "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was its "
             "flavor changed to one with GPUs by a resize?",
         )
-    if asked and (reason := holding.apart(asked, parts)):
+    if whole and (reason := compare.apart(whole, parts)):
         if spawning:
             raise exception.BetterElsewhere(None, reason, "another host may have them together")
         if arriving:

@@ -14,10 +14,10 @@ from nova import objects
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import vgpu_held
+from nova_gpu.core.flavor import compare as comparison
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
-from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery import guest_vgpus
 
 if TYPE_CHECKING:
@@ -43,14 +43,13 @@ def _has_any(instance: objects.Instance) -> bool:
     return any(each.resource_class == names.VGPU_RESOURCE_CLASS for each in resources)
 
 
-def compare(instance: objects.Instance, found: Held, *, given: bool) -> None:
+def compare(asked: FlavorRequest, found: Held, *, given: bool) -> None:
     """:param given: whether the instance is given them now, and did not have them before
     :raises RequestMismatch: where the flavor asks for other vGPUs than the instance holds
     """
-    extra_specs = flavors.extra_specs_of(instance)
-    reason = vgpu_held.mismatch(extra_specs, [group.facts for group, _ in found])
-    if reason is None and given:
-        reason = vgpu_held.other_facts(extra_specs, [group for group, _ in found])
+    reason = comparison.vgpu_mismatch(asked, [group.facts for group, _ in found])
+    if asked.vgpus and reason is None and given:
+        reason = comparison.other_vgpu_facts(asked.vgpus, [group for group, _ in found])
     if reason:
         raise exception.RequestMismatch(
             reason,

@@ -20,7 +20,8 @@ from nova.virt.libvirt import host as libvirt_host
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import request, request_group, vgpu_request
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.virt.inventory import offer, survey
@@ -189,30 +190,28 @@ def _instances(
     for uuid, identifiers in counted.counted.items():
         instance = by_uuid.get(uuid)
         state = instance.vm_state if instance else None
-        specs = instance.flavor.extra_specs if instance else {}
+        asked = request.of(instance.flavor.extra_specs if instance else {})
         devices = [(provider, device.parse(text)) for provider, text in identifiers]
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
-            asked=_asked(specs, [each for _, each in devices]),
+            asked=_asked(asked, [each for _, each in devices]),
             counted=frozenset(devices),
-            aliased="pci_passthrough:alias" in specs,
+            aliased="pci_passthrough:alias" in asked.extra_specs,
         )
     return instances, counted.returning
 
 
-def _asked(extra_specs: Mapping[str, str], held: Collection[Device]) -> int:
+def _asked(asked: FlavorRequest, held: Collection[Device]) -> int:
     """GPUs and vGPUs. Of a flavor that cannot be read any more, what it has: the API and the
     scheduler refuse it. Of one that asks for vGPUs in Nova's words alone, those of ours it has."""
     try:
-        whole, parts = request.parse(extra_specs), vgpu_request.parse(extra_specs)
+        count = sum(each.count for each in asked.requests)
     except exception.InvalidExtraSpec:
         return len(held)
-    asked = whole.count if whole else 0
-    if parts is not None:
-        return asked + parts.count
-    novas = request_group.ask_for_gpus(extra_specs, names.VGPU_RESOURCE_CLASS)
-    return asked + (sum(isinstance(each, Slot) for each in held) if novas else 0)
+    if asked.asks_for_vgpus and asked.vgpus is None:
+        count += sum(isinstance(each, Slot) for each in held)
+    return count
 
 
 def _holders(consumers: Iterable[str]) -> dict[str, Holder]:

@@ -8,7 +8,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base, validators
 
 from nova_gpu.api import extra_specs
-from nova_gpu.core.flavor import condition, guest_options, quantity, request
+from nova_gpu.core.flavor import condition, quantity, words
 
 
 class ValidatorTest(unittest.TestCase):
@@ -48,15 +48,15 @@ class ValidatorTest(unittest.TestCase):
 
     def test_refused_with_key_value_and_what_is_allowed(self) -> None:
         for name, value, allowed in (
-            ("gpus", "rubbish", request.ALLOWED_COUNTS),
-            ("gpus", "0", request.ALLOWED_COUNTS),
-            ("gpus", "<= 2", request.ALLOWED_COUNTS),
+            ("gpus", "rubbish", words.ALLOWED_COUNTS),
+            ("gpus", "0", words.ALLOWED_COUNTS),
+            ("gpus", "<= 2", words.ALLOWED_COUNTS),
             ("gpu_arch", ">= fermi", condition.ALLOWED),
             ("gpu_arch", "s== unknown", condition.ALLOWED),
             ("hypervisor", "<all-in> LXC QEMU", condition.ALLOWED),
             ("hypervisor_type", "s==", condition.ALLOWED),
             ("hypervisor_type", "= QEMU", condition.ALLOWED),
-            ("gpu:option_rom", "perhaps", guest_options.ALLOWED_SWITCH),
+            ("gpu:option_rom", "perhaps", words.ALLOWED_SWITCH),
             ("gpu:move", "always", "live or cold or none"),
             ("gpu:model", "<or> A100 H200 <in> x", condition.ALLOWED),
             ("gpu:memory_mib", "40 GiB", quantity.ALLOWED),

@@ -8,7 +8,7 @@ from nova import exception as nova_exception
 
 from nova_gpu.api import extra_specs
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, guest_options, mistakes, query, request, vgpu_request
+from nova_gpu.core.flavor import condition, query, request, request_group, validation, words
 from nova_gpu.core.planning import consent
 from tests.unit.fuzz import base
 
@@ -75,25 +75,25 @@ class FlavorTest(base.FuzzTestCase):
     @base.fuzzed(flavor=FLAVORS | _ASKING)
     def test_is_read_or_refused(self, flavor: Mapping[str, str]) -> None:
         try:
-            asked = request.parse(flavor)
+            asked = request.of(flavor).whole
         except exception.InvalidExtraSpec as error:
             self.assertIn(error.key, flavor)
             return
         if asked is None:
             self.assertNotIn(names.GPUS, flavor)
             return
-        self.assertTrue(request.asks_for_gpus(flavor))
+        self.assertTrue(request.of(flavor).asks_for_gpus)
         self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
 
     @base.fuzzed(flavor=FLAVORS | _ASKING)
     def test_vgpus_are_read_or_refused(self, flavor: Mapping[str, str]) -> None:
-        mistakes.mistakes(flavor)  # ends
+        validation.mistakes(request.of(flavor))  # ends
         try:
-            asked = vgpu_request.parse(flavor)
+            asked = request.of(flavor).vgpus
         except exception.InvalidExtraSpec as error:
             self.assertIn(error.key, flavor)
             return
-        self.assertEqual(vgpu_request.asks_for_vgpus(flavor), asked is not None)
+        self.assertEqual(request.of(flavor).has_vgpu_words, asked is not None)
         if asked:
             self.assertTrue(0 < asked.count == sum(group.count for group in asked.groups))
 
@@ -102,13 +102,13 @@ class FlavorTest(base.FuzzTestCase):
         self, flavor: Mapping[str, str], known: set[str]
     ) -> None:
         try:
-            asked = request.parse(flavor)
+            asked = request.of(flavor).whole
             specs = query.extra_specs(flavor, asked, known) if asked else None
         except exception.InvalidExtraSpec:
             return
         if asked is None or specs is None:
             return
-        again = request.parse(specs)
+        again = request.of(specs).whole
         assert again is not None
         self.assertEqual(asked.count, again.count)
         self.assertEqual(asked.architecture, again.architecture)
@@ -122,16 +122,16 @@ class FlavorTest(base.FuzzTestCase):
             except nova_exception.ValidationError:
                 continue
             if validator.name == names.GPUS:
-                parsed = request.parse({names.GPUS: value})
+                parsed = request.of({names.GPUS: value}).whole
                 assert parsed is not None
-                self.assertTrue(1 <= parsed.count <= request.MAX_GPUS)
+                self.assertTrue(1 <= parsed.count <= request_group.MAX_GPUS)
             elif validator.name == names.OPTION_ROM:
-                guest_options.option_rom({names.OPTION_ROM: value})
+                words.parse_option_rom({names.OPTION_ROM: value})
             elif validator.name == names.MOVE:
                 consent.parse({names.MOVE: value})
             elif validator.name != names.HYPERVISOR_TYPE:
                 plain = {names.GPUS: "1", names.TOPOLOGY: "any"}
-                read = request.parse(plain | {validator.name: value})
+                read = request.of(plain | {validator.name: value}).whole
                 self.assertIsNotNone(read)
 
     @base.fuzzed(value=_VALUES, name=st.none() | st.sampled_from(_NAMES) | base.TEXT)

@@ -84,7 +84,7 @@ class FleetTest(base.FuzzTestCase):
     def test_what_is_refused_could_never_be_served(
         self, host: list[list[GPU]], flavor: Mapping[str, str]
     ) -> None:
-        asked = request.parse(flavor)
+        asked = request.of(flavor).whole
         assert asked
         found = {gpu.address: gpu for gpus in host for gpu in gpus}
         offered = offer.offer(found.values(), {}, DeliveryMode.LXC, {}, offer.Ailments())

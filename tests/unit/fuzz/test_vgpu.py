@@ -10,7 +10,7 @@ import shutil
 from hypothesis import strategies as st
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import query, vgpu_request
+from nova_gpu.core.flavor import query, request
 from nova_gpu.core.vgpu import vgpu, vgpu_room
 from nova_gpu.core.vgpu.mig import MIGInstance, of_slot
 from nova_gpu.host.container import nodes
@@ -117,7 +117,7 @@ class TextsTest(base.FuzzTestCase):
     @base.fuzzed(flavor=_FLAVORS)
     def test_flavors(self, flavor: dict[str, str]) -> None:
         try:
-            asked = vgpu_request.parse(flavor)
+            asked = request.of(flavor).vgpus
             specs = asked and query.extra_specs(flavor, asked, ())
         except exception.InvalidExtraSpec as error:
             self.assertTrue(error.key in flavor or error.key.startswith("trait"))
@@ -126,7 +126,7 @@ class TextsTest(base.FuzzTestCase):
             self.assertNotIn(names.VGPUS, flavor)
             return
         self.assertEqual(asked.count, sum(group.count for group in asked.groups))
-        again = vgpu_request.parse(specs)
+        again = request.of(specs).vgpus
         assert again is not None
         self.assertEqual((asked.count, asked.type), (again.count, again.type))
         self.assertEqual(specs, query.extra_specs(specs, again, ()))

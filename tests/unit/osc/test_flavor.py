@@ -5,7 +5,7 @@ import unittest
 
 from osc_lib import exceptions
 
-from nova_gpu.core.flavor import request, vgpu_request
+from nova_gpu.core.flavor import request
 from nova_gpu.osc import flavor
 
 
@@ -21,7 +21,7 @@ class PropertiesTest(unittest.TestCase):
             },
             specs,
         )
-        asked = request.parse(specs)
+        asked = request.of(specs).whole
         assert asked
         self.assertTrue(asked.counted)
 
@@ -37,7 +37,7 @@ class PropertiesTest(unittest.TestCase):
         words = {"vgpu_type": "GRID P4-2Q", "gpu:memory_mib": ">= 2048", "gpu:heads": "4"}
         specs = flavor.properties({"gpus": None, "vgpus": 2}, words, {})
         self.assertEqual({"vgpus": "= 2", "resources:VGPU": "2", **words}, specs)
-        asked = vgpu_request.parse(specs)
+        asked = request.of(specs).vgpus
         assert asked
         self.assertTrue(asked.counted)
         self.assertEqual(

@@ -11,6 +11,7 @@ from nova import test
 from openstack import connection
 from osc_lib import exceptions
 
+from nova_gpu.core.flavor import request
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.osc import hosts, query
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
@@ -44,7 +45,7 @@ class HostsTest(test.NoDBTestCase):
             placement=real.placement,
             compute=SimpleNamespace(hypervisors=lambda details: iter(self.nodes)),
         )
-        wanted = query.of(_SMALL, words, lambda: hosts.known_traits(cloud))
+        wanted = query.of(_SMALL, request.of(words), lambda: hosts.known_traits(cloud))
         smallest = max(group.count for group in wanted.groups)
         found = capacity.answers(
             wanted.groups,

@@ -117,7 +117,7 @@ class GPUFilterTest(test.NoDBTestCase):
 
     def test_what_the_request_filter_made_of_the_flavor(self) -> None:
         flavor = {"gpus": "= 4", "gpu_arch": "s== fermi", "resources:VGPU": "1"}
-        asked = request.parse(flavor)
+        asked = request.of(flavor).whole
         assert asked is not None
         self.assertTrue(self.passes(host_state(FERMI), query.extra_specs(flavor, asked, ()) or {}))
 

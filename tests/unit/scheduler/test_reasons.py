@@ -6,14 +6,14 @@ import unittest
 from nova import exception as nova_exception
 
 from nova_gpu.core.disclosure import Detail
-from nova_gpu.core.flavor import request, vgpu_request
+from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.scheduler import reasons
 
 
 def asked_for(**words: str) -> GPURequest:
-    asked = request.parse(words)
+    asked = request.of(words).whole
     assert asked is not None
     return asked
 
@@ -114,7 +114,7 @@ class ShortageTest(unittest.TestCase):
                 self.assertIn(expected, reason.full)
 
     def test_those_that_are_given_otherwise(self) -> None:
-        asked = vgpu_request.parse({"vgpus": "1", "gpu:model": "A16"})
+        asked = request.of({"vgpus": "1", "gpu:model": "A16"}).vgpus
         assert asked is not None
         reason = reasons.nowhere(
             asked, asked.groups[0], ["CUSTOM_GPU_MODEL_A16"], {"CUSTOM_GPU_MODEL_A16"}
@@ -122,7 +122,7 @@ class ShortageTest(unittest.TestCase):
         self.assertEqual("no host has vGPUs with gpu:model a16: those are given whole", reason.full)
 
     def test_of_vgpus(self) -> None:
-        asked = vgpu_request.parse({"vgpus": "1", "gpu:memory_mib": ">= 2048"})
+        asked = request.of({"vgpus": "1", "gpu:memory_mib": ">= 2048"}).vgpus
         assert asked is not None
         self.assertEqual(
             "no host has vGPUs (gpu:memory_mib >= 2048): there are vGPUs for each of these "
@@ -140,14 +140,14 @@ class ShortageTest(unittest.TestCase):
         )
 
     def test_what_was_wanted_is_said(self) -> None:
-        asked = request.parse(
+        asked = request.of(
             {
                 "gpus": "2",
                 "gpu_arch": "s!= fermi",
                 "hypervisor": "KVM",
                 "trait:CUSTOM_GPU_MODEL_A": "required",
             }
-        )
+        ).whole
         assert asked is not None
         self.assertIn(
             "GPUs (architecture s!= fermi, hypervisor kvm (qemu), CUSTOM_GPU_MODEL_A)",

@@ -8,7 +8,6 @@ from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
 from nova_gpu.core import exception
-from nova_gpu.core.flavor import request
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import GroupStats
 from nova_gpu.core.topology import topology
@@ -74,18 +73,6 @@ class ReportedTest(test.NoDBTestCase):
         held = reported._read.cache_info()
         self.assertEqual(3, held.currsize)
         self.assertLess(held.maxsize or 10**9, 10**5)
-
-    def test_a_flavor_is_read_once_for_all_its_instances(self) -> None:
-        with mock.patch.object(request, "parse", wraps=request.parse) as parse:
-            for count in (2, 2, 3):
-                asked = reported.asked(request_spec({"gpus": f"= {count}"}))
-                assert asked
-                self.assertEqual(count, asked.count)
-            self.assertIsNone(reported.asked(request_spec({})))
-            self.assertEqual(3, parse.call_count)
-        for _ in range(2):
-            spec = request_spec({"gpus": "many"})
-            self.assertRaises(exception.InvalidExtraSpec, reported.asked, spec)
 
     def test_equal_hosts_share_a_verdict(self) -> None:
         hosts = [host_state(f"host{number}", 8 - number % 2) for number in range(10)]

@@ -186,7 +186,7 @@ class GPUWeigherTest(test.NoDBTestCase):
 class RankTest(test.NoDBTestCase):
     def test_two_groups_of_a_flavor_add_up(self) -> None:
         specs = {"resources1:PGPU": "2", "resources2:PGPU": "4"}
-        asked = request.parse(specs)
+        asked = request.of(specs).whole
         assert asked
         cells = topology.cells(free_gpus(4, 4))
         report = stats.Report(stats.HostStats("LXC", (GROUP,)), (cells,))

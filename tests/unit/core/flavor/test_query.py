@@ -14,7 +14,7 @@ KNOWN = frozenset(
 
 def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[str, str] | None:
     """What is added to *flavor*, beside an image that names traits of GPUs."""
-    asked = request.parse(flavor)
+    asked = request.of(flavor).whole
     assert asked is not None
     specs = query.extra_specs(flavor, asked, known, image_says=True)
     if specs is None:
@@ -42,7 +42,7 @@ class ExtraSpecsTest(unittest.TestCase):
             "trait:CUSTOM_GPU_ARCH_KEPLER": "forbidden",
             "trait:HW_CPU_X86_AVX2": "required",
         }
-        asked = request.parse(flavor)
+        asked = request.of(flavor).whole
         assert asked is not None
         self.assertEqual(
             {
@@ -136,7 +136,7 @@ class ExtraSpecsTest(unittest.TestCase):
             ({"gpu:topology": "numa"}, False),
             ({"gpus": "2", "gpu:topology": "numa"}, True),
         ):
-            asked = request.parse({"gpus": "1"} | specs)
+            asked = request.of({"gpus": "1"} | specs).whole
             assert asked is not None
             with self.subTest(specs=specs):
                 self.assertEqual(expected, query.needs_known(asked))
@@ -147,11 +147,11 @@ class ExtraSpecsTest(unittest.TestCase):
             {"gpus": "2", "resources:VGPU": "1", "trait:CUSTOM_GPU_MODEL_X": "required"},
             {"resources1:PGPU": "1", "resources2:PGPU": "2", "gpu_arch": "fermi"},
         ):
-            asked = request.parse(flavor)
+            asked = request.of(flavor).whole
             assert asked is not None
             once = query.extra_specs(flavor, asked, KNOWN)
             assert once is not None
-            again = request.parse(once)
+            again = request.of(once).whole
             assert again is not None
             with self.subTest(flavor=flavor):
                 self.assertEqual(once, query.extra_specs(once, again, KNOWN))
@@ -166,7 +166,7 @@ class ExtraSpecsTest(unittest.TestCase):
             "trait:CUSTOM_GPU_MODEL_X": "required",
             "trait:HW_CPU_X86_AVX2": "required",
         }
-        asked = request.parse(flavor)
+        asked = request.of(flavor).whole
         assert asked is not None
         for image_says in (False, True):
             self.assertEqual(
@@ -199,7 +199,7 @@ class ExtraSpecsTest(unittest.TestCase):
 
     def test_beside_another_group_of_the_flavors(self) -> None:
         flavor = {"gpus": "1", "resources_net:CUSTOM_NIC": "1"}
-        asked = request.parse(flavor)
+        asked = request.of(flavor).whole
         assert asked is not None
         for policy, expected in (({}, "none"), ({"group_policy": "isolate"}, "isolate")):
             specs = query.extra_specs(flavor | policy, asked, KNOWN)
@@ -224,3 +224,115 @@ class ExtraSpecsTest(unittest.TestCase):
             ):
                 spelled_out({"gpus": "1"} | specs)
             self.assertIn("trait:CUSTOM_GPU", str(caught.exception))
+
+
+VGPU_KNOWN = {
+    *(f"CUSTOM_GPU_MEMORY_MIB_{size}" for size in ("1024", "2048", "4096", "UNKNOWN")),
+    *(f"CUSTOM_GPU_ARCH_{name}" for name in ("FERMI", "PASCAL", "UNKNOWN")),
+    *(f"CUSTOM_GPU_HEADS_{heads}" for heads in ("1", "2", "4", "UNKNOWN")),
+    "CUSTOM_GPU_MODEL_TESLA_P4",
+}
+
+
+def asked(**specs: str) -> request.VGPURequest:
+    found = request.of(specs).vgpus
+    assert found is not None
+    return found
+
+
+def vgpus_spelled_out(specs: dict[str, str]) -> dict[str, str] | None:
+    return query.extra_specs(specs, asked(**specs), VGPU_KNOWN)
+
+
+class VGPUQueryTest(unittest.TestCase):
+    def test_of_words_alone(self) -> None:
+        specs = {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"}
+        self.assertEqual(
+            {
+                **specs,
+                "resources_nova_vgpu:VGPU": "2",
+                "trait_nova_vgpu:CUSTOM_GPU": "required",
+                "trait_nova_vgpu:CUSTOM_GPU_VGPU_TYPE_NVIDIA_35": "required",
+            },
+            vgpus_spelled_out(specs),
+        )
+
+    def test_of_each(self) -> None:
+        for specs, traits in (
+            ({"gpu:memory_mib": ">= 4096"}, {"MEMORY_MIB_4096": "required"}),
+            (
+                {"gpu:memory_mib": ">= 2048", "gpu_arch": "pascal"},
+                {
+                    "MEMORY_MIB_1024": "forbidden",
+                    "MEMORY_MIB_UNKNOWN": "forbidden",
+                    "ARCH_PASCAL": "required",
+                },
+            ),
+            ({"gpu:model": "<in> P4"}, {"MODEL_TESLA_P4": "required"}),
+            ({"gpu:heads": "4"}, {"HEADS_4": "required"}),
+            ({"gpu:heads": "<= 2"}, {"HEADS_4": "forbidden", "HEADS_UNKNOWN": "forbidden"}),
+            ({"gpu:heads": "== 3"}, {"HEADS_3": "required"}),
+            ({"gpu:heads": ">= 6"}, None),
+            ({"gpu:memory_mib": ">= 8192"}, None),
+        ):
+            words = {"vgpus": "1", **specs}
+            expected = traits and {
+                **words,
+                "resources_nova_vgpu:VGPU": "1",
+                "trait_nova_vgpu:CUSTOM_GPU": "required",
+                **{f"trait_nova_vgpu:CUSTOM_GPU_{key}": traits[key] for key in traits},
+            }
+            with self.subTest(specs):
+                self.assertEqual(expected, vgpus_spelled_out(words))
+
+    def test_can_be_put_in_again(self) -> None:
+        for specs in (
+            {"vgpus": "= 2", "vgpu_type": "s== nvidia-35"},
+            {"resources1:VGPU": "1", "resources2:VGPU": "1", "vgpu_type": "nvidia-35"},
+            {"vgpus": "1", "resources:PGPU": "1"},
+            {"vgpus": "1", "gpu:memory_mib": ">= 2048", "gpu_arch": "pascal"},
+            {"resources:VGPU": "1", "gpu:memory_mib": "4096"},
+        ):
+            with self.subTest(specs):
+                once = vgpus_spelled_out(specs)
+                assert once is not None
+                self.assertEqual(once, vgpus_spelled_out(once))
+
+    def test_traits_beside_whole_gpus(self) -> None:
+        trait = {"trait:CUSTOM_GPU_ARCH_FERMI": "required"}
+        for specs, suffix in (
+            ({"resources:PGPU": "1", "resources:VGPU": "1"}, "_nova_gpu"),
+            ({"gpus": "1", "resources:VGPU": "1"}, "_nova_gpu"),
+            ({"resources1:PGPU": "1", "resources:VGPU": "1"}, "_nova_vgpu"),
+            ({"gpus": "1", "resources1:PGPU": "1", "resources:VGPU": "1"}, "_nova_vgpu"),
+        ):
+            flavor = {**specs, **trait, "vgpu_type": "a"}
+            whole, parts = request.of(flavor).whole, asked(**flavor)
+            assert whole is not None
+            both: dict[str, str] | None = flavor
+            for each in (whole, parts):
+                both = query.extra_specs(both or {}, each, ())
+            with self.subTest(specs):
+                found = [key for key in both or () if key.endswith("ARCH_FERMI")]
+                self.assertEqual([f"trait{suffix}:CUSTOM_GPU_ARCH_FERMI"], found)
+
+    def test_beside_whole_gpus(self) -> None:
+        flavor = {"gpus": "1", "gpu_arch": "fermi", "vgpus": "1", "vgpu_type": "nvidia-35"}
+        whole = request.of(flavor).whole
+        assert whole is not None
+        specs = query.extra_specs(flavor, whole, ())
+        assert specs is not None
+        both = query.extra_specs(specs, asked(**specs), ())
+        self.assertEqual(
+            {
+                **flavor,
+                "resources_nova_gpu:PGPU": "1",
+                "trait_nova_gpu:CUSTOM_GPU": "required",
+                "trait_nova_gpu:CUSTOM_GPU_ARCH_FERMI": "required",
+                "resources_nova_vgpu:VGPU": "1",
+                "trait_nova_vgpu:CUSTOM_GPU": "required",
+                "trait_nova_vgpu:CUSTOM_GPU_VGPU_TYPE_NVIDIA_35": "required",
+                "group_policy": "none",
+            },
+            both,
+        )

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
+import operator
 import unittest
+from unittest import mock
 
-from nova_gpu.core import exception
-from nova_gpu.core.flavor import condition, request
+import os_resource_classes
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import condition, request, request_group, summary
 from nova_gpu.core.flavor.request_group import GroupRequest
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
@@ -13,56 +18,23 @@ KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
 
 def refusal(extra_specs: dict[str, str]) -> str:
     try:
-        found = request.parse(extra_specs)
+        found = request.of(extra_specs).whole
     except exception.InvalidExtraSpec as e:
         return str(e)
     raise AssertionError(f"{extra_specs} is read as {found}")
 
 
-class CountTest(unittest.TestCase):
-    def test_all_that_mean_two(self) -> None:
-        for text in ("= 2", "2", "== 2", ">= 2", "  2 ", "=  2"):
-            with self.subTest(text=text):
-                self.assertEqual(2, request.parse_count(text))
-
-    def test_bounds(self) -> None:
-        self.assertEqual(1, request.parse_count("1"))
-        self.assertEqual(1024, request.parse_count("= 1024"))
-
-    def test_refused(self) -> None:
-        for text, reason in (
-            ("", "exactly the number"),
-            ("=", "not a whole number"),
-            ("=2", "not a whole number"),
-            ("<= 2", "exactly the number"),
-            ("!= 2", "exactly the number"),
-            ("s== 2", "exactly the number"),
-            ("<or> 2 <or> 4", "exactly the number"),
-            ("<in> 2", "exactly the number"),
-            ("2 4", "exactly the number"),
-            ("two", "not a whole number"),
-            ("-1", "not a whole number"),
-            ("2.0", "not a whole number"),
-            ("\N{ARABIC-INDIC DIGIT TWO}", "not a whole number"),
-            ("0", "leave the property out"),
-            ("= 0", "leave the property out"),
-            ("1025", "no host has that many"),
-            ("9" * 40, "not a whole number"),
-        ):
-            with (
-                self.subTest(text=text),
-                self.assertRaises(exception.InvalidExtraSpec) as caught,
-            ):
-                request.parse_count(text)
-            for part in ("gpus", repr(text), reason, request.ALLOWED_COUNTS):
-                self.assertIn(part, str(caught.exception))
+def asked(**specs: str) -> request.VGPURequest:
+    found = request.of(specs).vgpus
+    assert found is not None
+    return found
 
 
-class ParseTest(unittest.TestCase):
+class WholeTest(unittest.TestCase):
     def test_the_blueprints_flavor(self) -> None:
-        asked = request.parse(
+        asked = request.of(
             {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC", "cpu_arch": "x86_64"}
-        )
+        ).whole
         assert asked is not None
         self.assertEqual(2, asked.count)
         self.assertEqual(condition.parse("gpu_arch", "fermi"), asked.architecture)
@@ -80,10 +52,10 @@ class ParseTest(unittest.TestCase):
             {"resources:CUSTOM_PGPU": "1"},
         ):
             with self.subTest(specs=specs):
-                self.assertIsNone(request.parse(specs))
+                self.assertIsNone(request.of(specs).whole)
 
     def test_novas_own_keys(self) -> None:
-        asked = request.parse(
+        asked = request.of(
             {
                 "resources:PGPU": "2",
                 f"trait:{FERMI}": "required",
@@ -93,13 +65,13 @@ class ParseTest(unittest.TestCase):
                 "trait_other:CUSTOM_GPU": "required",
                 "trait:CUSTOM_GPU_MODEL_X": "perhaps",
             }
-        )
+        ).whole
         assert asked is not None
         expected = GroupRequest("", 2, frozenset({FERMI, "HW_GPU_API_VULKAN"}), frozenset({KEPLER}))
         self.assertEqual((2, (expected,), True), (asked.count, asked.groups, asked.counted))
 
     def test_suffixed_groups_are_summed_with_their_own_traits(self) -> None:
-        asked = request.parse(
+        asked = request.of(
             {
                 "resources1:PGPU": "1",
                 "trait1:CUSTOM_ANY": "required",
@@ -107,7 +79,7 @@ class ParseTest(unittest.TestCase):
                 f"trait_gpu:{FERMI}": "required",
                 f"trait:{KEPLER}": "required",
             }
-        )
+        ).whole
         assert asked is not None
         self.assertEqual(4, asked.count)
         self.assertEqual(
@@ -124,7 +96,7 @@ class ParseTest(unittest.TestCase):
             {"gpus": "2", "resources1:PGPU": "1", "resources2:PGPU": "1"},
         ):
             with self.subTest(specs=specs):
-                asked = request.parse(specs)
+                asked = request.of(specs).whole
                 assert asked is not None
                 self.assertEqual((2, True), (asked.count, asked.counted))
 
@@ -169,13 +141,169 @@ class ParseTest(unittest.TestCase):
             {"gpus": "1", "hypervisor_type": "s== LXC"},
             {"gpus": "1", "hypervisor_type": "s== LXC", "hypervisor": "lxc"},
         ):
-            asked = request.parse(specs)
+            asked = request.of(specs).whole
             with self.subTest(specs=specs):
                 assert asked is not None and asked.hypervisor is not None
                 self.assertTrue(asked.hypervisor.matches("LXC"))
 
-    def test_kvm(self) -> None:
-        stated = request.parse_hypervisor({"hypervisor": "s== KVM"})
-        assert stated is not None
-        self.assertTrue(stated.matches("QEMU"))
-        self.assertFalse(stated.matches("LXC"))
+
+class VGPUTest(unittest.TestCase):
+    def test_resource_class_is_placements(self) -> None:
+        self.assertEqual(os_resource_classes.VGPU, names.VGPU_RESOURCE_CLASS)
+
+    def test_what_is_novas_alone(self) -> None:
+        for specs in ({}, {"resources:VGPU": "1"}, {"gpus": "= 1"}, {"resources1:VGPU": "x"}):
+            with self.subTest(specs):
+                self.assertIsNone(request.of(specs).vgpus)
+
+    def test_how_many_and_of_what_type(self) -> None:
+        for specs, count, vgpu_type, counted in (
+            ({"vgpus": "= 2"}, 2, None, False),
+            ({"vgpus": "1", "vgpu_type": "s== nvidia-35"}, 1, "nvidia_35", False),
+            ({"vgpus": "1", "vgpu_type": "GRID M60-2Q"}, 1, "grid_m60_2q", False),
+            ({"vgpus": "1", "vgpu_type": "i915-GVTg_V5_4"}, 1, "i915_gvtg_v5_4", False),
+            ({"vgpus": "2", "resources:VGPU": "2"}, 2, None, True),
+            ({"resources1:VGPU": "1", "resources2:VGPU": "1", "vgpu_type": "a"}, 2, "a", True),
+        ):
+            with self.subTest(specs):
+                found = asked(**specs)
+                self.assertEqual((count, counted), (found.count, found.counted))
+                self.assertEqual(vgpu_type, found.type and found.type.equal_to)
+
+    def test_what_cannot_be(self) -> None:
+        for specs in (
+            {"vgpus": "0"},
+            {"vgpus": "one"},
+            {"vgpus": "> 1"},
+            {"vgpus": "1", "resources:VGPU": "2"},
+            {"vgpu_type": "nvidia-35"},
+            {"vgpus": "1", "vgpu_type": "s!= nvidia-35"},
+            {"vgpus": "1", "vgpu_type": "<or> nvidia-35 <or> nvidia-36"},
+            {"vgpus": "1", "vgpu_type": "<in> M60"},
+            {"vgpus": "1", "vgpu_type": ""},
+            {"vgpus": "1", "gpu:heads": "s== 2"},
+            {"vgpus": "1", "gpu:heads": "0"},
+            {"gpu:heads": "2"},
+            {"gpus": "1", "gpu:heads": "2"},
+            {"gpu:heads": "2", "resources:VGPU": "0"},
+        ):
+            with self.subTest(specs), self.assertRaises(exception.InvalidExtraSpec) as raised:
+                _ = request.of(specs).vgpus
+            self.assertIn(raised.exception.key, specs)
+
+
+class VGPUOfEachTest(unittest.TestCase):
+    """The words that whole cards have, too"""
+
+    def test_without_whole_cards(self) -> None:
+        for specs, text in (
+            ({"vgpus": "1", "gpu:memory_mib": "2048"}, "1 vGPU (gpu:memory_mib >= 2048)"),
+            (
+                {"resources:VGPU": "1", "gpu:memory_mib": "== 1024"},
+                "1 vGPU (gpu:memory_mib == 1024)",
+            ),
+            ({"vgpus": "2", "gpu_arch": "s!= fermi"}, "2 vGPUs (architecture s!= fermi)"),
+            ({"vgpus": "1", "gpu:model": "Tesla P4"}, "1 vGPU (gpu:model tesla_p4)"),
+            ({"resources:VGPU": "1", "gpu:heads": "2"}, "1 vGPU (gpu:heads >= 2)"),
+        ):
+            with self.subTest(specs):
+                self.assertIsNone(request.of(specs).whole)
+                self.assertTrue(request.of(specs).has_vgpu_words)
+                self.assertEqual(text, summary.all_of(asked(**specs)))
+
+    def test_beside_whole_cards(self) -> None:
+        for whole in ("gpus", "resources:PGPU", "resources1:PGPU"):
+            specs = {whole: "1", "vgpus": "1", "gpu_arch": "fermi", "gpu:memory_mib": "2048"}
+            with self.subTest(specs):
+                self.assertEqual([], list(asked(**specs).of_each()))
+                found = request.of(specs).whole
+                assert found is not None
+                self.assertEqual(
+                    ["gpu_arch", "gpu:memory_mib"],
+                    [key for key, _, _ in found.conditions(found.groups[0])],
+                )
+                self.assertEqual(
+                    ["gpu:heads"],
+                    [key for key, *_ in asked(**specs, **{"gpu:heads": "2"}).of_each()],
+                )
+                del specs["vgpus"]
+                self.assertFalse(request.of(specs).has_vgpu_words)
+
+    def test_beside_neither(self) -> None:
+        text = "beside gpus or resources:PGPU, vgpus or resources:VGPU"
+        for specs, part in (
+            ({"gpu:memory_mib": "1"}, text),
+            ({"vgpu_type": "a", "gpu:memory_mib": "1"}, text),
+            ({"vgpus": "1", "gpu:topology": "numa"}, "beside gpus or resources:PGPU"),
+            ({"vgpus": "1", "resources:PGPU": "0", "gpu_arch": "a"}, text),
+        ):
+            with self.subTest(specs), self.assertRaises(exception.InvalidExtraSpec) as raised:
+                _ = request.of(specs).whole
+            self.assertEqual(raised.exception.reason, "the flavor asks for no GPU")
+            self.assertTrue(raised.exception.allowed.endswith(part))
+        for specs in (
+            {"resources:VGPU": "0", "gpu:memory_mib": "1"},
+            {"vgpus": "1", "gpu:memory_mib": "much"},
+            {"vgpus": "1", "gpu_arch": "> a"},
+        ):
+            with self.subTest(specs), self.assertRaises(exception.InvalidExtraSpec) as raised:
+                _ = request.of(specs).vgpus
+            self.assertEqual(list(specs)[1], raised.exception.key)
+
+
+class FlavorRequestTest(unittest.TestCase):
+    def test_each_part_is_read_once(self) -> None:
+        asked = request.of({"gpus": "1", "vgpus": "2", "gpu:option_rom": "no"})
+        self.assertIs(asked, request.of(dict(asked.extra_specs)))
+        with mock.patch.object(request_group, "parse", wraps=request_group.parse) as parse:
+            for _ in range(3):
+                self.assertEqual((asked.whole, asked.vgpus), asked.requests)
+                self.assertFalse(asked.option_rom)
+        self.assertEqual(["PGPU", "VGPU"], sorted(call.args[1] for call in parse.mock_calls))
+
+    def test_stays_as_it_is(self) -> None:
+        extra_specs = {"gpus": "1"}
+        asked = request.FlavorRequest(extra_specs)
+        extra_specs["gpus"] = "2"
+        self.assertEqual({"gpus": "1"}, asked.extra_specs)
+        self.assertRaises(TypeError, operator.setitem, asked.extra_specs, "gpus", "2")
+        self.assertRaises(dataclasses.FrozenInstanceError, setattr, asked, "extra_specs", {})
+
+    def test_a_word_is_refused_to_who_judges_it(self) -> None:
+        asked = request.of({"gpus": "1", "gpu:option_rom": "perhaps", "vgpu_type": "a"})
+        assert asked.whole
+        self.assertEqual(1, asked.whole.count)
+        self.assertTrue(asked.asks_for_gpus)
+        for judge in (asked.check_guest_options, asked.check):
+            self.assertRaises(exception.InvalidExtraSpec, judge)
+
+    def test_whether_it_asks_at_all_however_badly(self) -> None:
+        for specs, gpus, vgpus, words, cpu_only in (
+            ({}, False, False, False, True),
+            ({"gpus": "x"}, True, False, False, False),
+            ({"resources1:PGPU": "x"}, True, False, False, False),
+            ({"vgpus": "x"}, False, True, True, False),
+            ({"resources:VGPU": "1"}, False, True, False, False),
+            ({"resources:VGPU": "1", "gpu_arch": "x"}, False, True, True, False),
+            ({"vgpu_type": "x"}, False, False, True, True),
+            ({"resources:CUSTOM_FPGA": "1"}, False, False, False, False),
+            ({"resources:CUSTOM_FPGA": "0", "resources:VCPU": "1"}, False, False, False, True),
+            ({"accel:device_profile": "x"}, False, False, False, False),
+        ):
+            asked = request.of(specs)
+            with self.subTest(specs):
+                self.assertEqual((gpus, vgpus), (asked.asks_for_gpus, asked.asks_for_vgpus))
+                self.assertEqual((words, cpu_only), (asked.has_vgpu_words, asked.is_cpu_only))
+
+    def test_the_hypervisor_with_gpus_and_without(self) -> None:
+        for specs, name in (
+            ({}, None),
+            ({"hypervisor": "LXC"}, "lxc"),
+            ({"hypervisor_type": "LXC"}, None),
+            ({"hypervisor_type": "LXC", "vgpus": "1"}, None),
+            ({"hypervisor_type": "LXC", "gpus": "1"}, "lxc"),
+        ):
+            found = request.of(specs).hypervisor
+            with self.subTest(specs):
+                self.assertEqual(name, found and found.equal_to)
+        self.assertRaises(exception.InvalidExtraSpec, request.of({"hypervisor": "= 1"}).check)

@@ -5,7 +5,7 @@ import unittest
 
 from nova_gpu.core.flavor import request
 from nova_gpu.core.scheduling import fit
-from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.core.scheduling.stats import Divided, GroupStats
 from nova_gpu.core.topology.topology import Islands
 
 A100 = GroupStats(
@@ -41,8 +41,37 @@ class ServesTest(unittest.TestCase):
             ({"gpus": "8", "gpu:topology": "any"}, True, True),
             ({"gpus": "1", "gpu:topology": "nvlink"}, True, True),
         ):
-            asked = request.parse(specs)
+            asked = request.of(specs).whole
             assert asked
             found = tuple(fit.serves(group, asked, asked.groups[0]) for group in (A100, OLD))
             with self.subTest(specs=specs):
                 self.assertEqual((known, old), found)
+
+
+class MostFreeTest(unittest.TestCase):
+    def test_of_the_type_that_is_asked_for(self) -> None:
+        free = (("nvidia-63", "GRID P4-1Q", 8), ("nvidia-66", None, 1))
+        divided = Divided(1, 1, free, ((1024, 4), (8192, None)))
+        for specs, count in (
+            ({"vgpus": "1"}, 8),
+            ({"vgpus": "1", "vgpu_type": "nvidia-66"}, 1),
+            ({"vgpus": "1", "vgpu_type": "GRID P4-1Q"}, 8),
+            ({"vgpus": "1", "vgpu_type": "GRID P4-8Q"}, 0),
+            ({"vgpus": "1", "gpu:memory_mib": "2048"}, 1),
+            ({"vgpus": "1", "gpu:memory_mib": "<= 8192"}, 8),
+            ({"vgpus": "1", "gpu:memory_mib": "16384"}, 0),
+            ({"vgpus": "1", "gpu:heads": "1", "gpu:memory_mib": "2048"}, 0),
+            ({"vgpus": "1", "gpu:heads": "1"}, 8),
+        ):
+            asked = request.of(specs).vgpus
+            assert asked
+            with self.subTest(specs):
+                self.assertEqual(count, fit.most_free(asked, divided))
+
+    def test_of_a_host_that_does_not_say_what_they_have(self) -> None:
+        divided = Divided(1, 1, (("nvidia-63", None, 8),))
+        for specs, count in (({"vgpus": "1"}, 8), ({"vgpus": "1", "gpu:memory_mib": "1"}, 0)):
+            asked = request.of(specs).vgpus
+            assert asked
+            with self.subTest(specs):
+                self.assertEqual(count, fit.most_free(asked, divided))

@@ -9,6 +9,7 @@ from nova import objects
 from oslo_utils import uuidutils
 
 from nova_gpu.core import exception
+from nova_gpu.core.flavor import request
 from nova_gpu.core.model import Product
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup, group_key
@@ -51,13 +52,11 @@ class TestNovasOwn(unittest.TestCase):
 
 class TestCompare(unittest.TestCase):
     def test_what_may_be_known_no_more_keeps_nobody_from_what_he_has(self) -> None:
-        objects.register_all()
         product = Product("10de", "1bb3")
         group = VGPUGroup(group_key(product, "nvidia-63"), product, VGPUType("nvidia-63"), {})
-        flavor = objects.Flavor(extra_specs={"vgpus": "1", "gpu:memory_mib": "1"})
-        instance = objects.Instance(uuid=uuidutils.generate_uuid(), flavor=flavor)
-        vgpu_starts.compare(instance, [(group, SLOT)], given=False)
+        asked = request.of({"vgpus": "1", "gpu:memory_mib": "1"})
+        vgpu_starts.compare(asked, [(group, SLOT)], given=False)
         with self.assertRaisesRegex(exception.RequestMismatch, "of nvidia-63 it is not known"):
-            vgpu_starts.compare(instance, [(group, SLOT)], given=True)
+            vgpu_starts.compare(asked, [(group, SLOT)], given=True)
         with self.assertRaisesRegex(exception.RequestMismatch, "holds 0"):
-            vgpu_starts.compare(instance, [], given=False)
+            vgpu_starts.compare(asked, [], given=False)

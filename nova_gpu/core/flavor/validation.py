@@ -7,7 +7,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import guest_options, query, request, vgpu_request
+from nova_gpu.core.flavor import query, words
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 
 WORDS = (
@@ -27,35 +28,40 @@ def is_own(key: str) -> bool:
     return key in WORDS or key.startswith(_NAMESPACE)
 
 
-def mistakes(extra_specs: Mapping[str, str]) -> list[str]:
+def mistakes(asked: FlavorRequest) -> list[str]:
     """Each with the property, what is wrong with it and what is allowed. Other projects' properties
     are not looked at."""
-    return [*_unreadable(extra_specs), *_misspelt(extra_specs)]
+    return [*_unreadable(asked), *_misspelt(asked.extra_specs)]
 
 
-def _unreadable(extra_specs: Mapping[str, str]) -> Iterator[str]:
+def _unreadable(asked: FlavorRequest) -> Iterator[str]:
     """What the scheduler or the host would refuse, one after the other without those before it."""
-    rest = dict(extra_specs)
     while True:
         try:
-            spelled_out = dict(rest)
-            for asked in (request.parse(rest), vgpu_request.parse(rest)):
-                if asked:
-                    spelled_out = query.extra_specs(spelled_out, asked, ()) or spelled_out
-            guest_options.option_rom(rest)
-            consent.parse(rest)
+            _check(asked)
             return
         except exception.InvalidExtraSpec as error:
             yield _told(error.key, error.value, f"{error.reason}; allowed: {error.allowed}")
             wrong = error.key
-        had_gpus, had_parts = request.asks_for_gpus(rest), request.asks_for_parts(rest)
+        rest = dict(asked.extra_specs)
         if rest.pop(wrong, None) is None:
             return  # of what was spelled out of several properties
-        if had_gpus and not request.asks_for_gpus(rest):
+        left = FlavorRequest(rest)
+        if asked.asks_for_gpus and not left.asks_for_gpus:
             # Or all that says what the GPUs must be would be wrong, too.
             rest[names.GPUS] = "1"
-        if had_parts and not request.asks_for_parts(rest):
+        if asked.asks_for_vgpus and not left.asks_for_vgpus:
             rest[names.VGPUS] = "1"
+        asked = FlavorRequest(rest)
+
+
+def _check(asked: FlavorRequest) -> None:
+    """:raises InvalidExtraSpec: for the first thing that the scheduler or the host would refuse"""
+    spelled_out = dict(asked.extra_specs)
+    for each in asked.requests:
+        spelled_out = query.extra_specs(spelled_out, each, ()) or spelled_out
+    words.parse_option_rom(asked.extra_specs)
+    consent.parse(asked.extra_specs)
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:

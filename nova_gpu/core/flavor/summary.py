@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks for, in words for who reads a table, a fault or an error."""
+"""What a request asks for, in words for a table, a fault or an error."""
 
 from __future__ import annotations
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor.query import Request
+from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 
 # What the user has asked for in the flavor's words, where that is not the word itself.

@@ -3,20 +3,22 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core.flavor import held as holding
-from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.held import Held
+from nova_gpu.core.flavor import compare, request
+from nova_gpu.core.flavor.compare import Held
+from nova_gpu.core.model import Product
+from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.core.vgpu.vgpu_group import VGPUGroup, group_key
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
 
 
-class MismatchTest(unittest.TestCase):
+class GPUMismatchTest(unittest.TestCase):
     def check(
         self, specs: dict[str, str], held: list[Held], part: str | None, host: str | None = "LXC"
     ) -> None:
         with self.subTest(specs=specs, held=held):
-            reason = holding.mismatch(request.parse(specs), held, host)
+            reason = compare.gpu_mismatch(request.of(specs).whole, held, host)
             if part is None:
                 self.assertIsNone(reason)
             else:
@@ -74,9 +76,9 @@ class OtherProductTest(unittest.TestCase):
             ({"gpu:memory_mib": "<= 81920"}, [known, known], "memory is 143771 MiB"),
             ({"gpu:memory_mib": ">= 1"}, [known, unknown], "memory is unknown"),
         ):
-            asked = request.parse({"gpus": "2"} | words)
+            asked = request.of({"gpus": "2"} | words).whole
             assert asked
-            reason = holding.other_product(asked, held)
+            reason = compare.other_product(asked, held)
             with self.subTest(words=words):
                 if part is None:
                     self.assertIsNone(reason)
@@ -87,9 +89,9 @@ class OtherProductTest(unittest.TestCase):
 class ApartTest(unittest.TestCase):
     def apart(self, held: list[Held], **words: str) -> str | None:
         specs = {key.replace("_", ":", 1): value for key, value in words.items()}
-        asked = request.parse({"gpus": str(sum(each.count for each in held))} | specs)
+        asked = request.of({"gpus": str(sum(each.count for each in held))} | specs).whole
         assert asked
-        return holding.apart(asked, held)
+        return compare.apart(asked, held)
 
     def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> Held:
         return Held(1, None, frozenset({trait}), numa_node=numa_node, circle=circle)
@@ -120,10 +122,77 @@ class ApartTest(unittest.TestCase):
         specs = {"gpu:topology": "numa"}
         for suffix, trait in (("1", FERMI), ("2", KEPLER)):
             specs |= {f"resources{suffix}:PGPU": "2", f"trait{suffix}:{trait}": "required"}
-        asked = request.parse(specs)
+        asked = request.of(specs).whole
         assert asked
         fermi = [self.place(0, 0), self.place(0, 1)]
         for nodes, expected in (((1, 1), True), ((0, 1), False)):
             kepler = [self.place(node, 2 + node, KEPLER) for node in nodes]
             with self.subTest(nodes=nodes):
-                self.assertEqual(expected, holding.apart(asked, fermi + kepler) is None)
+                self.assertEqual(expected, compare.apart(asked, fermi + kepler) is None)
+
+
+SMALL = VGPUType("nvidia-63", "GRID P4-1Q")
+LARGE = VGPUType("nvidia-66", "GRID P4-8Q")
+
+
+class VGPUMismatchTest(unittest.TestCase):
+    def test_what_fits(self) -> None:
+        for specs, held in (
+            ({"vgpus": "= 1"}, [LARGE]),
+            ({"vgpus": "2", "vgpu_type": "s== nvidia-63"}, [SMALL, SMALL]),
+            ({"vgpus": "= 1", "vgpu_type": "grid p4-1q"}, [SMALL]),
+            ({"resources:VGPU": "1", "vgpu_type": "nvidia-66"}, [LARGE]),
+            ({"resources:VGPU": "2"}, [SMALL]),  # the other one may be Nova's own
+            ({"resources1:VGPU": "1"}, [SMALL]),
+            ({}, []),
+            ({"gpus": "= 1"}, []),
+        ):
+            with self.subTest(specs):
+                self.assertIsNone(compare.vgpu_mismatch(request.of(specs), held))
+
+    def test_what_does_not(self) -> None:
+        for specs, held, reason in (
+            ({"vgpus": "= 2"}, [LARGE], "asks for 2 vGPUs, and the instance holds 1"),
+            ({"vgpus": "= 1"}, [], "asks for 1 vGPUs, and the instance holds 0"),
+            ({"vgpus": "= 1", "vgpu_type": "nvidia-63"}, [LARGE], "nvidia_63, not nvidia-66"),
+            ({}, [SMALL], "holds 1 vGPUs, and its flavor asks for none"),
+            ({"gpus": "= 1"}, [SMALL], "its flavor asks for none"),
+        ):
+            with self.subTest(specs):
+                self.assertIn(reason, compare.vgpu_mismatch(request.of(specs), held) or "")
+
+
+class OtherVGPUFactsTest(unittest.TestCase):
+    def group(self, product: Product, memory_mib: int | None) -> VGPUGroup:
+        facts = VGPUType("nvidia-64", "GRID P4-2Q", memory_mib, heads=memory_mib and 4)
+        return VGPUGroup(group_key(product, facts.id), product, facts, {})
+
+    def test_table(self) -> None:
+        known = self.group(Product("10de", "1bb3", "Tesla P4", "pascal", 2048), 2048)
+        unknown = self.group(Product("10de", "1bb3"), None)
+        for specs, held, reason in (
+            ({}, [known], None),
+            ({"resources:VGPU": "1"}, [known], None),
+            ({"vgpus": "2"}, [known, unknown], None),
+            ({"vgpus": "1", "gpu:memory_mib": ">= 2048"}, [known], None),
+            ({"vgpus": "1", "gpu:memory_mib": "== 1024"}, [known], "of nvidia-64 it is 2048"),
+            ({"vgpus": "2", "gpu:memory_mib": ">= 1"}, [known, unknown], "it is not known"),
+            ({"vgpus": "1", "gpu_arch": "pascal", "gpu:model": "<in> P4"}, [known], None),
+            ({"vgpus": "1", "gpu_arch": "fermi"}, [known], "gpu_arch fermi, and of nvidia-64"),
+            ({"vgpus": "1", "gpu:model": "s!= a"}, [unknown], "gpu:model s!= a, and of"),
+            ({"vgpus": "1", "gpu:heads": "2"}, [known], None),
+            (
+                {"vgpus": "1", "gpu:heads": "<= 2"},
+                [known],
+                "gpu:heads <= 2, and of nvidia-64 it is 4",
+            ),
+            ({"vgpus": "1", "gpu:heads": "1"}, [unknown], "it is not known"),
+            ({"gpus": "1", "vgpus": "1", "gpu:memory_mib": "81920"}, [known], None),
+        ):
+            with self.subTest(specs):
+                asked = request.of(specs).vgpus
+                found = asked and compare.other_vgpu_facts(asked, held)
+                if reason is None:
+                    self.assertIsNone(found)
+                else:
+                    self.assertIn(reason, found or "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance holds, compared with what its flavor asks for."""
+"""What an instance holds of GPUs and of vGPUs, compared with what its flavor asks for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Hashable, Sequence
 
 from nova_gpu.core import names
 from nova_gpu.core.flavor.arrangement import Topology
-from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,10 +31,10 @@ class Held:
     circle: Hashable = None
 
 
-def mismatch(
+def gpu_mismatch(
     request: GPURequest | None, held: Sequence[Held], hypervisor_type: str | None
 ) -> str | None:
-    """Why what an instance holds is not what its flavor asks for, or ``None`` where it is.
+    """Why the GPUs an instance holds are not what its flavor asks for, or ``None`` where they are.
 
     Of the flavor's traits only those count that the driver itself sets: the others Placement has
     judged, whatever scheduler there is. With more than one request group each of them must find
@@ -100,6 +102,52 @@ def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
                 f"its flavor insists on {group.count} GPUs with {names.TOPOLOGY} {topology}, and "
                 f"of those it was given {largest} are together"
             )
+    return None
+
+
+def vgpu_mismatch(asked: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
+    """Why the vGPUs of these types are not what the flavor asks for, or ``None`` where they are.
+
+    :param held: the type of each of them
+    :raises InvalidExtraSpec: where the flavor cannot be understood
+    """
+    request = asked.vgpus
+    if request is None:
+        # One that says resources:VGPU alone may have some of Nova's own, which we do not see.
+        if held and not asked.asks_for_vgpus:
+            return f"the instance holds {len(held)} vGPUs, and its flavor asks for none"
+        return None
+    if request.count != len(held):
+        return f"the flavor asks for {request.count} vGPUs, and the instance holds {len(held)}"
+    for facts in held:
+        if not request.takes_type(facts):
+            return (
+                f"the flavor asks for vGPUs with {names.VGPU_TYPE} {request.type}, not {facts.id}"
+            )
+    return None
+
+
+def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | None:
+    """A mismatch in what drivers and NVML may tell in one run of the service and not in the next.
+
+    It is judged only when the instance is given its vGPUs, as :func:`other_product`.
+
+    :param held: the group of each of them
+    """
+    for group in held:
+        facts = {
+            names.GPU_ARCH: group.product.architecture,
+            names.MODEL: group.product.name,
+            names.MEMORY_MIB: group.facts.memory_mib,
+            names.HEADS: group.facts.heads,
+        }
+        for key, stated, _ in request.of_each():
+            fact = None if facts[key] is None else str(facts[key])
+            if not stated.matches(fact):
+                return (
+                    f"the flavor asks for vGPUs with {key} {stated}, and of {group.facts.id} it is "
+                    f"{fact or 'not known'}"
+                )
     return None
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import unittest
 
-from nova_gpu.core.flavor import mistakes, request, wanted
+from nova_gpu.core.flavor import request, validation
 
 
 class MistakesTest(unittest.TestCase):
     def found(self, **specs: str) -> list[str]:
-        return [each.partition("=")[0] for each in mistakes.mistakes(specs)]
+        return [each.partition("=")[0] for each in validation.mistakes(request.of(specs))]
 
     def test_none(self) -> None:
         for specs in (
@@ -21,7 +21,7 @@ class MistakesTest(unittest.TestCase):
             {},
         ):
             with self.subTest(specs=specs):
-                self.assertEqual([], mistakes.mistakes(specs))
+                self.assertEqual([], validation.mistakes(request.of(specs)))
 
     def test_every_one_and_no_consequence(self) -> None:
         specs = {
@@ -54,7 +54,7 @@ class MistakesTest(unittest.TestCase):
             ("gpu:nothing_like_it", "there are: gpu:distribution, gpu:heads, gpu:memory_mib"),
         ):
             with self.subTest(key=key):
-                (found,) = mistakes.mistakes({key: "1"})
+                (found,) = validation.mistakes(request.of({key: "1"}))
                 self.assertIn(f"{key}='1': unknown property; {text}", found)
 
 
@@ -68,7 +68,7 @@ class VGPUTest(unittest.TestCase):
             {"vgpus": "1", "gpu:heads": ">= 2"},
         ):
             with self.subTest(specs):
-                self.assertEqual([], mistakes.mistakes(specs))
+                self.assertEqual([], validation.mistakes(request.of(specs)))
 
     def test_what_is_not(self) -> None:
         for specs, keys in (
@@ -89,30 +89,5 @@ class VGPUTest(unittest.TestCase):
             ({"vgpus": "1", "gpu:head": "2"}, ["gpu:head"]),
         ):
             with self.subTest(specs):
-                found = [text.partition("=")[0] for text in mistakes.mistakes(specs)]
+                found = [text.partition("=")[0] for text in validation.mistakes(request.of(specs))]
                 self.assertEqual(keys, found)
-
-
-class WantedTest(unittest.TestCase):
-    def text(self, **specs: str) -> str:
-        asked = request.parse(specs)
-        assert asked
-        return wanted.all_of(asked)
-
-    def test_words_and_groups(self) -> None:
-        self.assertEqual("1 GPU", self.text(gpus="1"))
-        self.assertEqual(
-            "2 GPUs (architecture fermi, hypervisor kvm (qemu))",
-            self.text(gpus="2", gpu_arch="s== fermi", hypervisor="KVM"),
-        )
-        self.assertEqual(
-            "1 GPU (CUSTOM_GPU_ARCH_FERMI) and 3 GPUs (not CUSTOM_GPU_ARCH_FERMI)",
-            self.text(
-                **{
-                    "resources1:PGPU": "1",
-                    "trait1:CUSTOM_GPU_ARCH_FERMI": "required",
-                    "resources2:PGPU": "3",
-                    "trait2:CUSTOM_GPU_ARCH_FERMI": "forbidden",
-                }
-            ),
-        )

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request to the scheduler asks for of GPUs, by its flavor and by its image."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from nova import objects
+
+from nova_gpu.core import machine_type
+from nova_gpu.core.flavor import request, request_group
+from nova_gpu.core.flavor.request import FlavorRequest
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Requested:
+    """The one reading of a RequestSpec that all judge by.
+
+    ``unfit_machine_type`` is the image's, where it is one that cannot have whole cards; ``None``
+    too where the image says nothing: then the host's option counts, which nobody knows here, and
+    the host judges. ``image_names_gpus`` says that the image requires traits that may be GPUs'.
+    """
+
+    flavor: FlavorRequest
+    unfit_machine_type: str | None
+    image_names_gpus: bool
+
+
+def of(spec: objects.RequestSpec) -> Requested:
+    """What *spec* asks for; nothing where its flavor or its image came without properties."""
+    specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+    image = spec.image if "image" in spec else None
+    properties: Any = image.properties if image is not None and "properties" in image else {}
+    stated = properties.get("hw_machine_type")
+    return Requested(
+        request.of(specs),
+        stated if stated and not machine_type.has_pci_express(stated) else None,
+        any(map(request_group.may_be_a_gpus, properties.get("traits_required", ()))),
+    )

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from oslo_utils import strutils
+
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import words
+
+
+class CountTest(unittest.TestCase):
+    def test_all_that_mean_two(self) -> None:
+        for text in ("= 2", "2", "== 2", ">= 2", "  2 ", "=  2"):
+            with self.subTest(text=text):
+                self.assertEqual(2, words.parse_count(text))
+
+    def test_bounds(self) -> None:
+        self.assertEqual(1, words.parse_count("1"))
+        self.assertEqual(1024, words.parse_count("= 1024"))
+
+    def test_refused(self) -> None:
+        for text, reason in (
+            ("", "exactly the number"),
+            ("=", "not a whole number"),
+            ("=2", "not a whole number"),
+            ("<= 2", "exactly the number"),
+            ("!= 2", "exactly the number"),
+            ("s== 2", "exactly the number"),
+            ("<or> 2 <or> 4", "exactly the number"),
+            ("<in> 2", "exactly the number"),
+            ("2 4", "exactly the number"),
+            ("two", "not a whole number"),
+            ("-1", "not a whole number"),
+            ("2.0", "not a whole number"),
+            ("\N{ARABIC-INDIC DIGIT TWO}", "not a whole number"),
+            ("0", "leave the property out"),
+            ("= 0", "leave the property out"),
+            ("1025", "no host has that many"),
+            ("9" * 40, "not a whole number"),
+        ):
+            with (
+                self.subTest(text=text),
+                self.assertRaises(exception.InvalidExtraSpec) as caught,
+            ):
+                words.parse_count(text)
+            for part in ("gpus", repr(text), reason, words.ALLOWED_COUNTS):
+                self.assertIn(part, str(caught.exception))
+
+
+class HypervisorTest(unittest.TestCase):
+    def test_kvm(self) -> None:
+        stated = words.parse_hypervisor({"hypervisor": "s== KVM"})
+        assert stated is not None
+        self.assertTrue(stated.matches("QEMU"))
+        self.assertFalse(stated.matches("LXC"))
+
+
+class OptionROMTest(unittest.TestCase):
+    def test_shown_unless_the_flavor_says_no(self) -> None:
+        self.assertTrue(words.parse_option_rom({}))
+
+    def test_the_words_are_those_of_nova(self) -> None:
+        for text in ("true", "True", "yes", "on", "1", "t", "y", "false", "no", "Off", "0", "f"):
+            with self.subTest(text=text):
+                self.assertEqual(
+                    strutils.bool_from_string(text, strict=True),
+                    words.parse_option_rom({"gpu:option_rom": text}),
+                )
+
+    def test_anything_else_is_refused(self) -> None:
+        for text in ("", "perhaps", "2", "true false"):
+            with self.subTest(text=text), self.assertRaises(exception.InvalidExtraSpec) as caught:
+                words.parse_option_rom({"gpu:option_rom": text})
+            self.assertIn(f"gpu:option_rom={text!r}", str(caught.exception))
+            self.assertIn("true or false", str(caught.exception))
