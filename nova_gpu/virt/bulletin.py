@@ -20,7 +20,7 @@ from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.offer import Offer
-from nova_gpu.virt.usage.occupancy import Owner
+from nova_gpu.virt.usage.snapshot import Owner
 
 LOG = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from nova_gpu.virt.health import left_mig, monitor, xids
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree, providers, stock, stranding, survey
 from nova_gpu.virt.lifecycle import releases
-from nova_gpu.virt.usage import census, occupancy
+from nova_gpu.virt.usage import census, ledger
 from nova_gpu.virt.verify import abandoned, orphans, reconcile
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class HostGPUs:
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
         self._host = host
         self._virtapi = virtapi
-        self._occupancy = occupancy.Occupancy()
+        self._occupancy = ledger.Ledger()
         self.bulletin = bulletin.Bulletin()
         self._survey = survey.Survey(
             self._occupancy,
@@ -152,8 +152,10 @@ class HostGPUs:
     def _end_moves(self) -> None:
         """What Nova does not give back when it ended in the midst of a move."""
         client = self._virtapi.reportclient
-        self._abandoned.end(client, self._host.get_hostname(), self._occupancy.had_by)
-        orphans.release(client, self._provider_uuids().values(), self._occupancy.instances())
+        self._abandoned.end(
+            client, self._host.get_hostname(), lambda uuid: self._occupancy.now.had_by(uuid)
+        )
+        orphans.release(client, self._provider_uuids().values(), self._occupancy.now.instances())
 
     def _provider_uuids(self) -> dict[GroupKey, str]:
         """Of all its groups, by what is known"""
@@ -168,11 +170,11 @@ class HostGPUs:
                 self._stock.publish(tree, nodename, self.hypervisor_type)
                 self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
             except Exception:
-                provider_tree.refuse_claims(tree, nodename, self._occupancy.recorded)
+                provider_tree.refuse_claims(tree, nodename, self._occupancy.now.recorded)
                 raise
             self._providers.keep(nodename, self._provider_uuids())
-            noted = self._occupancy
-            self.bulletin.report_strangers(noted.strangers(), noted.unjudged(), noted.reached())
+            usage = self._occupancy.now
+            self.bulletin.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
             self._reconciliation.is_due = True
 
     def stats(self) -> str | None:
@@ -211,7 +213,7 @@ class HostGPUs:
         :raises DeviceUnavailable: when another start or domain has one of them
         :raises DomainsUnreadable: when nobody can say so
         """
-        kept = self._occupancy.kept_by(instance_uuid)
+        kept = self._occupancy.now.kept_by(instance_uuid)
         if not addresses | kept:
             yield kept
             return
@@ -220,17 +222,15 @@ class HostGPUs:
             try:
                 yield kept
             finally:
-                # Before the hold ends, so that at no moment nobody seems to have them.
-                self._census.look_again()
                 self.delivery.started(instance_uuid)
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
         """What is held for a start of the instance that is under way"""
-        return self._occupancy.held_for(instance_uuid)
+        return self._occupancy.now.held_for(instance_uuid)
 
     def named_by(self, instance_uuid: str) -> frozenset[Device]:
         """What the instance's domain names, or named before it went to come back"""
-        return self._occupancy.kept_by(instance_uuid)
+        return self._occupancy.now.kept_by(instance_uuid)
 
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """Which of this host's groups a provider stands for, ``None`` for another host's.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -114,7 +115,8 @@ class Moves(live.Moving):
             self.assertMade(2, "host1")
             # The database's answer may be one from before the claim.
             gpus = self.computes["host2"].driver._gpus
-            with mock.patch.object(gpus._occupancy, "_records", records.Records({})):
+            nothing = dataclasses.replace(gpus._occupancy.now, records=records.Records({}))
+            with mock.patch.object(gpus._occupancy, "_now", nothing):
                 gpus.releases.settle()
                 gpus.vgpus.retries.wait()
             self.assertMade(3, "host2")

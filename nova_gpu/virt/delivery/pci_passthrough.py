@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nova_gpu.virt import daemon
     from nova_gpu.virt.delivery import binding
-    from nova_gpu.virt.usage.occupancy import Occupancy
+    from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class PCIPassthrough:
         roots: Roots,
         device_spec: pci_aliases.DeviceSpec,
         unbound: pathlib.Path,
-        noted: Occupancy | None,
+        noted: Ledger | None,
     ) -> None:
         self._roots = roots
         self._device_spec = device_spec

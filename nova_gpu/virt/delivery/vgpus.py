@@ -24,13 +24,13 @@ from nova_gpu.virt import threads
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.lifecycle import retries
-from nova_gpu.virt.usage.occupancy import Occupancy
+from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
 
 class VGPUs:
-    def __init__(self, looked: survey.Survey, occupancy: Occupancy) -> None:
+    def __init__(self, looked: survey.Survey, occupancy: Ledger) -> None:
         self._survey = looked
         self._roots = looked.roots
         self._occupancy = occupancy
@@ -120,7 +120,8 @@ class VGPUs:
         wanted = self._dividers()
         if not wanted:
             return False
-        taken = self._occupancy.counted() | self._occupancy.taken()
+        usage = self._occupancy.now
+        taken = usage.counted() | usage.taken()
         for card in self._survey.find():
             divide = by_card.of(card, wanted)
             if divide is None or card.address in taken:
@@ -185,7 +186,7 @@ class VGPUs:
         """At service start: a host boot has removed what instances have, and nobody else is to
         have its room meanwhile."""
         keys = {uuid: key for key, uuid in self.stock.provider_uuids.items()}
-        owners = self._occupancy.owners(keys) if keys else {}
+        owners = self._occupancy.now.owners(keys) if keys else {}
         for slot, owner in owners.items():
             if isinstance(slot, Slot) and not self.cards.look.is_made(slot, owner.instance_uuid):
                 try:
@@ -223,7 +224,7 @@ class VGPUs:
 
         def release(device: Device) -> bool:
             # Asked again: it may be long after that look.
-            return device not in self._occupancy.left() or self._release(device, clean)
+            return device not in self._occupancy.now.left() or self._release(device, clean)
 
         self.retries.begin(self._to_release(left), release)
 

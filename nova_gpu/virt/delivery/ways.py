@@ -16,14 +16,14 @@ from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 
 if TYPE_CHECKING:
-    from nova_gpu.virt.usage.occupancy import Occupancy
+    from nova_gpu.virt.usage.ledger import Ledger
 
 
 def of_whole_cards(
     roots: Roots,
     unbound: pathlib.Path,
     kept: Callable[[GPU], str | None],
-    noted: Occupancy | None = None,
+    noted: Ledger | None = None,
 ) -> WholeCards:
     """The way in which this host gives whole cards, by ``[libvirt]virt_type``.
 

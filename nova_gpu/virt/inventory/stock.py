@@ -18,7 +18,8 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree
-from nova_gpu.virt.usage.occupancy import Occupancy, Owner
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.snapshot import Owner
 
 
 class Stock:
@@ -28,7 +29,7 @@ class Stock:
     that a claim never waits for it.
     """
 
-    def __init__(self, occupancy: Occupancy, delivery: WholeCards) -> None:
+    def __init__(self, occupancy: Ledger, delivery: WholeCards) -> None:
         self._occupancy = occupancy
         self._delivery = delivery
         self._lock = threading.Lock()
@@ -74,7 +75,7 @@ class Stock:
     def given_whole(self) -> frozenset[PciAddress]:
         """The cards that instances have, by the database or by starts it may not know of yet"""
         recorded = {each for _, each in self._recorded(self.provider_uuids)}
-        started = {each for each in self._occupancy.started() if isinstance(each, PciAddress)}
+        started = {each for each in self._occupancy.now.started() if isinstance(each, PciAddress)}
         return frozenset(recorded | started)
 
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
@@ -104,10 +105,10 @@ class Stock:
                 self._offer = offers.including(self._offer, key, address)
             offered = self._offer
         self.provider_uuids = provider_tree.ensure(tree, nodename, offered)
-        kept = self._occupancy.unjudged().keys() | self._occupancy.strangers().keys()
+        usage = self._occupancy.now
+        kept = usage.unjudged().keys() | usage.strangers().keys()
         # What one guest reaches and another has is counted for that one.
-        reached = frozenset[Device]().union(*self._occupancy.reached().values())
-        kept -= reached & self._occupancy.counted()
+        kept -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
         for key, uuid in self.provider_uuids.items():
             if key in offered:
                 group = offered[key]
@@ -118,10 +119,10 @@ class Stock:
 
     def owners(self) -> dict[Device, Owner]:
         """The owners of the cards"""
-        return self._occupancy.owners({uuid: key for key, uuid in self.provider_uuids.items()})
+        return self._occupancy.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
-        recorded = self._occupancy.recorded({uuid: key for key, uuid in uuids.items()})
+        recorded = self._occupancy.now.recorded({uuid: key for key, uuid in uuids.items()})
         return {(key, each) for key, each in recorded if isinstance(each, PciAddress)}
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
@@ -129,22 +130,24 @@ class Stock:
         recorded = self._recorded(self.provider_uuids)
         ours = {address for key, address in recorded if key == group.key}
         bad = group.withheld.keys() | (self._delivery.refused() & group.gpus.keys())
-        return bad - ours - self._occupancy.started()
+        return bad - ours - self._occupancy.now.started()
 
     # The pool
 
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        self._occupancy.handed_out.compare(addresses, assigned)
+        self._occupancy.compare(addresses, assigned)
+        refused = self._delivery.refused()
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
-        taken = self._occupancy.taken() | self._occupancy.used() | self._delivery.refused()
-        return frozenset(well & set(addresses)) - taken
+        usage = self._occupancy.now
+        return frozenset(well & set(addresses)) - usage.taken() - usage.used - refused
 
     def free(self) -> frozenset[PciAddress]:
         """All that an instance could be given, by what was read last"""
-        given = self._occupancy.taken() | self._occupancy.used() | self._occupancy.counted()
+        usage = self._occupancy.now
+        given = usage.taken() | usage.used | usage.counted()
         well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
         return frozenset(well - given - self._delivery.refused())
 
@@ -159,4 +162,4 @@ class Stock:
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
         timeout_s = CONF.gpu.handed_out_timeout
-        self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)
+        self._occupancy.claim(addresses, back, assigned, timeout_s)

@@ -39,7 +39,7 @@ from nova_gpu.virt.inventory.vgpu_types import VGPUTypes
 from nova_gpu.virt.usage import domains, identities
 
 if TYPE_CHECKING:
-    from nova_gpu.virt.usage.occupancy import Occupancy
+    from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Survey:
 
     def __init__(
         self,
-        noted: Occupancy | None = None,
+        noted: Ledger | None = None,
         libvirt_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         """

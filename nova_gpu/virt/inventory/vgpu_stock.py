@@ -20,7 +20,7 @@ from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import provider_tree
 from nova_gpu.virt.inventory.vgpu_cards import Look, VGPUCards
 from nova_gpu.virt.inventory.vgpu_rooms import Rooms, Use
-from nova_gpu.virt.usage.occupancy import Occupancy
+from nova_gpu.virt.usage.ledger import Ledger
 
 
 class VGPUStock:
@@ -29,7 +29,7 @@ class VGPUStock:
     As :class:`nova_gpu.virt.inventory.stock.Stock` it looks at nothing: a claim never waits for it.
     """
 
-    def __init__(self, cards: VGPUCards, made: MadeVGPUs, occupancy: Occupancy) -> None:
+    def __init__(self, cards: VGPUCards, made: MadeVGPUs, occupancy: Ledger) -> None:
         self._cards = cards
         self._made = made
         self._occupancy = occupancy
@@ -51,7 +51,7 @@ class VGPUStock:
         present = provider_tree.vgpu_groups_in(tree, nodename)
         if not self._cards.look.groups and not present:
             return
-        recorded = self._occupancy.recorded({uuid: key for key, uuid in present.items()})
+        recorded = self._occupancy.now.recorded({uuid: key for key, uuid in present.items()})
         self._cards.including(recorded)
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
@@ -76,14 +76,14 @@ class VGPUStock:
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        self._occupancy.handed_out.compare(addresses, assigned)
+        self._occupancy.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
         if group is None:
             return frozenset()
         here = {device.parse(each.identifier) for each in assigned}
         # What the tracker does not count any more, the database may not have said yet.
-        counted = self._occupancy.counted() - set(addresses)
-        taken = self._occupancy.taken() | self._occupancy.used() | counted | here
+        usage = self._occupancy.now
+        taken = usage.taken() | usage.used | (usage.counted() - set(addresses)) | here
         slots = frozenset(each for each in taken if isinstance(each, Slot))
         pending = self._pending(slots, self._cards.look)
         free = {
@@ -108,7 +108,7 @@ class VGPUStock:
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
         timeout_s = CONF.gpu.handed_out_timeout
-        self._occupancy.handed_out.add(addresses, back, assigned, timeout_s)
+        self._occupancy.claim(addresses, back, assigned, timeout_s)
 
     def divided(self) -> stats.Divided:
         """What the scheduler reads of these cards, by what was read last"""
@@ -133,16 +133,13 @@ class VGPUStock:
     # Who has what
 
     def _use(self, look: Look) -> Use:
-        noted = self._occupancy
-        named = noted.taken()
-        taken = _slots_of(named | noted.used() | noted.counted() | noted.started())
-        return Use(taken, self._pending(taken, look), self._counted(named), named)
-
-    def _counted(self, named: frozenset[Device]) -> frozenset[Slot]:
-        """What Placement counts for somebody"""
-        noted = self._occupancy
-        kept = noted.strangers().keys() | noted.unjudged().keys() | noted.being_cleaned()
-        return _slots_of((named - kept) | noted.counted() | noted.started())
+        usage = self._occupancy.now
+        named = usage.taken()
+        taken = _slots_of(named | usage.used | usage.counted() | usage.started())
+        # What Placement counts for nobody
+        kept = usage.strangers().keys() | usage.unjudged().keys() | usage.cleaning
+        counted = _slots_of((named - kept) | usage.counted() | usage.started())
+        return Use(taken, self._pending(taken, look), counted, named)
 
     def _pending(self, taken: Iterable[Slot], look: Look) -> frozenset[Slot]:
         """The slots of *taken* at which nothing is made yet"""

@@ -26,7 +26,8 @@ from nova_gpu.virt.delivery import vgpus
 from nova_gpu.virt.inventory import stock, survey
 from nova_gpu.virt.lifecycle import cleaning
 from nova_gpu.virt.usage import census
-from nova_gpu.virt.usage.occupancy import Occupancy, Owner
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.snapshot import Owner
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Releases:
         self,
         looked: survey.Survey,
         offered: stock.Stock,
-        noted: Occupancy,
+        noted: Ledger,
         asked: census.Census,
         said: bulletin.Bulletin,
         mended: Callable[[PciAddress], None],
@@ -78,19 +79,21 @@ class Releases:
         if not self._stock.offer and not self._vgpus:
             yield
             return
-        had = self._occupancy.had_by(instance.uuid)
-        reached = self._occupancy.reached().get(instance.uuid, frozenset())
+        usage = self._occupancy.now
+        had = usage.had_by(instance.uuid)
+        reached = usage.reached.get(instance.uuid, frozenset())
         rebuilding = _is_rebuilding(instance)
-        comes_back = rebuilding or self._occupancy.is_starting(instance.uuid)
+        comes_back = rebuilding or usage.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
+        if rebuilding:
+            # Before its domain goes, so that at no moment nobody seems to have them.
+            self._occupancy.keep(instance.uuid, had)
         with self._noted(cards):
             try:
                 yield
             finally:
                 self._census.look_again()
-                if rebuilding:
-                    self._occupancy.keep(instance.uuid, had)
-                elif not comes_back:
+                if not comes_back:
                     self._occupancy.let_go(instance.uuid)
         if not comes_back:
             self._close_nodes()
@@ -156,13 +159,13 @@ class Releases:
         """
         if starting:
             return
-        left = self._occupancy.left()
+        left = self._occupancy.now.left()
         self._vgpus.settle(left, self._cleaning.clean_instance)
         self._release_all(self._cards(left))
 
     def left(self) -> frozenset[PciAddress]:
         """The cards that are nobody's and yet to be cleaned"""
-        return device.cards(self._occupancy.left())
+        return device.cards(self._occupancy.now.left())
 
     def quarantine(
         self,
@@ -217,7 +220,7 @@ class Releases:
     @contextlib.contextmanager
     def _noted(self, cards: Iterable[GPU]) -> Iterator[None]:
         """Record on disk that these cards need cleaning, so that a restarted service resumes it."""
-        used = [card for card in cards if card.address in self._occupancy.used()]
+        used = [card for card in cards if card.address in self._occupancy.now.used]
         for card in used:
             try:
                 quarantine.begin_cleaning(self._folder, card, self._seen(card))
@@ -227,7 +230,7 @@ class Releases:
             yield
         finally:
             for card in used:
-                if card.address in self._occupancy.taken():
+                if card.address in self._occupancy.now.taken():
                     self._forget(card)
 
     def _forget(self, card: GPU) -> None:
@@ -246,7 +249,7 @@ class Releases:
     def _release(self, card: GPU, owner: Owner | None) -> None:
         # Another guest has it, or it is being cleaned already: then there is another release.
         with contextlib.suppress(exception.DeviceUnavailable):
-            if card.address not in self._occupancy.used() or self._is_clean(card, owner):
+            if card.address not in self._occupancy.now.used or self._is_clean(card, owner):
                 self._delivery.give_back([card])
 
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:

@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.virt.usage import domains, holds, occupancy, records
+from nova_gpu.virt.usage import domains, ledger, records, snapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Census:
     def __init__(
         self,
         host: libvirt_host.Host,
-        noted: occupancy.Occupancy,
+        noted: ledger.Ledger,
         parts: Callable[[], domains.Parts],
     ) -> None:
         self._host = host
@@ -38,7 +38,7 @@ class Census:
         self._compute_host = CONF.host
         self._looking = threading.Lock()
 
-    def look_at_domains(self) -> holds.Named:
+    def look_at_domains(self) -> snapshot.Named:
         """Which GPUs the domains name, now.
 
         :raises DomainsUnreadable: where libvirt does not say
@@ -49,9 +49,10 @@ class Census:
                 "it has not answered an earlier question for a minute"
             )
         try:
+            since = self._noted.now
             found = domains.look(self._host, self._parts())
             named = {uuid: each.every for uuid, each in found.items()}
-            self._noted.saw_domains(named, {u: each.reached for u, each in found.items()})
+            self._noted.saw_domains(named, {u: each.reached for u, each in found.items()}, since)
         finally:
             self._looking.release()
         return named

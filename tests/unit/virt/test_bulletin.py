@@ -14,7 +14,7 @@ from nova_gpu.core.model import DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import bulletin
 from nova_gpu.virt.inventory import offer
-from nova_gpu.virt.usage.occupancy import Owner
+from nova_gpu.virt.usage.snapshot import Owner
 from tests.fixtures import cards
 
 A, B = "0000:04:00.0", "0000:05:00.0"

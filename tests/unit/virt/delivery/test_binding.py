@@ -17,7 +17,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import binding, unbound
-from nova_gpu.virt.usage import occupancy, records
+from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import cards, hosts, pci
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
@@ -27,7 +27,7 @@ class BindingsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
-        self.occupancy = occupancy.Occupancy()
+        self.occupancy = ledger.Ledger()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
         self.bindings = self.new_service()
         self.calls: list[str] = []

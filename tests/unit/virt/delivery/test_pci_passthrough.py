@@ -15,7 +15,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import binding, pci_aliases, pci_passthrough
-from nova_gpu.virt.usage import occupancy
+from nova_gpu.virt.usage import ledger
 from tests.fixtures import hosts
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -34,7 +34,7 @@ class MakeReadyTest(base.BaseTestCase):
             self.host.add_gpu(address, "10de", "2330", mapped_mib=8 * GIB)
         spec = pci_aliases.DeviceSpec(())
         self.way = pci_passthrough.PCIPassthrough(
-            self.host.roots, spec, root / "unbound", occupancy.Occupancy()
+            self.host.roots, spec, root / "unbound", ledger.Ledger()
         )
         self.bound: list[str] = []
         self.useFixture(

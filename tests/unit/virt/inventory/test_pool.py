@@ -17,7 +17,7 @@ from oslo_utils import uuidutils
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.inventory import pool
-from nova_gpu.virt.usage import handed_out
+from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards
 
 ROOT, GROUP, OTHER = (uuidutils.generate_uuid() for _ in range(3))
@@ -33,15 +33,15 @@ class Host:
         gpus = [cards.placed(a, 0) for a in FIRST] + [cards.placed(a, 1) for a in SECOND]
         self.gpus = {gpu.address: gpu for gpu in gpus}
         self.taken: set[PciAddress] = set()
-        self.handed_out = handed_out.HandedOut()
+        self.ledger = ledger.Ledger()
         self.asked_for: list[str] = []
 
     def usable(
         self, provider_uuid: str, addresses: Collection[PciAddress], assigned: Set[Any]
     ) -> frozenset[PciAddress]:
         self.asked_for.append(provider_uuid)
-        self.handed_out.compare(addresses, assigned)
-        return frozenset(set(addresses) - self.taken - self.handed_out.waiting())
+        self.ledger.compare(addresses, assigned)
+        return frozenset(set(addresses) - self.taken - self.ledger.now.taken())
 
     def choose(
         self, provider_uuid: str, free: Collection[PciAddress], count: int
@@ -51,7 +51,7 @@ class Host:
     def hand_out(
         self, addresses: Collection[PciAddress], back: Collection[PciAddress], assigned: Set[Any]
     ) -> None:
-        self.handed_out.add(addresses, back, assigned, 60)
+        self.ledger.claim(addresses, back, assigned, 60)
 
 
 class TrackerTest(unittest.TestCase):
@@ -103,7 +103,7 @@ class TrackerTest(unittest.TestCase):
             nova_exception.ComputeResourcesUnavailable, "Needed 9 .* but 8"
         ):
             self.claim(9)
-        self.assertEqual(set(), self.host.handed_out.waiting())
+        self.assertEqual(set(), self.host.ledger.now.taken())
 
     def test_what_is_not_usable_is_not_free(self) -> None:
         self.host.taken = set(cards.addresses(*FIRST))
@@ -126,7 +126,7 @@ class TrackerTest(unittest.TestCase):
         self.claim(1)
         self.claim(4)
         expected = set(cards.addresses(FIRST[0], *SECOND))
-        self.assertEqual(expected, self.host.handed_out.waiting())
+        self.assertEqual(expected, self.host.ledger.now.taken())
 
     def test_never_assigned_is_free(self) -> None:
         """A claim that was refused for something else that it wanted."""
@@ -141,7 +141,7 @@ class TrackerTest(unittest.TestCase):
         claimed = self._claim(4)
         self._period()
         self.assertEqual(list(SECOND), self.claim(4))
-        with self.assertLogs("nova_gpu.virt.usage.handed_out", "WARNING") as logged:
+        with self.assertLogs("nova_gpu.virt.usage.ledger", "WARNING") as logged:
             self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
         for address in FIRST:
             self.assertIn(f"GPU {address} is kept from a claim: 0 s ago", "".join(logged.output))

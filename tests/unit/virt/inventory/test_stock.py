@@ -16,7 +16,7 @@ from oslotest import base
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt.delivery import pci_aliases, pci_passthrough
 from nova_gpu.virt.inventory import offer, stock
-from nova_gpu.virt.usage import occupancy
+from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards, hosts
 
@@ -33,7 +33,7 @@ class StockTest(base.BaseTestCase):
         super().setUp()
         objects.register_all()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.occupancy = occupancy.Occupancy()
+        self.occupancy = ledger.Ledger()
         self.delivery = pci_passthrough.PCIPassthrough(
             hosts.Host(root).roots,
             pci_aliases.DeviceSpec(()),

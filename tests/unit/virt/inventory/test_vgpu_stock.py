@@ -24,7 +24,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import made_vgpus, pci_aliases
 from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_selection, vgpu_stock
-from nova_gpu.virt.usage import occupancy
+from nova_gpu.virt.usage import ledger, snapshot
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import hosts, vgpu
 
@@ -45,7 +45,7 @@ class StockTestCase(base.BaseTestCase):
             self.host.add_gpu(address, "10de", "1bb3")
             vgpu.add_types(self.host, address, vgpu.TESLA_P4)
         self.cards = self.new_cards()
-        self.noted = occupancy.Occupancy()
+        self.noted = ledger.Ledger()
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
         self.stock = vgpu_stock.VGPUStock(self.cards, self.made, self.noted)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
@@ -208,7 +208,7 @@ class TestRandomStates(StockTestCase):
 
     def one_state(self, draw: random.Random, order: str) -> None:
         self.tracker.assigned_resources.clear()
-        self.noted.handed_out = occupancy.handed_out.HandedOut()
+        self.noted._now = snapshot.Snapshot()
         self.publish()
         promised: dict[str, list[Slot]] = {address: [] for address in ADDRESSES}
         for _ in range(draw.randint(1, 12)):

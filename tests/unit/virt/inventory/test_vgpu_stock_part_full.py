@@ -24,7 +24,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import made_vgpus, pci_aliases
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_selection, vgpu_stock
-from nova_gpu.virt.usage import occupancy
+from nova_gpu.virt.usage import ledger
 
 STATES = 10_000
 PROVIDER = "the provider of the type that is asked for"
@@ -128,7 +128,7 @@ class PartFullTest(base.BaseTestCase):
             card.address: SharedCard(GPU(card.address, PRODUCT, 0x030200), card.says())
             for card in cards
         }
-        noted, there, notes = occupancy.Occupancy(), set(), {}
+        noted, there, notes = ledger.Ledger(), set(), {}
         for card in cards:
             guests = card.slots()[card.others :]
             noted.was_used(guests)

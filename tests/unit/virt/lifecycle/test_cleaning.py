@@ -21,7 +21,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import binding, container_nodes, pci_aliases, pci_passthrough
 from nova_gpu.virt.lifecycle import cleaning
-from nova_gpu.virt.usage import occupancy
+from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards, hosts
 
 CARD = "0000:88:00.0"
@@ -68,7 +68,7 @@ class CleaningTest(base.BaseTestCase):
             )
         )
         machines = pci_passthrough.PCIPassthrough(
-            roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", occupancy.Occupancy()
+            roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", ledger.Ledger()
         )
         return cleaning.Cleaning(machines, roots)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 from nova_gpu.core import exception
-from nova_gpu.virt.usage import census, domains, occupancy
+from nova_gpu.virt.usage import census, domains, ledger
 from tests.fixtures import cards
 
 (A,) = cards.addresses("0000:04:00.0")
@@ -38,7 +38,7 @@ class SlowHost:
 
 class CensusTest(unittest.TestCase):
     def test_no_answer_takes_the_place_of_a_newer_one(self) -> None:
-        host, noted = SlowHost(), occupancy.Occupancy()
+        host, noted = SlowHost(), ledger.Ledger()
         taken = census.Census(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
         old, new = (threading.Thread(target=taken.look_at_domains) for _ in range(2))
         old.start()
@@ -49,10 +49,10 @@ class CensusTest(unittest.TestCase):
         host.arrived.set()
         old.join(200)
         new.join(200)
-        self.assertEqual({A}, noted.taken())
+        self.assertEqual({A}, noted.now.taken())
 
     def test_a_look_waits_for_an_earlier_one_for_a_bounded_time(self) -> None:
-        host, noted = SlowHost(), occupancy.Occupancy()
+        host, noted = SlowHost(), ledger.Ledger()
         taken = census.Census(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
         old = threading.Thread(target=taken.look_at_domains)
         with mock.patch.object(census, "_PATIENCE_S", 0.1):
@@ -64,4 +64,4 @@ class CensusTest(unittest.TestCase):
             old.join(200)
         host.guests = (Guest(),)
         taken.look_at_domains()
-        self.assertEqual({A}, noted.taken())
+        self.assertEqual({A}, noted.now.taken())
