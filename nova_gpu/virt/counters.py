@@ -9,8 +9,6 @@ written is lost.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Mapping
@@ -18,7 +16,7 @@ from typing import TypeVar
 
 from oslo_log import log as logging
 
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class Counters:
 def read(folder: pathlib.Path) -> Counters:
     """The counters in the state path *folder*; zeros where there is no file, or not one of ours."""
     try:
-        fields = json.loads(small_files.read(folder / _NAME))
+        fields = files.read_json(folder / _NAME)
         return Counters(
             claims=int(fields["claims"]),
             vgpu_claims=int(fields.get("vgpu_claims", 0)),  # earlier releases have none
@@ -101,9 +99,6 @@ def _change(change: Callable[[Counters], Counters]) -> None:
         return
     try:
         with _lock:
-            content = json.dumps(dataclasses.asdict(change(read(_folder))))
-            draft = _folder / f".{_NAME}"
-            draft.write_text(content)
-            os.replace(draft, _folder / _NAME)
+            files.write_json(_folder / _NAME, dataclasses.asdict(change(read(_folder))))
     except Exception as error:
         LOG.debug("A count of what is done with GPUs is lost: %s", error)

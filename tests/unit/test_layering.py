@@ -161,7 +161,8 @@ class TestPackages(unittest.TestCase):
                 self.assertTrue(any(name.startswith(module) for module in modules))
 
     def test_modules_that_the_page_names(self):
-        page = (PACKAGE.parent / "doc/source/contributor/where.rst").read_text()
+        pages = PACKAGE.parent / "doc/source/contributor"
+        page = "".join((pages / name).read_text() for name in ("where.rst", "state.rst"))
         named = re.findall(
             r"``((?:api|cmd|conf|core|host|privsep|scheduler|virt)(?:/\w+)*)``", page
         )

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from nova_gpu.core import exception, model
 from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 
 _SCRIPT = pathlib.Path(__file__).with_name("kmsg.py")
 
@@ -96,14 +96,12 @@ def _number(text: str | None) -> int | None:
 def load(path: pathlib.Path) -> Position | None:
     """The position that :func:`save` wrote, or ``None``: then the whole log is news."""
     try:
-        fields = json.loads(small_files.read(path))
+        fields = files.read_json(path)
         return Position(str(fields["boot_id"]), int(fields["sequence"]))
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError):
         return None
 
 
 def save(path: pathlib.Path, position: Position) -> None:
     """:raises OSError: where it cannot be written"""
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(json.dumps(dataclasses.asdict(position)))
-    new.replace(path)
+    files.write_json(path, dataclasses.asdict(position))

@@ -23,21 +23,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oslo_utils import timeutils
 
-from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import identity
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import small_files
-
-_SUFFIX = ".json"
+from nova_gpu.host.state import files
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -242,15 +237,10 @@ def load(folder: pathlib.Path) -> dict[PciAddress, Entry]:
 
     :raises OSError: where the folder cannot be listed
     """
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return {}
     found = {}
-    for name in sorted(names):
-        with contextlib.suppress(exception.InvalidPciAddress, FileNotFoundError):
-            address = PciAddress.parse(name.removesuffix(_SUFFIX))
-            found[address] = _read(folder / name, address)
+    for address in files.cards(folder):
+        with contextlib.suppress(FileNotFoundError):
+            found[address] = _read(files.of_card(folder, address), address)
     return found
 
 
@@ -261,15 +251,7 @@ def put(folder: pathlib.Path, new: Entry) -> None:
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     content = {**dataclasses.asdict(new), "address": str(new.address)}
-    path = _path(folder, new.address)
-    draft = path.with_name(f".{path.name}")
-    with open(draft, "w") as file:
-        os.fchmod(file.fileno(), 0o644)
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(draft, path)
-    _settle(folder)
+    files.write_json(files.of_card(folder, new.address), content, mode=0o644, indent=1)
 
 
 def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
@@ -277,25 +259,19 @@ def release(folder: pathlib.Path, address: PciAddress) -> Entry | None:
 
     :raises OSError: where it cannot be removed
     """
-    path = _path(folder, address)
+    path = files.of_card(folder, address)
     try:
         found = _read(path, address)
-        path.unlink()
     except FileNotFoundError:
         return None
-    _settle(folder)
+    files.remove(path)
     return found
-
-
-def _path(folder: pathlib.Path, address: PciAddress) -> pathlib.Path:
-    return folder / f"{address}{_SUFFIX}"
 
 
 def _read(path: pathlib.Path, address: PciAddress) -> Entry:
     """:raises FileNotFoundError: where it went away meanwhile"""
     try:
-        with small_files.opened(path, follow=False) as fd:
-            content = json.loads(small_files.text(fd))
+        content = files.read_json(path)
         texts = {name: content[name] for name in ("reason", "remedy", "since")}
         product = content["product"]
         if not all(isinstance(text, str) for text in (*texts.values(), product or "")):
@@ -308,7 +284,7 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         return Entry(address, product, cleaning=cleaning, until_boot=until_boot, seen=seen, **texts)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         reason = f"{path} cannot be understood: {error!r}"
         remedy = f"see what is known of the card, then nova-gpu quarantine release {address}"
         return Entry(address, None, reason, remedy, "an unknown time")
@@ -324,12 +300,3 @@ def _seen(content: Any) -> Seen | None:
     if not all(isinstance(text, str) for text in (*kinds, *kinds.values(), *there, boot_id)):
         raise TypeError("text is expected")
     return Seen(kinds, tuple(there), boot_id)
-
-
-def _settle(folder: pathlib.Path) -> None:
-    """The names in it as well are to be found after a power failure."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -4,9 +4,20 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import stat
 
 _ROOT_GID = 0
+
+
+class Untrusted(Exception):
+    """Why a folder or a file is not believed"""
+
+
+def believe(path: pathlib.Path, status: os.stat_result) -> None:
+    """:raises Untrusted: where somebody else than this process's user and root could change it"""
+    if reason := distrust(status, os.geteuid()):
+        raise Untrusted(f"{path} is not believed: {reason}")
 
 
 def distrust(status: os.stat_result, owner_uid: int) -> str | None:

@@ -20,7 +20,7 @@ import jsonschema
 
 from nova_gpu.core import exception
 from nova_gpu.core.boot_files import File
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files as state
 
 _KEPT = "var/lib/nova-gpu/prepare.json"
 # It has the former contents of boot files, in base64.
@@ -178,15 +178,8 @@ def _before(path: pathlib.Path) -> _Before | None:
 
 
 def _write(path: pathlib.Path, content: bytes, mode: int) -> None:
-    """At once: a host that is switched off meanwhile boots with the old or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.nova-gpu")
-    with open(new, "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(new, path)
+    state.write(path, content, mode=mode)
 
 
 def _missing_folders(paths: Iterable[str], root: pathlib.Path) -> list[str]:
@@ -199,13 +192,13 @@ def _missing_folders(paths: Iterable[str], root: pathlib.Path) -> list[str]:
 def _load(root: pathlib.Path) -> tuple[dict[str, _Entry], list[str]]:
     """:raises InvalidRecord: where it is not as :func:`_save` writes it"""
     try:
-        content: dict[str, Any] = json.loads(small_files.read(root / _KEPT, _LARGEST))
+        content: dict[str, Any] = state.read_json(root / _KEPT, largest=_LARGEST)
         jsonschema.validate(content, _SCHEMA, jsonschema.Draft202012Validator)
     except FileNotFoundError:
         return {}, []
     except jsonschema.ValidationError as error:
         raise exception.InvalidRecord(str(root / _KEPT), error.message) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise exception.InvalidRecord(str(root / _KEPT), str(error)) from error
     entries = {
         path: _Entry(

@@ -21,7 +21,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import Slot, is_type_id
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 from nova_gpu.host.vgpu import division, sriov
 
 LOG = logging.getLogger(__name__)
@@ -55,15 +55,15 @@ class MadeVGPUs:
         """:param names: of the types of the slot's card, by id
         :raises OSError: where it cannot be written down
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dict(names)) if names else ""
-        self._path(slot, instance_uuid).write_text(text, encoding="utf-8")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        files.write(self._path(slot, instance_uuid), text.encode())
         with self._lock:
             self._instances = {**self._instances, slot: instance_uuid}
 
     def remove(self, slot: Slot, instance_uuid: str) -> None:
         try:
-            self._path(slot, instance_uuid).unlink(missing_ok=True)
+            files.remove(self._path(slot, instance_uuid))
         except OSError as error:
             LOG.warning("vGPU %s is noted as one to be removed: %s", slot, error)
         with self._lock:
@@ -78,14 +78,12 @@ class MadeVGPUs:
 
 def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str, str]]]:
     try:
-        paths = sorted(folder.iterdir())
-    except FileNotFoundError:
-        return {}, {}
+        found = files.names(folder)
     except OSError as error:
         LOG.error("Which vGPUs were made here cannot be read: %s", error)
         return {}, {}
     instances, names = {}, {}
-    for path in paths:
+    for path in (folder / name for name in found):
         instance_uuid, _, text = path.name.replace(_SEPARATOR, "/").partition("/")
         try:
             slot, instance_uuid = Slot.parse(text), str(uuid.UUID(instance_uuid))
@@ -99,8 +97,8 @@ def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str
 def _names(path: pathlib.Path) -> Mapping[str, str]:
     """None where it is not one that :meth:`MadeVGPUs.add` wrote to the end"""
     try:
-        found = json.loads(small_files.read(path) or "{}")
-    except (OSError, ValueError, RecursionError):
+        found = files.read_json(path)
+    except (OSError, ValueError):
         return _NONE
     if not isinstance(found, dict):
         return _NONE

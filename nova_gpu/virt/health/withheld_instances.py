@@ -10,7 +10,6 @@ It is over when the host has booted, and of an instance that is there no more.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Iterable, Set
 
@@ -20,7 +19,7 @@ from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.mig import of_slot
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 
 # A card, and ``9/0`` or, for all compute instances of a GPU instance, ``9/*``
 Named = tuple[PciAddress, str]
@@ -35,13 +34,11 @@ class WithheldInstances:
     def of_boot(self, boot_id: str) -> frozenset[Named]:
         """Those of the host's boot; what cannot be understood is none"""
         try:
-            content = json.loads(small_files.read(self._path))
+            content = files.read_json(self._path)
             if content["boot_id"] != boot_id:
                 return frozenset()
             told = [(PciAddress.parse(each[0]), str(each[1])) for each in content["instances"]]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return frozenset()
-        except exception.InvalidPciAddress:
+        except (OSError, ValueError, LookupError, TypeError, exception.InvalidPciAddress):
             return frozenset()
         return frozenset(told)
 
@@ -50,9 +47,7 @@ class WithheldInstances:
         if instances == self.of_boot(boot_id):
             return
         told = sorted((str(address), name) for address, name in instances)
-        new = self._path.with_name(f"{self._path.name}.new")
-        new.write_text(json.dumps({"boot_id": boot_id, "instances": told}))
-        new.replace(self._path)
+        files.write_json(self._path, {"boot_id": boot_id, "instances": told})
 
     def slots(self, cards: Iterable[SharedCard], boot_id: str) -> frozenset[Slot]:
         """Those of *cards* that are withheld; those that the cards have no more are forgotten.

@@ -13,8 +13,6 @@ that it names: the uuids are unique, and what stands for nothing matches nothing
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import pathlib
 import time
 import uuid
@@ -25,7 +23,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.model import GroupKey
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 from nova_gpu.virt.inventory import provider_tree
 
 LOG = logging.getLogger(__name__)
@@ -49,7 +47,7 @@ class Providers:
         if self._kept == (nodename, by_name) or not (by_name or self._path.exists()):
             return
         try:
-            self._write({"node": nodename, "providers": by_name})
+            files.write_json(self._path, {"node": nodename, "providers": by_name}, indent=1)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)  # it would lack what is new
@@ -80,22 +78,13 @@ class Providers:
                     raise exception.ProvidersUnknown(str(error)) from error
             time.sleep(_PAUSE_S)
 
-    def _write(self, content: Mapping[str, Any]) -> None:
-        """:raises OSError: where it cannot be written"""
-        draft = self._path.with_name(f".{self._path.name}")
-        with open(draft, "w") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
-
     def _load(self, nodename: str) -> dict[str, str] | None:
         """By the provider's name; ``None`` where it is not what was written for this node"""
         try:
-            content = json.loads(small_files.read(self._path))
+            content = files.read_json(self._path)
             if content["node"] != nodename:
                 return None
             found = content["providers"].items()
             return {str(name): str(uuid.UUID(each)) for name, each in found}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None

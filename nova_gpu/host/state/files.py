@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes this project's own files of state.
+
+Each is one JSON object or one text, and is read whole or not at all. It is written under another
+name, and gets its own when it is on disk: a host that is switched off meanwhile has the old one or
+the new one. doc/source/contributor/state.rst says which files there are, and what each is for.
+
+What only root is to write (*trusted*) is believed only where nobody else could have: the state path
+is nova's, and what nova put there in the place of root's is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host.state import small_files, trust
+
+_SUFFIX = ".json"
+
+
+def read_json(
+    path: pathlib.Path, *, trusted: bool = False, largest: int = small_files.LARGEST
+) -> Any:
+    """What the file at *path* has, of at most *largest* bytes. No link is followed.
+
+    :raises OSError: where it cannot be read; FileNotFoundError where there is none
+    :raises ValueError: where it is no file, or no JSON
+    :raises Untrusted: where it is to be *trusted* and somebody else could have written it
+    """
+    with _believed(path.parent) if trusted else contextlib.nullcontext() as folder:
+        name = path if folder is None else path.name
+        with small_files.opened(name, dir_fd=folder, follow=False) as fd:
+            if trusted:
+                trust.believe(path, os.fstat(fd))
+            text = small_files.text(fd, largest)
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def write_json(
+    path: pathlib.Path,
+    content: Any,
+    *,
+    mode: int | None = None,
+    indent: int | None = None,
+    trusted: bool = False,
+) -> None:
+    """:func:`write` of *content* as JSON."""
+    write(path, json.dumps(content, indent=indent).encode(), mode=mode, trusted=trusted)
+
+
+def write(
+    path: pathlib.Path, content: bytes, *, mode: int | None = None, trusted: bool = False
+) -> None:
+    """Replaces the file at *path*, in a folder that is there, at once or not at all.
+
+    :param mode: of the file; by default what the umask leaves
+    :raises OSError: where it cannot be written
+    :raises Untrusted: where it is to be *trusted* and somebody else could change it
+    """
+    # No ending that anybody reads: some of these files lie among those of other programs.
+    draft = f".{path.name}.nova-gpu"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with _believed(path.parent) if trusted else _opened(path.parent) as folder:
+        fd = os.open(draft, flags, 0o666 if mode is None else mode, dir_fd=folder)
+        with os.fdopen(fd, "wb") as file:
+            if mode is not None:
+                os.fchmod(fd, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)  # the name as well is to be found after a power failure
+
+
+def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
+    """Remove the file at *path*, where there is one.
+
+    :raises OSError: where it cannot be removed
+    :raises Untrusted: where it is to be *trusted* and its folder is not
+    """
+    with (
+        contextlib.suppress(FileNotFoundError),
+        _believed(path.parent) if trusted else _opened(path.parent) as folder,
+    ):
+        os.unlink(path.name, dir_fd=folder)
+        os.fsync(folder)
+
+
+def names(folder: pathlib.Path) -> list[str]:
+    """The names of the files in *folder*, sorted; none where it does not exist.
+
+    :raises OSError: where it cannot be listed
+    """
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def of_card(folder: pathlib.Path, card: PciAddress) -> pathlib.Path:
+    """The file about *card*, in a folder with one for each"""
+    return folder / f"{card}{_SUFFIX}"
+
+
+def cards(folder: pathlib.Path) -> list[PciAddress]:
+    """The cards that have a file in *folder*; what is named otherwise is passed over.
+
+    :raises OSError: where it cannot be listed
+    """
+    found = []
+    for name in names(folder):
+        with contextlib.suppress(exception.InvalidPciAddress):
+            found.append(PciAddress.parse(name.removesuffix(_SUFFIX)))
+    return found
+
+
+@contextlib.contextmanager
+def _opened(folder: pathlib.Path, flags: int = 0) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _believed(folder: pathlib.Path) -> Iterator[int]:
+    """:raises FileNotFoundError: where it does not exist
+    :raises Untrusted: where it is a link, or somebody else could change it
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = stack.enter_context(_opened(folder, os.O_NOFOLLOW))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise trust.Untrusted(f"{folder} is not a folder: {error.strerror}") from error
+        trust.believe(folder, os.fstat(fd))
+        yield fd

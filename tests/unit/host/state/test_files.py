@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+
+import fixtures
+from oslotest import base
+
+import nova_gpu
+from nova_gpu.core import model
+from nova_gpu.host.state import files, trust
+from tests.fixtures import cards
+
+(CARD,) = cards.addresses("0000:88:00.0")
+# The disk is full for what comes after the first bytes: a write there fails (setrlimit(2)).
+_FULL = """
+import pathlib, resource, sys
+from nova_gpu.host.state import files
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+try:
+    files.write(pathlib.Path(sys.argv[1]), b"x" * 100)
+except OSError:
+    print("refused")
+"""
+
+
+class FilesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "state")
+        self.folder.mkdir()
+        self.path = self.folder / "one.json"
+
+    def test_what_was_written_is_read(self) -> None:
+        for content in ({"a": [1, None, "ü"]}, []):
+            files.write_json(self.path, content)
+            self.assertEqual(content, files.read_json(self.path))
+        self.assertEqual(["one.json"], os.listdir(self.folder))
+
+    def test_a_write_that_fails_leaves_what_was(self) -> None:
+        files.write(self.path, b"{}")
+        done = subprocess.run(
+            [sys.executable, "-c", _FULL, self.path], capture_output=True, check=True
+        )
+        self.assertEqual(b"refused", done.stdout.strip())
+        self.assertEqual({}, files.read_json(self.path))
+        self.assertEqual(["one.json"], files.names(self.folder))
+        files.write(self.path, b"[]")
+        self.assertEqual(["one.json"], os.listdir(self.folder))
+
+    def test_mode(self) -> None:
+        files.write(self.path, b"", mode=0o604)
+        self.assertEqual(0o604, stat.S_IMODE(self.path.stat().st_mode))
+
+    def test_what_is_no_json(self) -> None:
+        for content in (b"", b"{", b"\xff", b"[" * 100_000):
+            with self.subTest(content[:5]):
+                files.write(self.path, content)
+                self.assertRaises(ValueError, files.read_json, self.path)
+
+    def test_too_large(self) -> None:
+        files.write(self.path, b"[1234]")
+        self.assertEqual([1234], files.read_json(self.path, largest=6))
+        self.assertRaises(ValueError, files.read_json, self.path, largest=5)
+
+    def test_what_is_no_file(self) -> None:
+        self.assertRaises(FileNotFoundError, files.read_json, self.path)
+        self.path.mkdir()
+        self.assertRaises(ValueError, files.read_json, self.path)
+        self.assertRaises(OSError, files.write, self.path, b"")
+
+    def test_no_link_is_followed(self) -> None:
+        other = self.folder.with_name("other")
+        other.write_text("{}")
+        self.path.symlink_to(other)
+        self.assertRaises(OSError, files.read_json, self.path)
+        files.write_json(self.path, [])
+        self.assertEqual([{}, []], [files.read_json(other), files.read_json(self.path)])
+
+    def test_removed(self) -> None:
+        files.remove(self.path)
+        files.write(self.path, b"")
+        files.remove(self.path)
+        files.remove(self.path)
+        self.assertEqual([], files.names(self.folder))
+
+    def test_names(self) -> None:
+        self.assertEqual([], files.names(self.folder / "none"))
+        for name in ("b", "a", ".a.nova-gpu"):
+            files.write(self.folder / name, b"")
+        self.assertEqual(["a", "b"], files.names(self.folder))
+        self.assertRaises(OSError, files.names, self.folder / "a")
+
+    def test_of_cards(self) -> None:
+        files.write(files.of_card(self.folder, CARD), b"")
+        files.write(self.folder / "README", b"")
+        self.assertEqual([model.PciAddress.parse("0000:88:00.0")], files.cards(self.folder))
+
+
+class TrustedTest(base.BaseTestCase):
+    """What only this process's user, root on hosts, is to write"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "state")
+        self.folder.mkdir()
+        self.path = self.folder / "one.json"
+
+    def test_what_was_written_is_read(self) -> None:
+        files.write_json(self.path, {}, trusted=True)
+        self.assertEqual({}, files.read_json(self.path, trusted=True))
+        files.remove(self.path, trusted=True)
+        self.assertRaises(FileNotFoundError, files.read_json, self.path, trusted=True)
+
+    def test_no_folder_is_no_file(self) -> None:
+        self.folder.rmdir()
+        self.assertRaises(FileNotFoundError, files.read_json, self.path, trusted=True)
+        self.assertRaises(FileNotFoundError, files.write, self.path, b"", trusted=True)
+        files.remove(self.path, trusted=True)
+
+    def test_a_file_that_others_can_write(self) -> None:
+        files.write_json(self.path, {}, mode=0o666, trusted=True)
+        with self.assertRaisesRegex(trust.Untrusted, "one.json is not believed: everybody"):
+            files.read_json(self.path, trusted=True)
+        self.assertEqual({}, files.read_json(self.path))
+
+    def test_a_folder_that_others_can_write(self) -> None:
+        self.folder.chmod(0o777)
+        self.refused("state is not believed: everybody")
+
+    def test_a_folder_that_somebody_put_in_its_place(self) -> None:
+        other = self.folder.with_name("other")
+        other.mkdir()
+        (other / self.path.name).write_text("{}")
+        self.folder.rmdir()
+        self.folder.symlink_to(other)
+        self.refused("state is not a folder")
+        self.assertEqual(["one.json"], os.listdir(other))
+
+    def refused(self, reason: str) -> None:
+        for done in (files.read_json, files.remove, lambda p, **k: files.write(p, b"", **k)):
+            with self.assertRaisesRegex(trust.Untrusted, reason):
+                done(self.path, trusted=True)
+
+
+class PlacesTest(base.BaseTestCase):
+    """Which files there are, and who writes them"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        package = pathlib.Path(nova_gpu.__file__).parent
+        self.modules = {
+            str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")
+        }
+        self.page = (package.parent / "doc/source/contributor/state.rst").read_text()
+
+    def test_the_page_has_all(self) -> None:
+        named = set(re.findall(r"^``([^`/]+)``", self.page, re.MULTILINE))
+        text = "".join(self.modules.values())
+        there = set(
+            re.findall(r'"(?:var/lib/nova-gpu/)?(gpu-[a-z-]+(?:\.json)?|prepare\.json)"', text)
+        )
+        self.assertEqual(there, named)
+
+    def test_nobody_else_writes(self) -> None:
+        writing = re.compile(r"os\.(?:fsync|rename|replace)\(|\.write_text\(|json\.dump\(")
+        found = {name for name, text in self.modules.items() if writing.search(text)}
+        # The second writes where its caller says.
+        self.assertEqual({"host/state/files.py", "osc/report.py"}, found)
