@@ -56,7 +56,7 @@ def read(looked: survey.Survey, watch: monitor.Watch | None = None) -> list[Card
     found = looked.find()
     watch = watch or monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)
     ailments = watch.look(found)
-    waiting = unbound.reasons(looked.unbound, found)
+    waiting = unbound.reasons(unbound.folder(), found)
     quarantined = quarantine.reasons(looked.quarantine, found, looked.roots)
     ill = {**ailments.kept_back, **ailments.ill}
     kept = {**waiting, **ill, **quarantined}

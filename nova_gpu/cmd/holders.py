@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.cmd import deadline, libvirt_connection, progress
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.inventory import offer, survey
 from nova_gpu.virt.usage import domains
 
@@ -34,6 +33,6 @@ def read(
     held: dict[PciAddress, tuple[str, ...]] = {}
     for uuid, addresses in sorted(named.items()):
         # Who has parts of a card is told once.
-        for card in {each.parent if isinstance(each, Slot) else each for each in addresses}:
+        for card in set(map(device.function, addresses)):
             held[card] = (*held.get(card, ()), uuid)
     return held, None

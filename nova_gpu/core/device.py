@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from nova_gpu.core import names
-from nova_gpu.core.model import GroupKey, PciAddress
+from nova_gpu.core.model import DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 
 Device: TypeAlias = PciAddress | Slot
@@ -21,6 +21,11 @@ def parse(text: str) -> Device:
     :raises InvalidValue: where *text* is neither
     """
     return Slot.parse(text) if "/" in text else PciAddress.parse(text)
+
+
+def mode(device: Device, virt_type: str) -> DeliveryMode:
+    """How a host with this ``[libvirt]virt_type`` gives *device*"""
+    return DeliveryMode.VGPU if isinstance(device, Slot) else DeliveryMode.of_whole_cards(virt_type)
 
 
 def resource_class(device: Device) -> str:

@@ -124,6 +124,11 @@ class GroupKey(NamedTuple):
     mode: DeliveryMode
     vgpu_type: str | None = None
 
+    @classmethod
+    def of_parts(cls, vendor_id: str, product_id: str, vgpu_type: str) -> GroupKey:
+        """The key of a group of vGPUs"""
+        return cls(vendor_id, product_id, DeliveryMode.VGPU, vgpu_type)
+
     @property
     def is_in_parts(self) -> bool:
         """Whether it is a group of vGPUs"""

@@ -35,6 +35,7 @@ TRAIT_DISPLAY_HEADS = "HW_GPU_MAX_DISPLAY_HEADS_"
 UNKNOWN = "UNKNOWN"
 
 # What Nova calls the hypervisor of KVM hosts, accelerated or not, as a word()
+LXC = "lxc"
 QEMU = "qemu"
 
 # The words of the flavor.

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nova_gpu.core import exception, model, names
+from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Way
@@ -109,7 +109,7 @@ def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
     """The groups of types that cards of one product can be divided into"""
     by_product: dict[str, set[int]] = defaultdict(set)
     for number, each in enumerate(listed):
-        if each.key is None or each.key.mode is model.DeliveryMode.VGPU:
+        if each.key is None or each.key.is_in_parts:
             by_product[each.product].add(number)
     return tuple(frozenset(each) for each in by_product.values() if len(each) > 1)
 

@@ -8,7 +8,6 @@ import nova.privsep
 import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, model
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import ours
@@ -39,8 +38,8 @@ def end_processes(address: str) -> list[str]:
     means = _means()
     uids = guest_processes.ranges(CONF.libvirt.uid_maps)
     given = device.parse(address)
-    card = _card(given.parent if isinstance(given, Slot) else given)
-    target = given if isinstance(given, Slot) else card
+    card = _card(device.function(given))
+    target = next(iter(device.slots([given])), card)
     try:
         found, left = guest_processes.end(target, means, uids)
     except child.Failed as error:
@@ -61,13 +60,10 @@ def run_command(address: str) -> tuple[int, str]:
     :raises InvalidValue: where *address* is neither
     :raises NotClean: where it cannot be run, or does not end in time
     """
-    container = CONF.libvirt.virt_type == "lxc"
-    mode = model.DeliveryMode.LXC if container else model.DeliveryMode.PCI
     given = device.parse(address)
-    slot = given if isinstance(given, Slot) else None
-    if slot is not None:
-        mode = model.DeliveryMode.VGPU
-    card = _card(given.parent if isinstance(given, Slot) else given)
+    slot = next(iter(device.slots([given])), None)
+    mode = device.mode(given, CONF.libvirt.virt_type)
+    card = _card(device.function(given))
     command, timeout_s = CONF.gpu.clean_command, CONF.gpu.clean_timeout
     try:
         return clean_command.run(command, card, mode, timeout_s, slot=slot)

@@ -12,7 +12,6 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import nodes
 from nova_gpu.host.pci import ours
 from nova_gpu.host.roots import Roots
@@ -34,7 +33,7 @@ def open_to_guests(address: str, given: list[str]) -> list[str]:
     """
     roots = Roots.of(CONF.gpu)
     asked = device.parse(address)
-    if ours.card(asked.parent if isinstance(asked, Slot) else asked, CONF.gpu) is None:
+    if ours.card(device.function(asked), CONF.gpu) is None:
         return []
     own = {*nodes.guest_nodes(asked, roots), *((nodes.MODESET,) if CONF.gpu.nvidia_modeset else ())}
     return [node for node in given if node in own and _open(node, roots)]

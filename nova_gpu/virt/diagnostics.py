@@ -11,8 +11,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, names
-from nova_gpu.core.device import Device
+from nova_gpu.core import device, exception, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.host_gpus import HostGPUs
@@ -37,12 +36,12 @@ def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
         LOG.warning("The guest's GPUs are not among its diagnostics: %s", error)
         return {}
     found = {}
-    devices: list[Device] = []
-    devices += sorted(each for each in named if isinstance(each, PciAddress))
-    devices += sorted(each for each in named if isinstance(each, Slot))
-    for index, each in enumerate(devices):
-        own = _facts(gpus, each) if isinstance(each, PciAddress) else _facts_of_vgpu(gpus, each)
-        facts = {"address": str(each), **dict(own)}
+    devices = [
+        *((str(each), _facts(gpus, each)) for each in sorted(device.cards(named))),
+        *((str(each), _facts_of_vgpu(gpus, each)) for each in sorted(device.slots(named))),
+    ]
+    for index, (address, own) in enumerate(devices):
+        facts = {"address": address, **dict(own)}
         found.update({names.DIAGNOSTIC.format(index, key): facts[key] for key in facts})
     return found
 

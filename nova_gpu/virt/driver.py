@@ -14,7 +14,7 @@ from nova.virt.libvirt import driver
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.virt import diagnostics, signatures
-from nova_gpu.virt.delivery import container_end, container_root
+from nova_gpu.virt.delivery import container_root
 from nova_gpu.virt.delivery import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import refusals, starts, vgpu_starts
@@ -201,7 +201,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     # And from it
 
     def _destroy(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        container_end.wait(self._gpus, self._host, instance)
+        self._gpus.end(instance)
         super()._destroy(instance, *args, **kwargs)
 
     def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
@@ -19,11 +20,11 @@ from nova_gpu.core.model import GPUGroup, GroupKey
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, libvirt_version, periodic
 from nova_gpu.virt.contained import contained
-from nova_gpu.virt.delivery import vgpus
+from nova_gpu.virt.delivery.delivery import Delivery, Given
 from nova_gpu.virt.health import left_mig, monitor, xids
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree, providers, stock, stranding, survey
-from nova_gpu.virt.lifecycle import releases
+from nova_gpu.virt.lifecycle import releases, vgpus
 from nova_gpu.virt.usage import census, ledger
 from nova_gpu.virt.verify import abandoned, orphans, reconcile
 
@@ -46,7 +47,8 @@ class HostGPUs:
             self._occupancy,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
         )
-        self.delivery = self._survey.delivery
+        self.ways = self._survey.ways
+        self.delivery = self.ways.whole
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
         self._stock = stock.Stock(self._occupancy, self.delivery)
         self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
@@ -224,6 +226,10 @@ class HostGPUs:
             finally:
                 self.delivery.started(instance_uuid)
 
+    def deliveries(self, given: Iterable[Given]) -> Iterator[tuple[Delivery, list[Given]]]:
+        """What a guest is given, by how it gets it"""
+        return self.ways.deliveries(given, self.vgpus.cards.look.kind)
+
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
         """What is held for a start of the instance that is under way"""
         return self._occupancy.now.held_for(instance_uuid)
@@ -253,6 +259,15 @@ class HostGPUs:
         keys = (*self.offer, *self.vgpus.keys())
         for key, uuid in self._providers.of(self.placement, self.nodename, keys).items():
             (self.vgpus.stock if key.is_in_parts else self._stock).provider_uuids[key] = uuid
+
+    def end(self, instance: objects.Instance) -> None:
+        """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it
+        to Nova.
+
+        :raises nova.exception.InstancePowerOffFailure: where it does not end
+        """
+        if self.has_gpus:
+            self.delivery.end(self._host, instance)
 
     def go_to_guest(self, addresses: frozenset[Device]) -> None:
         """From now on a guest may have used them."""

@@ -10,9 +10,9 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception
 from nova_gpu.virt import bulletin
-from nova_gpu.virt.delivery import vgpus
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import stock, survey
+from nova_gpu.virt.lifecycle import vgpus
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from nova.tests.functional.api import client
 
 from nova_gpu.core.model import GPU
 from nova_gpu.virt.inventory import survey
-from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage import domains, snapshot
 from tests.fixtures import claims
 from tests.functional import base
 
@@ -72,8 +72,10 @@ class ForgottenClaimTest(RacesTestBase):
 
         def overtake(compute: manager.ComputeManager) -> None:
             lost.append(compute.host)
-            handed_out = compute.driver._gpus._occupancy.handed_out
-            self._wait_for_assert(lambda: self.assertEqual(set(), handed_out.waiting()))
+            used = compute.driver._gpus._occupancy
+            self._wait_for_assert(
+                lambda: self.assertEqual(frozenset(), used.now.devices(snapshot.State.CLAIMED))
+            )
             with self.on(compute.host):
                 compute.update_available_resource(self.context)
             self.assertTrackerForgot(compute)

@@ -9,9 +9,10 @@ import re
 import sys
 import tomllib
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import nova_gpu
+from nova_gpu.core import model
 
 PACKAGE = pathlib.Path(nova_gpu.__file__).parent
 # Lines of a module, and modules of a folder.
@@ -99,6 +100,107 @@ class TestLayers(unittest.TestCase):
         ):
             with self.subTest(f"{part} imports {name}"):
                 self.assertIsNotNone(faults(part, name))
+
+
+def _modules() -> dict[str, ast.Module]:
+    """All modules by their full names"""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+def _imported(tree: ast.Module, modules: Iterable[str]) -> Iterator[str]:
+    """Those of *modules* that one imports, also where only types are checked"""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in modules else node.module or "" for name in names)
+
+
+class TestCircles(unittest.TestCase):
+    def test_no_two_modules_import_each_other(self):
+        modules = _modules()
+        imported = {name: set(_imported(tree, modules)) for name, tree in modules.items()}
+        both = [
+            (name, other)
+            for name, others in imported.items()
+            for other in others
+            if name in imported.get(other, ())
+        ]
+        self.assertEqual([], both)
+
+
+# Where it is asked in which way a device is given, or whether it is a whole card or a part of one:
+# by the ways themselves, and by what has a name for each.
+ASKING = ("nova_gpu.virt.delivery.", "nova_gpu.core.model", "nova_gpu.core.device")
+# What asks all the same. Nothing is to be added here: what varies by the way is the way's to say.
+ASKING_STILL = {
+    "nova_gpu.core.names": "the names of providers have the mode in them",
+    "nova_gpu.host.container.nodes": "a card and a MIG instance have other nodes",
+    "nova_gpu.host.container.guest_processes": "and so other processes have them open",
+    "nova_gpu.host.nvidia.nvml": "the other end of an NVLink, which no guest has",
+}
+_MODES = {"DeliveryMode", *model.DeliveryMode.__members__}
+_KINDS = {"Slot", "PciAddress"}
+
+
+def _last(node: ast.AST) -> str | None:
+    """``Slot`` of ``Slot`` and of ``vgpu.Slot``"""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def asks(tree: ast.AST) -> list[int]:
+    """The lines that ask for a way of delivery or for the kind of a device"""
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _last(node.value) == "DeliveryMode":
+            lines += [node.lineno] if node.attr in _MODES else []
+        elif isinstance(node, ast.Call) and _last(node.func) == "isinstance":
+            wanted = {_last(each) for each in ast.walk(node.args[1])}
+            lines += [node.lineno] if wanted & _KINDS else []
+    return lines
+
+
+class TestWaysOfDelivery(unittest.TestCase):
+    def test_are_asked_for_in_delivery(self):
+        found = {
+            name: lines
+            for name, tree in _modules().items()
+            if not name.startswith(ASKING) and (lines := asks(tree))
+        }
+        self.assertEqual(ASKING_STILL.keys(), found.keys(), found)
+
+    def test_what_asks(self):
+        for text in (
+            "mode is DeliveryMode.PCI",
+            "{model.DeliveryMode.LXC: 1}",
+            "isinstance(each, Slot)",
+            "isinstance(each, (int, model.PciAddress))",
+            "isinstance(each, vgpu.Slot | str)",
+        ):
+            with self.subTest(text):
+                self.assertEqual([1], asks(ast.parse(text)))
+        for text in ("DeliveryMode.of_whole_cards(x)", "isinstance(each, GPU)", "mode == other"):
+            with self.subTest(text):
+                self.assertEqual([], asks(ast.parse(text)))
+
+    def test_no_way_knows_who_uses_it(self):
+        """What is common knows the interface, and a way knows nothing of what is common."""
+        above = {
+            f"nova_gpu.virt.{each}" for each in ("inventory", "lifecycle", "verify", "host_gpus")
+        }
+        modules = _modules()
+        for name, tree in modules.items():
+            if name.startswith("nova_gpu.virt.delivery."):
+                for other in _imported(tree, modules):
+                    with self.subTest(name, other=other):
+                        self.assertFalse(other.startswith(tuple(above)))
 
 
 class TestModules(unittest.TestCase):

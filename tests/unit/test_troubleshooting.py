@@ -34,7 +34,7 @@ _REASONS = (
         "host/vgpu/division",
         "host/vfio/passthrough",
     ),
-    "host/mig/mig_layout",
+    *("core/vgpu/mig", "host/mig/mig_layout"),
     *("host/clean_command", "host/pci/linked", "host/pci/selection", "scheduler/cpu_only"),
     *(
         "scheduler/filters",
@@ -57,6 +57,7 @@ _REASONS = (
     *(
         "virt/inventory/vgpu_selection",
         "virt/delivery/pci_passthrough",
+        "virt/delivery/virtual_function",
         "virt/delivery/container_nodes",
     ),
 )

@@ -10,6 +10,8 @@ import dataclasses
 _COMPUTE_INSTANCES = 100
 _GPU_INSTANCES = 10_000
 
+LOST = "the MIG instance is no longer on its card"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class MIGInstance:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Set
 
+from nova_gpu.core import device as devices
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
+from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_room import Room
@@ -29,8 +30,7 @@ class SharedCard:
 
     def has(self, device: Device) -> bool:
         """Whether it is one of the card's functions, or a slot of one"""
-        function = device.parent if isinstance(device, Slot) else device
-        return function in self.card.parents
+        return devices.function(device) in self.card.parents
 
     def lacks(self, slot: Slot) -> bool:
         """Whether *slot* is that of a MIG instance which the card has no more"""
@@ -111,4 +111,4 @@ def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
 
 
 def group_key(product: Product, type_id: str) -> GroupKey:
-    return GroupKey(product.vendor_id, product.product_id, DeliveryMode.VGPU, type_id)
+    return GroupKey.of_parts(product.vendor_id, product.product_id, type_id)

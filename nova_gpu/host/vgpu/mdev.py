@@ -109,6 +109,18 @@ def devices(roots: Roots) -> Mapping[str, MediatedDevice]:
     return {uuid.lower(): device for uuid, device in found.items() if device is not None}
 
 
+def is_there(uuid: str, roots: Roots) -> bool:
+    """Whether there is a mediated device of this *uuid*.
+
+    :raises OSError: where the kernel does not tell
+    """
+    try:
+        os.lstat(f"{roots.sysfs}/bus/mdev/devices/{uuid}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _device(folder: str, uuid: str) -> MediatedDevice | None:
     """:raises OSError: where it is there, but cannot be read"""
     try:

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a guest gets its devices: container nodes, PCI passthrough and its binding, vGPUs; rendered
-as libvirt's configuration.
+"""How a guest gets its devices: one module for each way, behind one interface; rendered as
+libvirt's configuration.
 """

@@ -21,9 +21,6 @@ from nova import objects
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.virt.host_gpus import HostGPUs
-from nova_gpu.virt.lifecycle import refusals
-
 LOG = logging.getLogger(__name__)
 
 _PATIENCE_S = 120.0
@@ -33,17 +30,14 @@ _REFUSAL = "Some processes refused to die"
 _PROC = pathlib.Path("/proc")
 
 
-def wait(gpus: HostGPUs, host: libvirt_host.Host, instance: objects.Instance) -> None:
-    """Asks libvirt again and again to end the guest of *instance*, if that is a container of a host
-    with GPUs: others are left to Nova.
+def wait(host: libvirt_host.Host, instance: objects.Instance) -> None:
+    """Asks libvirt again and again to end the guest of *instance*, a container of a host with GPUs.
 
     What else libvirt says is left to Nova, which asks once more and judges it.
 
     :raises nova.exception.InstancePowerOffFailure: when processes are left after two minutes. The
         instance keeps its GPUs then, and can be stopped or deleted again.
     """
-    if not refusals.are_containers(gpus):
-        return
     deadline = time.monotonic() + _PATIENCE_S
     level = python_logging.INFO
     while (controller := _refused(host, instance)) is not None:

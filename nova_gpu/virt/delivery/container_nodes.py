@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
+from nova_gpu.core import refused as words
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import contents, guest_processes, libraries, nodes
 from nova_gpu.host.pci import partitions
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery.delivery import Given
+from nova_gpu.virt.delivery.delivery import Given, Operation
 from nova_gpu.virt.usage import domains
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
     from nova.virt.libvirt import host as libvirt_host
 
+    from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import daemon
     from nova_gpu.virt.delivery import node_rights
 
@@ -44,6 +47,16 @@ class ContainerNodes:
     # The device nodes are made of their old names, which may be another card's by now.
     needs_hard_reboot = True
     share: daemon.Share
+    refused: Mapping[Operation, str] = MappingProxyType(
+        {Operation.LIVE_MIGRATION: words.LIVE_CONTAINER}
+    )
+    refused_to_all: Mapping[Operation, str] = MappingProxyType(
+        {
+            Operation.SUSPEND: words.SUSPEND_CONTAINER,
+            Operation.SNAPSHOT: words.SUSPEND_CONTAINER,
+            Operation.RESCUE: words.RESCUE_CONTAINER,
+        }
+    )
 
     def __init__(self, roots: Roots, kept: Callable[[GPU], str | None], *, serves: bool) -> None:
         self._roots = roots
@@ -82,8 +95,11 @@ class ContainerNodes:
     def unfit(self, card: GPU) -> str | None:
         return None
 
-    def refused(self) -> frozenset[PciAddress]:
+    def unbound(self) -> frozenset[PciAddress]:
         return frozenset()
+
+    def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
+        pass
 
     # What is done
 
@@ -152,6 +168,11 @@ class ContainerNodes:
     def restore(self) -> None:
         if self._rights:
             self._rights.close()
+
+    def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
+        from nova_gpu.virt.delivery import container_end
+
+        container_end.wait(host, instance)
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         pass

@@ -7,29 +7,44 @@ its time, as Nova's libvirt driver and privsep do, only where a guest is given s
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 
 if TYPE_CHECKING:
     from nova import objects
     from nova.virt.libvirt import config as vconfig
     from nova.virt.libvirt import host as libvirt_host
 
+    from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import daemon
 
 # A whole card, or the place of one vGPU.
 Given: TypeAlias = GPU | Slot
 
 
+class Operation(enum.Enum):
+    """What Nova does to a guest, and not every guest can have done to it"""
+
+    SUSPEND = enum.auto()
+    # A suspend on the way to an image, where the host takes none of a running guest
+    SNAPSHOT = enum.auto()
+    RESCUE = enum.auto()
+    LIVE_MIGRATION = enum.auto()
+
+
 class Delivery(Protocol):
-    """A way in which guests of this host get devices. What it is not given is another way's: each
-    is handed all that a guest has, and takes its own."""
+    """How guests get devices: whole cards, or parts of them."""
+
+    @property
+    def refused(self) -> Mapping[Operation, str]:
+        """What a guest with such devices cannot have done to it, and what its user is told"""
 
     def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
-        """Has the guest's devices ready before they are the guest's.
+        """Has the devices of a guest ready before they are the guest's.
 
         :raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now
         """
@@ -40,7 +55,7 @@ class Delivery(Protocol):
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
-        """Puts the guest's devices into its configuration.
+        """Puts the devices into the guest's configuration.
 
         :raises GuestError: where one of them cannot be given
         """
@@ -60,6 +75,10 @@ class WholeCards(Delivery, Protocol):
     needs_hard_reboot: bool
     share: daemon.Share
 
+    @property
+    def refused_to_all(self) -> Mapping[Operation, str]:
+        """What no guest of the host can have done to it, with GPUs or without"""
+
     # What the host has
 
     def obstacle(self, card: GPU) -> str | None:
@@ -71,8 +90,15 @@ class WholeCards(Delivery, Protocol):
     def unfit(self, card: GPU) -> str | None:
         """Why the guest that has *card* could not be started with it as it is now"""
 
-    def refused(self) -> frozenset[PciAddress]:
+    def unbound(self) -> frozenset[PciAddress]:
         """The cards that could not be had when they were last needed, for a while"""
+
+    def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
+        """Refuses, before anything is done, a flavor with GPUs that the instance's guest could not
+        be started with.
+
+        :raises GPUError: for a word of it, or what its image says
+        """
 
     # What is done
 
@@ -102,8 +128,82 @@ class WholeCards(Delivery, Protocol):
         :raises NotClean, BindingFailed: where it is not clean, or that cannot be told
         """
 
+    def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
+        """Waits for the end of a guest that Nova is about to destroy, where that may take long.
+
+        :raises nova.exception.InstancePowerOffFailure: where it does not end
+        """
+
     def give_back(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the host."""
 
     def forgive(self, address: PciAddress) -> None:
-        """Takes the card from :meth:`refused`: something else keeps it from instances."""
+        """Takes the card from :meth:`unbound`: something else keeps it from instances."""
+
+
+class Parts(Protocol):
+    """A way in which parts of cards are given, of those that a host may have several of.
+
+    ``kind``: what the functions say that such parts are made at. ``words``: what hosts call one to
+    each other, for ever.
+    """
+
+    kind: Kind
+    words: str
+
+    @property
+    def delivery(self) -> Delivery:
+        """How a guest gets them; it may be how it gets whole cards, too"""
+
+    # What the host has
+
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
+        """Why guests cannot have what is made at these *functions* of *card*
+
+        :raises OSError, ValueError: where the host does not tell
+        """
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        """Whether what the instance has at *slot* is there.
+
+        :param parent: what is known of the slot's function
+        :raises OSError: where the host does not tell
+        """
+
+    # What is done
+
+    def dividers(self) -> Mapping[str, Callable[[str], object]]:
+        """By address or product of a card, what divides the one at an address as the options say"""
+
+    def make(self, slot: Slot, instance_uuid: str) -> None:
+        """What the instance has at *slot* is there when it returns.
+
+        :raises DeviceUnavailable: where it cannot be made now
+        """
+
+    def clean(self, slot: Slot) -> bool:
+        """Cleans what stays at *slot* for the next guest; returns whether there was anything.
+
+        :raises NotClean: where it is not clean, or that cannot be told
+        """
+
+    def give_back(
+        self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
+    ) -> None:
+        """Has nothing at *slot* be the instance's any more, of which nobody may know which it was.
+
+        :param clean: has :meth:`clean` done, as the options say
+        :raises NotClean: where something is left
+        """
+
+    # While the guest runs
+
+    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
+        """Why the state of what is at *slot* cannot be had, or given to it; ``None`` where nothing
+        is known against it.
+
+        :param is_running: a guest has it; else libvirt may find it a better driver for one
+        """
+
+    def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
+        """Notes in Nova's migrate data that the guest has *new* at the destination for *old*."""

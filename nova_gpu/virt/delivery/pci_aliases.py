@@ -8,7 +8,6 @@ from typing import Any
 
 from oslo_serialization import jsonutils
 
-from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -60,11 +59,3 @@ class DeviceSpec:
                     "[gpu]addresses"
                 )
         return None
-
-
-def of_host() -> DeviceSpec:
-    """What this host's ``[pci]device_spec`` says
-
-    :raises nova.exception.NovaException: where Nova cannot read it
-    """
-    return DeviceSpec(CONF.pci.device_spec)

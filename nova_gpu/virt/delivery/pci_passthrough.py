@@ -5,29 +5,37 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, mmio
+from nova_gpu.core import refused as words
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import pci_aliases
-from nova_gpu.virt.delivery.delivery import Given
+from nova_gpu.virt.delivery.delivery import Given, Operation
 
 if TYPE_CHECKING:
     from nova import objects
     from nova.virt.libvirt import config as vconfig
     from nova.virt.libvirt import host as libvirt_host
 
+    from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import daemon
     from nova_gpu.virt.delivery import binding
     from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
+
+# Of any guest of QEMU that has a PCI device, or a part of one
+UNSAVED: Mapping[Operation, str] = MappingProxyType(
+    {Operation.SUSPEND: words.SUSPEND_GPUS, Operation.SNAPSHOT: words.SNAPSHOT_GPUS}
+)
 
 
 class PCIPassthrough:
@@ -42,6 +50,10 @@ class PCIPassthrough:
     needs_hard_reboot = False
     share: daemon.Share
     bindings: binding.Bindings
+    refused: Mapping[Operation, str] = MappingProxyType(
+        {**UNSAVED, Operation.LIVE_MIGRATION: words.LIVE_CARDS}
+    )
+    refused_to_all: Mapping[Operation, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -104,8 +116,19 @@ class PCIPassthrough:
             "check"
         )
 
-    def refused(self) -> frozenset[PciAddress]:
+    def unbound(self) -> frozenset[PciAddress]:
         return self.bindings.refused()
+
+    def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
+        """:raises GuestUnfit: for the image's machine type
+        :raises InvalidExtraSpec: for a word of the flavor
+        """
+        from nova.virt.libvirt import utils as libvirt_utils
+
+        from nova_gpu.virt.delivery import guest_pci
+
+        asked.check_guest_options()
+        guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
 
     # What is done
 
@@ -137,13 +160,9 @@ class PCIPassthrough:
             self.bindings.end(card, instance.uuid)
 
     def _refuse_unfit_guest(self, instance: objects.Instance, cards: Sequence[GPU]) -> None:
-        from nova.virt.libvirt import utils as libvirt_utils
-
         from nova_gpu.virt import flavors
-        from nova_gpu.virt.delivery import guest_pci
 
-        flavors.request_of(instance).check_guest_options()
-        guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
+        self.refuse_flavor(instance, flavors.request_of(instance))
         needed = sum(self._mmio_bytes(card) for card in cards)
         if needed > CONF.gpu.guest_mmio_gib * mmio.GIB:
             raise exception.GuestUnfit(
@@ -186,6 +205,9 @@ class PCIPassthrough:
         self.bindings.give_to_guests(card)
         nova_gpu.privsep.cleaning.reset(str(card.address))
         return True
+
+    def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
+        pass
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         self.bindings.give_back(cards)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.state import quarantine
@@ -18,6 +19,11 @@ LOG = logging.getLogger(__name__)
 
 # What kept a card may be over at any time, and nothing tells when it is.
 _RETRY_AFTER_S = 300.0
+
+
+def folder() -> pathlib.Path:
+    """The folder of this host's"""
+    return pathlib.Path(CONF.state_path, "gpu-unbound")
 
 
 class Unbound:

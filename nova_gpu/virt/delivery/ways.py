@@ -3,34 +3,115 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import GPU, DeliveryMode
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.host.mig import mig_layout, mig_making
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.host.vgpu import division, virtual_functions
+from nova_gpu.virt.delivery import unbound
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes
-from nova_gpu.virt.delivery.delivery import WholeCards
+from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts, WholeCards
+from nova_gpu.virt.delivery.mediated_device import MediatedDevices
+from nova_gpu.virt.delivery.mig_instance import MIGInstances
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
+from nova_gpu.virt.delivery.plain_function import PlainFunctions
+from nova_gpu.virt.delivery.typed_function import TypedFunctions
+from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
 
 
-def of_whole_cards(
-    roots: Roots,
-    unbound: pathlib.Path,
-    kept: Callable[[GPU], str | None],
-    noted: Ledger | None = None,
-) -> WholeCards:
-    """The way in which this host gives whole cards, by ``[libvirt]virt_type``.
+class Ways:
+    """The ways of a host by ``[libvirt]virt_type``: one for whole cards, some for their parts.
 
-    :param unbound: the folder of :class:`nova_gpu.virt.delivery.unbound.Unbound`
     :param kept: why a card stays the host's own display
     :param noted: who has what, where guests are given cards, as nova-compute alone does
+    :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
+    :raises InvalidOption: where an option cannot be used
+    :raises nova.exception.NovaException: where Nova cannot read ``[pci]device_spec``
     """
-    if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
-        return ContainerNodes(roots, kept, serves=noted is not None)
-    return PCIPassthrough(roots, pci_aliases.of_host(), unbound, noted)
+
+    def __init__(
+        self,
+        roots: Roots,
+        kept: Callable[[GPU], str | None],
+        noted: Ledger | None = None,
+        libvirt_version: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._roots = roots
+        functions = virtual_functions.parse(CONF.gpu.virtual_functions)
+        profiles = mig_making.parse(CONF.gpu.mig_profile)
+        self.whole: WholeCards
+        self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
+        parts: Sequence[Parts]
+        if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
+            self.whole = containers = ContainerNodes(roots, kept, serves=noted is not None)
+            parts = [MIGInstances(roots, containers, profiles)]
+            self._read = lambda cards, _: mig_layout.divided(cards, roots)
+        else:
+            spec = DeviceSpec(CONF.pci.device_spec)
+            self.whole = PCIPassthrough(roots, spec, unbound.folder(), noted)
+            parts = [
+                MediatedDevices(roots),
+                TypedFunctions(roots, spec, libvirt_version),
+                PlainFunctions(roots, spec, functions),
+            ]
+            self._types = VGPUTypes(roots)
+            self._read = self._divided_for_machines
+        self.parts: Mapping[Kind, Parts] = {each.kind: each for each in parts}
+
+    def part(self, kind: Kind) -> Parts:
+        """The way in which a part of this kind is given; the host's first where it has none such,
+        of a card that is gone or was another one."""
+        return self.parts.get(kind) or next(iter(self.parts.values()))
+
+    def deliveries(
+        self, given: Iterable[Given], kind: Callable[[Slot], Kind]
+    ) -> Iterator[tuple[Delivery, list[Given]]]:
+        """What a guest is *given*, by how it gets it: first that of whole cards, which looks after
+        guests that have none, too.
+
+        :param kind: the kind of the part at a slot
+        """
+        ordered = [(self._delivery(each, kind), each) for each in given]
+        if not ordered or ordered[0][0] is not self.whole:
+            yield self.whole, []
+        for delivery, own in itertools.groupby(ordered, key=lambda each: each[0]):
+            yield delivery, [each for _, each in own]
+
+    def _delivery(self, given: Given, kind: Callable[[Slot], Kind]) -> Delivery:
+        return self.part(kind(given)).delivery if isinstance(given, Slot) else self.whole
+
+    # What the host has
+
+    def divided(self, cards: Iterable[GPU], told: division.Told) -> dict[PciAddress, DividedCard]:
+        """The *cards* that are divided, or can be.
+
+        :param told: as :func:`nova_gpu.host.vgpu.division.divided` has it
+        :raises OSError: where the kernel does not tell which mediated devices there are
+        """
+        return self._read(cards, told)
+
+    def _divided_for_machines(
+        self, cards: Iterable[GPU], told: division.Told
+    ) -> dict[PciAddress, DividedCard]:
+        gpus = tuple(cards)
+        return self._types.complete(gpus, division.divided(gpus, self._roots, told))
+
+    def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
+        """Why guests cannot have parts of *card*"""
+        by_kind: dict[Kind, list[PciAddress]] = {}
+        for function, parent in card.parents.items():
+            by_kind.setdefault(parent.kind, []).append(function)
+        try:
+            found = (self.part(kind).obstacle(gpu, by_kind[kind]) for kind in by_kind)
+            return next(filter(None, found), None)
+        except (OSError, ValueError) as error:
+            return f"the host does not tell about it: {error}; see the kernel's log about it"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -12,30 +13,39 @@ from nova import context as nova_context
 from nova import exception as nova_exception
 from nova.compute import provider_tree as nova_provider_tree
 
-from nova_gpu.core import names
+from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey
+from nova_gpu.core.model import GPUGroup, GroupKey
 from nova_gpu.core.placement import inventory, vgpu_inventory
 from nova_gpu.core.topology import topology
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
-from nova_gpu.core.vgpu.vgpu_room import Room
 from nova_gpu.virt.inventory import pool
 
 _STANDARD = frozenset(os_traits.get_traits())
 
 
-def groups_in(tree: nova_provider_tree.ProviderTree, nodename: str) -> dict[GroupKey, str]:
-    """The groups of whole cards this node has in the tree, those it offered in earlier times
-    included."""
-    found = _all_in(tree, nodename).items()
-    return {key: uuid for key, uuid in found if key.mode is not DeliveryMode.VGPU}
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """What one group has to offer now.
+
+    ``inventory`` is empty where there is nothing to count: Placement takes no inventory of nothing.
+    ``traits`` are those of a provider that has those already which it is given.
+    """
+
+    inventory: Mapping[str, Mapping[str, int | float]]
+    traits: Callable[[Iterable[str]], frozenset[str]]
+    devices: Collection[Device]
 
 
-def vgpu_groups_in(tree: nova_provider_tree.ProviderTree, nodename: str) -> dict[GroupKey, str]:
-    """The same of groups of vGPUs"""
+def groups_in(
+    tree: nova_provider_tree.ProviderTree, nodename: str, *, in_parts: bool
+) -> dict[GroupKey, str]:
+    """The groups this node has in the tree, those it offered in earlier times included.
+
+    :param in_parts: those of vGPUs, else those of whole cards
+    """
     found = _all_in(tree, nodename).items()
-    return {key: uuid for key, uuid in found if key.mode is DeliveryMode.VGPU}
+    return {key: uuid for key, uuid in found if key.is_in_parts is in_parts}
 
 
 def _all_in(tree: nova_provider_tree.ProviderTree, nodename: str) -> dict[GroupKey, str]:
@@ -48,29 +58,19 @@ def _all_in(tree: nova_provider_tree.ProviderTree, nodename: str) -> dict[GroupK
 
 
 def ensure(
-    tree: nova_provider_tree.ProviderTree, nodename: str, offered: Iterable[GroupKey]
+    tree: nova_provider_tree.ProviderTree,
+    nodename: str,
+    offered: Iterable[GroupKey],
+    *,
+    in_parts: bool,
 ) -> dict[GroupKey, str]:
-    """The providers of all groups of whole cards, the offered ones made where they are missing, by
+    """The providers of all groups of the kind, the *offered* ones made where they are missing, by
     group."""
-    _make(tree, nodename, offered)
-    return groups_in(tree, nodename)
-
-
-def ensure_vgpus(
-    tree: nova_provider_tree.ProviderTree, nodename: str, offered: Iterable[GroupKey]
-) -> dict[GroupKey, str]:
-    """The same of groups of vGPUs"""
-    _make(tree, nodename, offered)
-    return vgpu_groups_in(tree, nodename)
-
-
-def _make(
-    tree: nova_provider_tree.ProviderTree, nodename: str, offered: Iterable[GroupKey]
-) -> None:
     for key in offered:
         name = names.provider_name(nodename, key)
         if not tree.exists(name):
             tree.new_child(name, nodename)
+    return groups_in(tree, nodename, in_parts=in_parts)
 
 
 def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:
@@ -91,39 +91,25 @@ def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, 
 def publish(
     tree: nova_provider_tree.ProviderTree,
     provider_uuid: str,
-    group: GPUGroup,
-    reserved: int,
-    hypervisor_type: str,
+    key: GroupKey,
+    offer: Offer,
     supply: pool.Supply,
 ) -> None:
     """Writes inventory, traits and devices of one group."""
-    tree.update_inventory(provider_uuid, inventory.inventory(len(group.gpus), reserved))
-    present = tree.data(provider_uuid).traits
-    own = traits(group, hypervisor_type, present)
-    tree.update_traits(provider_uuid, own | {os_traits.OWNER_NOVA})
-    devices = pool.publish(provider_uuid, group.gpus, supply)
-    tree.update_resources(provider_uuid, {names.RESOURCE_CLASS: devices})
-
-
-def publish_vgpus(
-    tree: nova_provider_tree.ProviderTree,
-    provider_uuid: str,
-    group: VGPUGroup,
-    rooms: Iterable[Room],
-    slots: Collection[Slot],
-    hypervisor_type: str,
-    supply: pool.Supply,
-) -> None:
-    """Writes inventory, traits and slots of one group of vGPUs."""
-    if body := vgpu_inventory.inventory_of(rooms):
-        tree.update_inventory(provider_uuid, body)
+    if offer.inventory:
+        tree.update_inventory(provider_uuid, offer.inventory)
     else:
         _reserve_all(tree, provider_uuid)
-    wanted = inventory.traits(group.product, hypervisor_type, tree.data(provider_uuid).traits)
-    own = _as_taken(wanted) | vgpu_inventory.traits(group.facts, _STANDARD)
+    own = offer.traits(tree.data(provider_uuid).traits)
     tree.update_traits(provider_uuid, own | {os_traits.OWNER_NOVA})
-    devices = pool.publish(provider_uuid, slots, supply)
-    tree.update_resources(provider_uuid, {names.VGPU_RESOURCE_CLASS: devices})
+    devices = pool.publish(provider_uuid, offer.devices, supply)
+    tree.update_resources(provider_uuid, {device.resource_class_of(key): devices})
+
+
+def vgpu_traits(group: VGPUGroup, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
+    """The traits of a group of vGPUs: those of its cards' product, and what its type adds"""
+    own = _as_taken(inventory.traits(group.product, hypervisor_type, present))
+    return own | vgpu_inventory.traits(group.facts, _STANDARD)
 
 
 def traits(group: GPUGroup, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
@@ -144,8 +130,8 @@ def _as_taken(wanted: frozenset[str]) -> frozenset[str]:
 def withdraw(
     tree: nova_provider_tree.ProviderTree,
     provider_uuid: str,
+    key: GroupKey,
     supply: pool.Supply,
-    resource_class: str = names.RESOURCE_CLASS,
 ) -> None:
     """Reserves all of a group that the host has no card of any more.
 
@@ -153,7 +139,8 @@ def withdraw(
     claim on this host would fail, with GPUs or without.
     """
     _reserve_all(tree, provider_uuid)
-    tree.update_resources(provider_uuid, {resource_class: pool.publish(provider_uuid, (), supply)})
+    none = pool.publish(provider_uuid, (), supply)
+    tree.update_resources(provider_uuid, {device.resource_class_of(key): none})
 
 
 def refuse_claims(
@@ -171,8 +158,7 @@ def refuse_claims(
     keys = _all_in(tree, nodename)
     had = list(recorded({uuid: key for key, uuid in keys.items()}))
     for key, uuid in keys.items():
-        parts = key.mode is DeliveryMode.VGPU
-        resource_class = names.VGPU_RESOURCE_CLASS if parts else names.RESOURCE_CLASS
+        resource_class = device.resource_class_of(key)
         if resource_class not in tree.data(uuid).resources:
             own = [each for of, each in had if of == key]
             tree.update_resources(uuid, {resource_class: pool.without_free(uuid, own)})

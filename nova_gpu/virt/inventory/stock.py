@@ -4,42 +4,42 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 from nova import objects
-from nova.compute import provider_tree as nova_provider_tree
 
-from nova_gpu.conf import CONF
-from nova_gpu.core import names
+from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
+from nova_gpu.core.placement import inventory
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory.published import Published
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.snapshot import Owner
 
 
-class Stock:
-    """The :class:`nova_gpu.virt.inventory.pool.Supply` behind a host's provider tree.
+class Stock(Published[GPUGroup]):
+    """The whole cards of a host"""
 
-    It looks at nothing: what was found, and who has what, is noted here and there by others, so
-    that a claim never waits for it.
-    """
+    in_parts = False
 
     def __init__(self, occupancy: Ledger, delivery: WholeCards) -> None:
-        self._occupancy = occupancy
+        super().__init__(occupancy)
         self._delivery = delivery
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
         # Noted since the look began whose result comes next, which cannot know of it.
         self._kept_meanwhile: dict[PciAddress, str] = {}
-        self.provider_uuids: dict[GroupKey, str] = {}
 
     @property
     def offer(self) -> offers.Offer:
+        return self._offer
+
+    def groups(self) -> offers.Offer:
         return self._offer
 
     def cards(self) -> list[GPU]:
@@ -75,13 +75,7 @@ class Stock:
     def given_whole(self) -> frozenset[PciAddress]:
         """The cards that instances have, by the database or by starts it may not know of yet"""
         recorded = {each for _, each in self._recorded(self.provider_uuids)}
-        started = {each for each in self._occupancy.now.started() if isinstance(each, PciAddress)}
-        return frozenset(recorded | started)
-
-    def group_of(self, provider_uuid: str) -> GPUGroup | None:
-        """The group that a provider stands for, ``None`` where it is not known as one of ours."""
-        keys = {uuid: key for key, uuid in self.provider_uuids.items()}
-        return self._offer.get(keys[provider_uuid]) if provider_uuid in keys else None
+        return device.cards(recorded | self._occupancy.now.started())
 
     def addresses(self, resources: Iterable[objects.Resource]) -> set[PciAddress]:
         """The *resources* that are cards of this host."""
@@ -93,43 +87,38 @@ class Stock:
 
     # Publishing
 
-    def publish(
-        self, tree: nova_provider_tree.ProviderTree, nodename: str, hypervisor_type: str
-    ) -> None:
-        """Writes the groups into the tree, from what is known. Runs inside every claim."""
-        present = provider_tree.groups_in(tree, nodename)
-        if not self._offer and not present:
-            return
+    def _offered(
+        self, present: Mapping[GroupKey, str], hypervisor_type: str
+    ) -> tuple[Iterable[GroupKey], Callable[[GPUGroup], provider_tree.Offer]]:
         with self._lock:
-            for key, address in self._recorded(present):
-                self._offer = offers.including(self._offer, key, address)
+            for key, each in self._recorded(present):
+                for address in device.cards([each]):
+                    self._offer = offers.including(self._offer, key, address)
             offered = self._offer
-        self.provider_uuids = provider_tree.ensure(tree, nodename, offered)
         usage = self._occupancy.now
         kept = usage.unjudged().keys() | usage.strangers().keys()
         # What one guest reaches and another has is counted for that one.
         kept -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
-        for key, uuid in self.provider_uuids.items():
-            if key in offered:
-                group = offered[key]
-                reserved = len(self._lost(group) | (kept & group.gpus.keys()))
-                provider_tree.publish(tree, uuid, group, reserved, hypervisor_type, self)
-            else:
-                provider_tree.withdraw(tree, uuid, self)
+
+        def offer(group: GPUGroup) -> provider_tree.Offer:
+            reserved = len(self._lost(group) | (kept & group.gpus.keys()))
+            return provider_tree.Offer(
+                inventory.inventory(len(group.gpus), reserved),
+                lambda present: provider_tree.traits(group, hypervisor_type, present),
+                group.gpus,
+            )
+
+        return offered, offer
 
     def owners(self) -> dict[Device, Owner]:
         """The owners of the cards"""
         return self._occupancy.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
-    def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, PciAddress]]:
-        recorded = self._occupancy.now.recorded({uuid: key for key, uuid in uuids.items()})
-        return {(key, each) for key, each in recorded if isinstance(each, PciAddress)}
-
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
         """The cards of a group that cannot be given now and that nobody has."""
         recorded = self._recorded(self.provider_uuids)
-        ours = {address for key, address in recorded if key == group.key}
-        bad = group.withheld.keys() | (self._delivery.refused() & group.gpus.keys())
+        ours = {each for key, each in recorded if key == group.key}
+        bad = group.withheld.keys() | (self._delivery.unbound() & group.gpus.keys())
         return bad - ours - self._occupancy.now.started()
 
     # The pool
@@ -138,28 +127,22 @@ class Stock:
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
         self._occupancy.compare(addresses, assigned)
-        refused = self._delivery.refused()
+        unbound = self._delivery.unbound()
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
         usage = self._occupancy.now
-        return frozenset(well & set(addresses)) - usage.taken() - usage.used - refused
+        return frozenset(well & set(addresses)) - usage.taken() - usage.used - unbound
 
     def free(self) -> frozenset[PciAddress]:
         """All that an instance could be given, by what was read last"""
         usage = self._occupancy.now
         given = usage.taken() | usage.used | usage.counted()
         well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
-        return frozenset(well - given - self._delivery.refused())
+        return frozenset(well - given - self._delivery.unbound())
 
     def choose(
         self, provider_uuid: str, free: Collection[Device], count: int
     ) -> tuple[Device, ...]:
         gpus = {gpu.address: gpu for gpu in self.cards()}
-        cards = frozenset(each for each in free if isinstance(each, PciAddress))
+        cards = device.cards(free)
         return choose.choose(cards, count, topology.places(gpus[card] for card in cards))
-
-    def hand_out(
-        self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
-    ) -> None:
-        timeout_s = CONF.gpu.handed_out_timeout
-        self._occupancy.claim(addresses, back, assigned, timeout_s)

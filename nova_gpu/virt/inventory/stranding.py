@@ -8,7 +8,8 @@ cannot see is a GPU that becomes free after this moment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from nova import context as nova_context
 from nova import objects
@@ -22,9 +23,6 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling import stranding as rule
 from nova_gpu.virt.inventory import placement
 
-if TYPE_CHECKING:
-    from nova_gpu.virt.host_gpus import HostGPUs
-
 LOG = logging.getLogger(__name__)
 
 
@@ -35,21 +33,28 @@ def reserved() -> stats.Reserved:
     )
 
 
-def refuse(gpus: HostGPUs, instance: objects.Instance, asked: FlavorRequest) -> None:
+def refuse(
+    instance: objects.Instance,
+    asked: FlavorRequest,
+    free_gpus: Callable[[], int],
+    left: Callable[[], tuple[float, float]],
+) -> None:
     """Sends a new instance that asks for no device elsewhere, where it would strand GPUs.
 
     Only a new one is scheduled a second time.
 
+    :param free_gpus: how many GPUs of this host an instance could be given
+    :param left: how many vCPUs, and MiB of memory, no instance has
     :raises BetterElsewhere: so it is
     """
     each = reserved()
     if not each or instance.vm_state != vm_states.BUILDING:
         return
-    free = gpus.free()
+    free = free_gpus()
     if not free or not asked.is_cpu_only:
         return
     try:
-        vcpus, memory_mib = _left(gpus.placement, gpus.nodename)
+        vcpus, memory_mib = left()
     except Exception as error:  # whatever Placement or the way there raise
         LOG.warning(
             "Whether it leaves enough for this host's free GPUs is not known: %s",
@@ -63,7 +68,7 @@ def refuse(gpus: HostGPUs, instance: objects.Instance, asked: FlavorRequest) -> 
         )
 
 
-def _left(client: Any, nodename: str) -> tuple[float, float]:
+def left(client: Any, nodename: str) -> tuple[float, float]:
     """How many vCPUs, and MiB of memory, no instance has"""
     context = nova_context.get_admin_context()
     uuid = client.get_provider_by_name(context, nodename)["uuid"]

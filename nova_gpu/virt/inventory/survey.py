@@ -17,7 +17,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.container import nodes
-from nova_gpu.host.mig import mig_layout, mig_making
+from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import (
     consoles,
@@ -30,12 +30,10 @@ from nova_gpu.host.pci import (
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.host.vgpu import virtual_functions
-from nova_gpu.virt.delivery import pci_aliases, ways
+from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import vgpu_selection
 from nova_gpu.virt.inventory.offer import Offer
-from nova_gpu.virt.inventory.vgpu_types import VGPUTypes
 from nova_gpu.virt.usage import domains, identities
 
 if TYPE_CHECKING:
@@ -62,11 +60,9 @@ class Survey:
     ) -> None:
         """
         :param noted: who has what, where guests are given cards, as nova-compute alone does
-        :param libvirt_version: as :func:`nova_gpu.virt.inventory.vgpu_selection.for_machines`
+        :param libvirt_version: as :class:`nova_gpu.virt.delivery.ways.Ways`
         """
-        self._libvirt_version = libvirt_version
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
-        self.unbound = pathlib.Path(CONF.state_path, "gpu-unbound")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
         try:
             self.roots = Roots.of(CONF.gpu)
@@ -75,12 +71,10 @@ class Survey:
             )
             self._overrides = products.parse_overrides(CONF.gpu.product)
             self._linked = linked.parse(CONF.gpu.linked)
-            self.functions = virtual_functions.parse(CONF.gpu.virtual_functions)
-            self.profiles = mig_making.parse(CONF.gpu.mig_profile)
+            self.ways = ways.Ways(self.roots, self.kept, noted, libvirt_version)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
-        self.delivery = ways.of_whole_cards(self.roots, self.unbound, self.kept, noted)
-        self._types = VGPUTypes(self.roots)
+        self.delivery = self.ways.whole
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -115,18 +109,7 @@ class Survey:
         self, found: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         """The cards given in parts, by :func:`nova_gpu.virt.inventory.vgpu_selection.in_parts`"""
-        return vgpu_selection.in_parts(found, self.ways(), MadeVGPUs(self.vgpus).told())
-
-    def ways(self) -> vgpu_selection.Ways:
-        """Containers get MIG instances, and no other parts of cards."""
-        if self.delivery.shares_driver:
-            return vgpu_selection.Ways(
-                divided=lambda cards, _: mig_layout.divided(cards, self.roots),
-                obstacle=lambda card, _: self.obstacle(card),
-            )
-        return vgpu_selection.for_machines(
-            pci_aliases.of_host(), self.roots, self._libvirt_version, self._types
-        )
+        return vgpu_selection.in_parts(found, self.ways, MadeVGPUs(self.vgpus).told())
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
         """Why nobody new is given those of *given_whole* that instances have and that somebody has

@@ -10,12 +10,13 @@ from types import MappingProxyType
 
 from oslo_log import log as logging
 
-from nova_gpu.core.device import Device
+from nova_gpu.core.device import Device, slots
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, mdev
+from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import vgpu_selection
 
@@ -24,7 +25,6 @@ LOG = logging.getLogger(__name__)
 WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
 _NOT_JUDGED = "it was not looked at to the end yet"
 _NOT_DIVIDED = "its driver makes no vGPUs of it any more"
-LOST = "the MIG instance is no longer on its card"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class VGPUCards:
     """Reads when it is told to, never while a claim waits; ``look`` is what it knows."""
 
     def __init__(
-        self, roots: Roots, ways: vgpu_selection.Ways, told: division.Told = MappingProxyType({})
+        self, roots: Roots, ways: Ways, told: division.Told = MappingProxyType({})
     ) -> None:
         """:param told: as :func:`nova_gpu.host.vgpu.division.divided` has it, by earlier
         services
@@ -182,10 +182,8 @@ class VGPUCards:
         offer any more: they stay known, and nobody new is given one."""
         with self._lock:
             cards = dict(self._read.cards)
-            for key, slot in recorded:
+            for key, slot in ((key, slot) for key, each in recorded for slot in slots([each])):
                 group = self.look.groups.get(key)
-                if not isinstance(slot, Slot):
-                    continue
                 card = group.card_of(slot) if group else None
                 if card is None or card.lacks(slot):
                     if slot not in self._missed:

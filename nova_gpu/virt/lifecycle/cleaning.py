@@ -16,11 +16,9 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import clean_command
-from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import counters
-from nova_gpu.virt.delivery import container_nodes
-from nova_gpu.virt.delivery.delivery import WholeCards
+from nova_gpu.virt.delivery.delivery import Parts, WholeCards
 
 LOG = logging.getLogger(__name__)
 
@@ -56,17 +54,13 @@ class Cleaning:
                 self._run_command(str(card.address))
         return was_reset
 
-    def clean_instance(self, slot: Slot) -> None:
-        """Clean a MIG instance: of its card others have the rest, so that this is not reset.
-        One that is gone was cleaned by whoever removed it.
+    def clean_part(self, way: Parts, slot: Slot) -> None:
+        """Cleans the part of a card that stays at *slot* for the next guest.
 
-        :raises NotClean: as :meth:`clean`
+        :raises NotClean: also where it cannot be told whether it is clean
         """
         with self._judged(str(slot)):
-            if not gpu_instances.is_slot_there(slot, self._roots):
-                return
-            container_nodes.end_processes(str(slot), self._roots)
-            if self._command:
+            if way.clean(slot) and self._command:
                 self._run_command(str(slot))
 
     @contextlib.contextmanager

@@ -8,16 +8,16 @@ having mounted its disk.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states
-from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, names, refused
-from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core import exception, names
 from nova_gpu.virt import flavors
-from nova_gpu.virt.delivery import guest_pci
+from nova_gpu.virt.delivery.delivery import Delivery, Operation
 from nova_gpu.virt.host_gpus import HostGPUs
 
 LOG = logging.getLogger(__name__)
@@ -28,11 +28,6 @@ _SNAPSHOT = (
     task_states.IMAGE_PENDING_UPLOAD,
     task_states.IMAGE_UPLOADING,
 )
-
-_WHAT_STAYS = {
-    DeliveryMode.PCI: refused.LIVE_CARDS,
-    DeliveryMode.LXC: refused.LIVE_CONTAINER,
-}
 
 
 class RescueRefused(BaseException):
@@ -57,14 +52,12 @@ def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
-    if are_containers(gpus):
-        reason = refused.SUSPEND_CONTAINER
-    elif gpus.delivery.mode is DeliveryMode.PCI and _held(gpus, instance):
-        is_snapshot = instance.task_state in _SNAPSHOT
-        reason = refused.SNAPSHOT_GPUS if is_snapshot else refused.SUSPEND_GPUS
-    else:
-        return
-    raise nova_exception.InstanceFaultRollback(nova_exception.InstanceSuspendFailure(reason=reason))
+    is_snapshot = instance.task_state in _SNAPSHOT
+    operation = Operation.SNAPSHOT if is_snapshot else Operation.SUSPEND
+    if reason := _refused_to_all(gpus, operation) or _refused(gpus, instance, operation):
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.InstanceSuspendFailure(reason=reason)
+        )
 
 
 def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
@@ -72,12 +65,12 @@ def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
 
     :raises RescueRefused: the instance goes on as it was
     """
-    if are_containers(gpus) and instance.task_state == task_states.RESCUING:
+    if instance.task_state != task_states.RESCUING:
+        return
+    if reason := _refused_to_all(gpus, Operation.RESCUE):
         instance.task_state = None
         instance.save(expected_task_state=[task_states.RESCUING])
-        said = nova_exception.InstanceNotRescuable(
-            instance_id=instance.uuid, reason=refused.RESCUE_CONTAINER
-        )
+        said = nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
         LOG.warning("%s", said, instance=instance)
         raise RescueRefused(str(said))
 
@@ -88,11 +81,10 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
     :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
     """
     asked = flavors.request_of_flavor(flavor)
-    if gpus.delivery.mode is not DeliveryMode.PCI or not asked.asks_for_gpus:
+    if not asked.asks_for_gpus:
         return
     try:
-        asked.check_guest_options()
-        guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
+        gpus.delivery.refuse_flavor(instance, asked)
     except exception.GPUError as error:
         raise nova_exception.InstanceFaultRollback(
             nova_exception.ResizeError(reason=str(error))
@@ -100,14 +92,13 @@ def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -
 
 
 def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Refuse the live migration of whole cards and of containers. What there is about vGPUs is said
-    with what the destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
+    """Refuse the live migration of what no host moves. What there is about vGPUs is said with what
+    the destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
 
     :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
     """
-    look = _held if gpus.delivery.mode is DeliveryMode.LXC else _cards
-    if look(gpus, instance):
-        raise nova_exception.MigrationPreCheckError(reason=_WHAT_STAYS[gpus.delivery.mode])
+    if reason := _refused(gpus, instance, Operation.LIVE_MIGRATION):
+        raise nova_exception.MigrationPreCheckError(reason=reason)
 
 
 def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
@@ -117,20 +108,31 @@ def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
     :raises nova.exception.NoValidHost: the instance goes on as it was
     """
     asked = flavors.request_of(instance)
-    in_parts = gpus.delivery.mode is DeliveryMode.LXC and asked.has_vgpu_words
-    if in_parts or asked.asks_for_gpus:
-        raise nova_exception.NoValidHost(reason=_WHAT_STAYS[gpus.delivery.mode])
+    ways: list[Delivery] = []
+    if asked.asks_for_gpus:
+        ways.append(gpus.delivery)
+    if asked.has_vgpu_words:
+        ways += [way.delivery for way in gpus.ways.parts.values()]
+    if reason := _first(ways, Operation.LIVE_MIGRATION):
+        raise nova_exception.NoValidHost(reason=reason)
 
 
-def are_containers(gpus: HostGPUs) -> bool:
-    """All instances of an LXC host, with GPUs or without. One without GPUs is left to Nova."""
-    return gpus.delivery.mode is DeliveryMode.LXC and gpus.has_gpus
+def _refused_to_all(gpus: HostGPUs, operation: Operation) -> str | None:
+    """Why no guest of this host can have it done, with GPUs or without. A host without any leaves
+    its guests to Nova."""
+    return gpus.delivery.refused_to_all.get(operation) if gpus.has_gpus else None
 
 
-def _held(gpus: HostGPUs, instance: objects.Instance) -> list[str]:
-    """The addresses of the instance's cards of this host, and its vGPUs, whether or not they are
-    well."""
-    return _cards(gpus, instance) + [str(slot) for slot in gpus.vgpus.slots(instance.resources)]
+def _refused(gpus: HostGPUs, instance: objects.Instance, operation: Operation) -> str | None:
+    """Why the instance cannot have it done, for what it has of this host, well or not"""
+    whole = [gpus.delivery] if _cards(gpus, instance) else []
+    slots = gpus.vgpus.slots(instance.resources)
+    return _first([*whole, *(gpus.vgpus.way(slot).delivery for slot in slots)], operation)
+
+
+def _first(deliveries: Iterable[Delivery], operation: Operation) -> str | None:
+    found = (each.refused.get(operation) for each in deliveries)
+    return next(filter(None, found), None)
 
 
 def _cards(gpus: HostGPUs, instance: objects.Instance) -> list[str]:

@@ -22,9 +22,8 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Seen
 from nova_gpu.virt import bulletin, counters, threads
-from nova_gpu.virt.delivery import vgpus
 from nova_gpu.virt.inventory import stock, survey
-from nova_gpu.virt.lifecycle import cleaning
+from nova_gpu.virt.lifecycle import cleaning, vgpus
 from nova_gpu.virt.usage import census
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.snapshot import Owner
@@ -102,7 +101,7 @@ class Releases:
         own = [card for card in cards if card.address not in reached]
         self._bulletin.released(instance, own, vgpus)
         if not comes_back:
-            self._vgpus.release(had, self._cleaning.clean_instance, instance.uuid)
+            self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
     def confirmed(self, instance: objects.Instance) -> None:
         """A resize is over. If it was one on this host, the guest has other cards than before and
@@ -113,7 +112,7 @@ class Releases:
             self._release_all(cards, Owner(instance.uuid, instance.project_id))
             slots = self._vgpus.slots(old)
             self._bulletin.released(instance, cards, self._vgpus.of_products(slots))
-            self._vgpus.release(slots, self._cleaning.clean_instance, instance.uuid)
+            self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
     def resume(self) -> None:
         """What an earlier service was about to clean when it ended is still to be cleaned, and what
@@ -160,7 +159,7 @@ class Releases:
         if starting:
             return
         left = self._occupancy.now.left()
-        self._vgpus.settle(left, self._cleaning.clean_instance)
+        self._vgpus.settle(left, self._cleaning.clean_part)
         self._release_all(self._cards(left))
 
     def left(self) -> frozenset[PciAddress]:

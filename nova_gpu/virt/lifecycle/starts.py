@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 
 from nova import exception as nova_exception
 from nova import objects
@@ -20,6 +20,7 @@ from nova_gpu.core.flavor.compare import Held
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, GPUGroup
 from nova_gpu.core.topology import topology
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters, flavors, libvirt_errors
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.inventory import provider_tree, stranding
@@ -56,8 +57,13 @@ def starting(
             _compare(gpus, instance, asked, held, spawning=spawning, arriving=arriving)
             vgpu_starts.compare(asked, parts, given=spawning or arriving)
             if spawning and not cards and not slots:
-                stranding.refuse(gpus, instance, asked)
-            gpus.delivery.make_ready(instance, [*cards, *sorted(slots)])
+                stranding.refuse(
+                    instance,
+                    asked,
+                    gpus.free,
+                    lambda: stranding.left(gpus.placement, gpus.nodename),
+                )
+            _make_ready(gpus, instance, cards, slots)
             gpus.go_to_guest(addresses | slots)
             gpus.vgpus.make(instance.uuid, slots)
         if spawning or arriving:
@@ -94,9 +100,8 @@ def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtC
         held = [gpu for _, gpu in assigned.gpus_of(gpus, instance)]
         slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
         _refuse_unheld(gpus, instance, {*(gpu.address for gpu in held), *slots})
-        gpus.delivery.render(instance, guest, [*held, *slots])
-        if not gpus.delivery.shares_driver:
-            vgpu_starts.add(gpus, instance, guest, slots)
+        for delivery, own in gpus.deliveries([*held, *slots]):
+            delivery.render(instance, guest, own)
 
 
 def _refuse_unheld(gpus: HostGPUs, instance: objects.Instance, devices: Set[Device]) -> None:
@@ -156,6 +161,14 @@ def _compare(
         if arriving:
             # Nobody would schedule it a second time: an error would cost the instance.
             LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
+
+
+def _make_ready(
+    gpus: HostGPUs, instance: objects.Instance, cards: list[GPU], slots: Collection[Slot]
+) -> None:
+    """:raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now"""
+    for delivery, own in gpus.deliveries([*cards, *sorted(slots)]):
+        delivery.make_ready(instance, own)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vGPUs of a guest that starts: looked up, compared with its flavor, made, rendered.
+"""The vGPUs of a guest that starts: looked up, and compared with its flavor.
 
 They are the second half of :mod:`nova_gpu.virt.lifecycle.starts`, which holds them with the whole
 cards.
@@ -11,9 +11,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from nova import objects
-from nova.virt.libvirt import config as vconfig
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import device, exception, names
 from nova_gpu.core.flavor import compare as comparison
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -58,18 +57,6 @@ def compare(asked: FlavorRequest, found: Held, *, given: bool) -> None:
         )
 
 
-def add(
-    gpus: HostGPUs,
-    instance: objects.Instance,
-    guest: vconfig.LibvirtConfigGuest,
-    slots: Collection[Slot],
-) -> None:
-    """:param slots: what the instance holds of this host"""
-    if slots:
-        kinds = {slot: gpus.vgpus.cards.look.kind(slot) for slot in slots}
-        guest_vgpus.add_vgpus(guest, instance.uuid, kinds)
-
-
 # What Nova's own driver is to leave alone
 
 
@@ -102,4 +89,4 @@ def _known(gpus: HostGPUs, instance: objects.Instance) -> Collection[Slot]:
     """What the instance has, and what its domain names or named until it was taken away"""
     gpus.ask_for_providers()
     named = gpus.named_by(instance.uuid)
-    return {*gpus.vgpus.slots(instance.resources), *(s for s in named if isinstance(s, Slot))}
+    return {*gpus.vgpus.slots(instance.resources), *device.slots(named)}

@@ -10,7 +10,7 @@ from nova import objects
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.disclosure import Detail
-from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import starts
 from nova_gpu.virt.live_migration import moves
@@ -55,7 +55,7 @@ def _mismatch(gpus: HostGPUs, instance: objects.Instance, asked: dict[Slot, str]
     for old, place in moves.pairs(instance):
         if asked.get(old) != given[place]:
             return f"the guest has {asked.get(old)}, and would get {given[place]}"
-        if reason := moves.stateless(gpus, place, is_running=False):
+        if reason := gpus.vgpus.way(place).stateless(place, is_running=False):
             return reason
     return None
 
@@ -71,12 +71,8 @@ def mapped(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
         raise moves.refused(
             "the RPC between the hosts is too old for a claim of vGPUs ([upgrade_levels]compute)"
         )
-    look = gpus.vgpus.cards.look
     for old, new in moves.pairs(instance):
-        if look.kind(new) is Kind.MEDIATED:
-            data.target_mdevs[device_uuid(instance.uuid, old)] = device_uuid(instance.uuid, new)
-        else:
-            data.pci_dev_map_src_dst[str(old.parent)] = str(new.parent)
+        gpus.vgpus.way(new).moved(data, instance.uuid, old, new)
     return data
 
 

@@ -66,7 +66,7 @@ def asked(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
             "it has vGPUs of Nova's own ([devices]enabled_mdev_types) beside nova-gpu's"
         )
     for _, slot in found:
-        if reason := moves.stateless(gpus, slot, is_running=True):
+        if reason := gpus.vgpus.way(slot).stateless(slot, is_running=True):
             raise moves.refused(reason)
     described = moves.described(gpus, found)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}

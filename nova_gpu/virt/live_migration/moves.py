@@ -24,19 +24,11 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.refused import COLD_REMEDY
-from nova_gpu.core.vgpu.vgpu import Kind, Slot
-from nova_gpu.host.vfio import iommu
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import vgpu_starts
 
 LOG = logging.getLogger(__name__)
-
-_KINDS = {
-    Kind.MEDIATED: "a mediated device",
-    Kind.TYPED: "a virtual function with a type",
-    Kind.PLAIN: "a virtual function as it is",
-    Kind.INSTANCE: "a MIG instance",
-}
 
 
 def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
@@ -63,31 +55,10 @@ def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
 
 def described(gpus: HostGPUs, found: vgpu_starts.Held) -> dict[Slot, str]:
     """What each is: only of one that is the same can another take the state."""
-    look = gpus.vgpus.cards.look
     return {
-        slot: f"{slot.type_id} of {group.product.key}, {_KINDS[look.kind(slot)]}"
+        slot: f"{slot.type_id} of {group.product.key}, {gpus.vgpus.way(slot).words}"
         for group, slot in found
     }
-
-
-def stateless(gpus: HostGPUs, slot: Slot, *, is_running: bool) -> str | None:
-    """Why the state of a virtual function cannot be had, or given to it; ``None`` where nothing is
-    known against it. Of a mediated device libvirt says it, when it is told to move the guest.
-
-    :param is_running: a guest has it; else libvirt may find it a better driver for one
-    """
-    if gpus.vgpus.cards.look.kind(slot) is Kind.MEDIATED:
-        return None
-    try:
-        driver = iommu.driver(slot.parent, gpus.roots)
-    except OSError as error:
-        return f"what drives {slot.parent} cannot be read: {error}"
-    if driver == iommu.DRIVER or (is_running and driver is None):
-        return (
-            f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a vendor's "
-            "variant of vfio-pci may"
-        )
-    return None
 
 
 def stays(gpus: HostGPUs, instance: objects.Instance) -> None:

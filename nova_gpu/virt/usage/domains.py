@@ -16,7 +16,6 @@ from oslo_log import log as logging
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.vgpu import Slot
 
 if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spend
     from nova.virt.libvirt import host as libvirt_host
@@ -156,7 +155,7 @@ def named_in(xml: str, parts: Parts) -> Named:
     """
     domain = _parsed(xml)
     ours = _metadata(domain)
-    vgpus = {each.parent for each in ours or () if isinstance(each, Slot)}
+    vgpus = {each.parent for each in device.slots(ours or ())}
     found: list[Device | None] = [
         parts.card_by_function.get(function)
         for function in _hostdevs(domain)

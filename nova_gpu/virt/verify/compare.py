@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from nova_gpu.core import device
 from nova_gpu.core.device import Device
-from nova_gpu.virt.verify import verify_inventories, verify_vgpus
+from nova_gpu.virt.verify import verify_inventories
 from nova_gpu.virt.verify.sources import Cards, Difference, Guest, Holder, Instance, Kind, Truths
 
 _NONE: Cards = frozenset()
@@ -18,7 +19,7 @@ _NONE: Cards = frozenset()
 
 def compare(truths: Truths) -> tuple[Difference, ...]:
     """Every contradiction, as far as both of its sides are known."""
-    vgpus = tuple(verify_vgpus.compare(truths))
+    vgpus = tuple(_vgpus(truths))
     return (
         *_shared(truths),
         *_domains(truths),
@@ -115,7 +116,7 @@ def _cards(truths: Truths) -> Iterator[Difference]:
     """Cards that an instance has, and what is the matter with them"""
     for uuid, instance in (truths.instances or {}).items():
         for card in sorted(instance.cards, key=str) if instance.settled else ():
-            if truths.cards is not None and not verify_vgpus.is_here(card, truths):
+            if truths.cards is not None and not _is_here(card, truths):
                 yield Difference(
                     Kind.CARD_MISSING,
                     str(card),
@@ -191,6 +192,57 @@ def _strange_allocations(truths: Truths) -> Iterator[Difference]:
                     if holder is Holder.UNKNOWN
                     else "openstack resource provider allocation unset --provider with this group",
                 )
+
+
+def _vgpus(truths: Truths) -> Iterator[Difference]:
+    """vGPUs that nobody has, and those of instances that are not there.
+
+    Nothing while one of those who could have a vGPU does not say.
+    """
+    if truths.guests is None or truths.instances is None or truths.made is None:
+        return
+    yield from _missing_vgpus(truths)
+    yield from _left_vgpus(truths)
+
+
+def _is_here(each: Device, truths: Truths) -> bool:
+    """Whether the host has it, or what a vGPU is made at"""
+    at = {slot.parent for slot in device.slots([each])}
+    return each in (truths.cards or ()) or bool(at & truths.functions)
+
+
+def _missing_vgpus(truths: Truths) -> Iterator[Difference]:
+    """What a domain names of an instance that has no task under way"""
+    for uuid, guest in (truths.guests or {}).items():
+        instance = (truths.instances or {}).get(uuid)
+        if instance is None or not instance.settled:
+            continue
+        named = device.slots(guest.cards)
+        for slot in sorted(named - (truths.made or {}).get(uuid, frozenset())):
+            yield Difference(
+                Kind.VGPU_MISSING,
+                str(slot),
+                f"vGPU {slot} of instance {uuid} is in its domain and not on the host",
+                f"openstack server reboot --hard {uuid} makes it again (of a stopped one: "
+                "start); a MIG instance you make again before that",
+            )
+
+
+def _left_vgpus(truths: Truths) -> Iterator[Difference]:
+    for uuid, slots in (truths.made or {}).items():
+        instance, guest = (truths.instances or {}).get(uuid), (truths.guests or {}).get(uuid)
+        if (instance and not instance.settled) or uuid in truths.returning:
+            continue
+        has = (instance.cards if instance else frozenset()) | (
+            guest.cards if guest else frozenset()
+        )
+        for slot in sorted(slots - has):
+            yield Difference(
+                Kind.VGPU_LEFT,
+                str(slot),
+                f"vGPU {slot} was made for {uuid}, which has it no more",
+                "nova-compute removes it within a period; see its log, and whether it runs",
+            )
 
 
 def _words(cards: Collection[Device]) -> str:

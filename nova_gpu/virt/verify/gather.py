@@ -23,7 +23,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.virt.inventory import offer, survey
 from nova_gpu.virt.usage import domains, records
 from nova_gpu.virt.verify import gather_providers, gather_vgpus, orphans
@@ -210,7 +210,7 @@ def _asked(asked: FlavorRequest, held: Collection[Device]) -> int:
     except exception.InvalidExtraSpec:
         return len(held)
     if asked.asks_for_vgpus and asked.vgpus is None:
-        count += sum(isinstance(each, Slot) for each in held)
+        count += len(device.slots(held))
     return count
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nova import context as nova_context
 
-from nova_gpu.core import names
+from nova_gpu.core import device, names
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.virt.inventory import offer, placement
 from nova_gpu.virt.verify.sources import Provider
@@ -41,8 +41,7 @@ def read(
         key = names.parse_provider_name(nodename, each["name"])
         if key is None:
             continue
-        vgpus = key.mode is DeliveryMode.VGPU
-        resource_class = names.VGPU_RESOURCE_CLASS if vgpus else names.RESOURCE_CLASS
+        resource_class = device.resource_class_of(key)
         uuid = each["uuid"]
         inventory = _inventory(client, uuid, resource_class)
         allocations = client.get_allocations_for_resource_provider(context, uuid).allocations

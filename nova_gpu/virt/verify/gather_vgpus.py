@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from nova_gpu.core import device
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu_group
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.vgpu import mdev
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import survey
 
@@ -28,33 +27,14 @@ def made(
     :param owners: what domains name and the database counts, by uuid
     :raises OSError: where the kernel does not tell which mediated devices there are
     """
-    if looked.delivery.shares_driver:
-        # The driver tells it by itself: also while NVML does not answer.
-        return _grouped(
-            owners, looked, lambda _, slot: gpu_instances.is_slot_there(slot, looked.roots)
-        )
-    there = mdev.devices(looked.roots)
     functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
-
-    def is_there(uuid: str, slot: Slot) -> bool:
-        parent = functions.get(slot.parent)
-        if parent is None or parent.kind is Kind.MEDIATED:
-            return device_uuid(uuid, slot) in there
-        return parent.kind is Kind.PLAIN or slot.type_id in parent.made
-
-    return _grouped(owners, looked, is_there)
-
-
-def _grouped(
-    owners: Mapping[str, Collection[Device]],
-    looked: survey.Survey,
-    is_there: Callable[[str, Slot], bool],
-) -> dict[str, frozenset[Slot]]:
-    asked = {(uuid, each) for uuid, has in owners.items() for each in has if isinstance(each, Slot)}
+    asked = {(uuid, each) for uuid, has in owners.items() for each in device.slots(has)}
     asked |= {(uuid, slot) for slot, uuid in MadeVGPUs(looked.vgpus).instances().items()}
     found: dict[str, frozenset[Slot]] = {}
     for uuid, slot in asked:
-        if is_there(uuid, slot):
+        parent = functions.get(slot.parent)
+        way = looked.ways.part(parent.kind if parent else Kind.MEDIATED)
+        if way.is_there(slot, uuid, parent):
             found[uuid] = found.get(uuid, frozenset()) | {slot}
     return found
 
@@ -72,7 +52,7 @@ def free(
     :param made: those of the slots at which something is
     """
     whole = frozenset(taken)
-    slots = {each for each in taken if isinstance(each, Slot)}
+    slots = device.slots(taken)
     plain = {
         address
         for card in parts.values()

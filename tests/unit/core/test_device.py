@@ -39,6 +39,10 @@ class TestSorted(unittest.TestCase):
             key = GroupKey("10de", "2335", DeliveryMode(mode))
             self.assertEqual(expected, device.resource_class_of(key))
 
+    def test_how_it_is_given(self) -> None:
+        modes = [device.mode(CARD, "lxc"), device.mode(CARD, "kvm"), device.mode(slot(0), "lxc")]
+        self.assertEqual([DeliveryMode.LXC, DeliveryMode.PCI, DeliveryMode.VGPU], modes)
+
 
 class TestClashing(unittest.TestCase):
     def test_the_same(self) -> None:

@@ -17,7 +17,6 @@ from nova_gpu.virt.delivery import guest_vgpus
 from nova_gpu.virt.inventory import vgpu_cards
 from tests.fixtures import cards
 
-INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 CARD, FUNCTION = cards.addresses("0000:3b:00.0", "0000:3b:00.4")
 GONE = Slot.parse("0000:af:00.4/nvidia-1155/0")
 
@@ -40,7 +39,8 @@ class VGPUsTest(unittest.TestCase):
         config = vconfig.LibvirtConfigGuest()
         config.name, config.virt_type, config.os_type = "one", "kvm", "hvm"
         slot = Slot(FUNCTION, "nvidia-1155", 0)
-        guest_vgpus.add_vgpus(config, INSTANCE, {slot: Kind.TYPED, GONE: Kind.TYPED})
+        own = {s: guest_vgpus.GuestVirtualFunction(s.parent, managed=False) for s in (slot, GONE)}
+        guest_vgpus.add_vgpus(config, own)
         guest: Any = types.SimpleNamespace(get_xml_desc=config.to_xml)
         self.assertEqual(
             {

@@ -6,7 +6,7 @@ import unittest
 from lxml import etree
 from nova.virt.libvirt import config as vconfig
 
-from nova_gpu.core.vgpu.vgpu import Kind, Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import guest_vgpus
 from nova_gpu.virt.usage import domains
 
@@ -19,7 +19,13 @@ class AddVGPUsTest(unittest.TestCase):
     def test_each_in_its_own_way(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        guest_vgpus.add_vgpus(guest, INSTANCE, {MEDIATED: Kind.MEDIATED, FUNCTION: Kind.TYPED})
+        guest_vgpus.add_vgpus(
+            guest,
+            {
+                MEDIATED: guest_vgpus.GuestMediatedDevice(INSTANCE, MEDIATED),
+                FUNCTION: guest_vgpus.GuestVirtualFunction(FUNCTION.parent, managed=False),
+            },
+        )
         xml = guest.to_xml()
         mediated, function = etree.fromstring(xml).findall("devices/hostdev")
         self.assertEqual(
@@ -44,6 +50,8 @@ class AddVGPUsTest(unittest.TestCase):
     def test_plain_function_is_libvirts_to_bind(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        guest_vgpus.add_vgpus(guest, INSTANCE, {Slot.parse("0000:3b:00.1/vf/0"): Kind.PLAIN})
+        slot = Slot.parse("0000:3b:00.1/vf/0")
+        plain = guest_vgpus.GuestVirtualFunction(slot.parent, managed=True)
+        guest_vgpus.add_vgpus(guest, {slot: plain})
         (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
         self.assertEqual(("pci", "yes"), (function.get("type"), function.get("managed")))

@@ -8,6 +8,7 @@ from nova.compute import provider_tree as nova_provider_tree
 from oslo_utils import uuidutils
 
 from nova_gpu.core.model import DeliveryMode, GPUGroup, GroupKey, Product
+from nova_gpu.core.placement import inventory
 from nova_gpu.virt.inventory import provider_tree
 from tests.fixtures import cards
 
@@ -33,8 +34,14 @@ class ProviderTreeTest(unittest.TestCase):
         self.supply = Nobody()
 
     def _publish(self, group: GPUGroup = GROUP, reserved: int = 0) -> str:
-        uuid = provider_tree.ensure(self.tree, "node", {group.key: group})[group.key]
-        provider_tree.publish(self.tree, uuid, group, reserved, "LXC", self.supply)
+        found = provider_tree.ensure(self.tree, "node", [group.key], in_parts=False)
+        uuid = found[group.key]
+        offer = provider_tree.Offer(
+            inventory.inventory(len(group.gpus), reserved),
+            lambda present: provider_tree.traits(group, "LXC", present),
+            group.gpus,
+        )
+        provider_tree.publish(self.tree, uuid, group.key, offer, self.supply)
         return uuid
 
     def test_a_group_is_a_child_of_the_node(self) -> None:
@@ -72,17 +79,22 @@ class ProviderTreeTest(unittest.TestCase):
         uuid = self._publish()
         self.tree.new_child("node_0000:05:00.0", ROOT)
         self.tree.new_child("node_gpu_10de_1023_lxc", ROOT, uuid=ANOTHER)
-        self.assertEqual({KEY: uuid, OTHER: ANOTHER}, provider_tree.groups_in(self.tree, "node"))
+        self.tree.new_child("node_gpu_10de_1bb3_vgpu_nvidia-63", ROOT, uuid=ROOT_2)
+        whole = provider_tree.groups_in(self.tree, "node", in_parts=False)
+        self.assertEqual({KEY: uuid, OTHER: ANOTHER}, whole)
+        parts = GroupKey.of_parts("10de", "1bb3", "nvidia-63")
+        found = provider_tree.groups_in(self.tree, "node", in_parts=True)
+        self.assertEqual({parts: ROOT_2}, found)
 
     def test_another_nodes_groups_are_not_ours(self) -> None:
         self.tree.new_root("node2", ROOT_2)
         self.tree.new_child("node2_gpu_10de_1091_lxc", ROOT_2)
-        self.assertEqual({}, provider_tree.groups_in(self.tree, "node"))
+        self.assertEqual({}, provider_tree.groups_in(self.tree, "node", in_parts=False))
 
     def test_withdrawn_keeps_its_inventory_all_reserved(self) -> None:
         uuid = self._publish()
-        provider_tree.withdraw(self.tree, uuid, self.supply)
+        provider_tree.withdraw(self.tree, uuid, KEY, self.supply)
         inventory = self.tree.data(uuid).inventory["PGPU"]
         self.assertEqual((2, 2), (inventory["total"], inventory["reserved"]))
         self.assertEqual(set(), self.tree.data(uuid).resources["PGPU"])
-        provider_tree.withdraw(self.tree, uuid, self.supply)
+        provider_tree.withdraw(self.tree, uuid, KEY, self.supply)

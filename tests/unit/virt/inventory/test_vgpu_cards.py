@@ -5,14 +5,16 @@ import pathlib
 from types import MappingProxyType
 
 import fixtures
+from oslo_config import fixture as config_fixture
 from oslotest import base
 
+from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, sriov
-from nova_gpu.virt.delivery import pci_aliases
-from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_selection
+from nova_gpu.virt.delivery import ways
+from nova_gpu.virt.inventory import offer, vgpu_cards
 from tests.fixtures import hosts, profiling_kernel, vgpu
 
 CARD = "0000:82:00.0"
@@ -22,6 +24,8 @@ INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 class TestProfiles(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
+        config = self.useFixture(config_fixture.Config(CONF))
+        config.config(group="gpu", nvml=False)
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=4)
         self.functions = vgpu.add_functions(self.host, CARD, 4)
@@ -30,10 +34,8 @@ class TestProfiles(base.BaseTestCase):
         self.look()
 
     def new(self, told: division.Told = MappingProxyType({})) -> vgpu_cards.VGPUCards:
-        ways = vgpu_selection.for_machines(
-            pci_aliases.DeviceSpec(()), self.host.roots, lambda: 10000000
-        )
-        return vgpu_cards.VGPUCards(self.host.roots, ways, told)
+        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        return vgpu_cards.VGPUCards(self.host.roots, own, told)
 
     def found(self) -> tuple[GPU, ...]:
         selected = selection.Selection.parse(["10de"], [], [])

@@ -14,7 +14,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division
-from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.inventory import vgpu_selection
 from tests.fixtures import hosts, vgpu
 
@@ -29,6 +29,7 @@ class SelectionTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.config = self.useFixture(config_fixture.Config(CONF))
+        self.config.config(group="gpu", nvml=False)
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.host = hosts.Host(root, iommu=self.IOMMU)
         self.host.add_gpu(CARD, "10de", "26b9", totalvfs=4)
@@ -49,9 +50,9 @@ class SelectionTestCase(base.BaseTestCase):
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         selected = selection.Selection.parse(["10de"], [], [])
         found = discovery.discover(self.host.roots, selected, {}, dict)
-        spec = pci_aliases.DeviceSpec(device_spec)
-        ways = vgpu_selection.for_machines(spec, self.host.roots, lambda: self.libvirt)
-        return vgpu_selection.in_parts(found, ways, self.told)
+        self.config.config(group="pci", device_spec=device_spec)
+        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: self.libvirt)
+        return vgpu_selection.in_parts(found, own, self.told)
 
 
 class TestInParts(SelectionTestCase):

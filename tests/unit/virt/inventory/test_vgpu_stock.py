@@ -22,8 +22,8 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery, selection
-from nova_gpu.virt.delivery import made_vgpus, pci_aliases
-from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_selection, vgpu_stock
+from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_stock
 from nova_gpu.virt.usage import ledger, snapshot
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import hosts, vgpu
@@ -40,6 +40,7 @@ class StockTestCase(base.BaseTestCase):
         objects.register_all()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF))
+        self.config.config(group="gpu", nvml=False)
         self.host = hosts.Host(root)
         for address in ADDRESSES:
             self.host.add_gpu(address, "10de", "1bb3")
@@ -53,10 +54,8 @@ class StockTestCase(base.BaseTestCase):
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
     def new_cards(self) -> vgpu_cards.VGPUCards:
-        ways = vgpu_selection.for_machines(
-            pci_aliases.DeviceSpec(()), self.host.roots, lambda: 10000000
-        )
-        return vgpu_cards.VGPUCards(self.host.roots, ways)
+        own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: 10000000)
+        return vgpu_cards.VGPUCards(self.host.roots, own)
 
     def found(self) -> tuple[GPU, ...]:
         selected = selection.Selection.parse(["10de"], [], [])

@@ -22,8 +22,8 @@ from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, groups
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery import made_vgpus, pci_aliases
-from nova_gpu.virt.inventory import vgpu_cards, vgpu_selection, vgpu_stock
+from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.inventory import vgpu_cards, vgpu_stock
 from nova_gpu.virt.usage import ledger
 
 STATES = 10_000
@@ -96,8 +96,8 @@ class PartFullTest(base.BaseTestCase):
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.config = self.useFixture(config_fixture.Config(CONF))
         roots = Roots(root, root, root, ())
-        ways = vgpu_selection.for_machines(pci_aliases.DeviceSpec(()), roots, lambda: 10000000)
-        self.cards = vgpu_cards.VGPUCards(roots, ways)
+        own = ways.Ways(roots, lambda _: None, libvirt_version=lambda: 10000000)
+        self.cards = vgpu_cards.VGPUCards(roots, own)
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
 
     def test_two_of_one_type(self) -> None:

@@ -19,7 +19,13 @@ from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import threads
-from nova_gpu.virt.delivery import binding, container_nodes, pci_aliases, pci_passthrough
+from nova_gpu.virt.delivery import (
+    binding,
+    container_nodes,
+    mig_instance,
+    pci_aliases,
+    pci_passthrough,
+)
 from nova_gpu.virt.lifecycle import cleaning
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards, hosts
@@ -58,10 +64,12 @@ class CleaningTest(base.BaseTestCase):
         if error := self.answers.get("bind"):
             raise error
 
+    def containers(self, roots: Roots) -> container_nodes.ContainerNodes:
+        return container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
+
     def cleaner(self, mode: DeliveryMode, roots: Roots) -> cleaning.Cleaning:
         if mode is DeliveryMode.LXC:
-            containers = container_nodes.ContainerNodes(roots, lambda _: None, serves=True)
-            return cleaning.Cleaning(containers, roots)
+            return cleaning.Cleaning(self.containers(roots), roots)
         self.useFixture(
             fixtures.MockPatchObject(
                 binding.Bindings, "give_to_guests", lambda _, card: self.bind(card)
@@ -106,16 +114,17 @@ class CleaningTest(base.BaseTestCase):
         cleaner = self.cleaner(DeliveryMode.LXC, host.roots)
         slot = Slot.parse(f"{CARD}/1g.18gb/900")
         self.answers["end_processes"] = ["/usr/bin/miner (pid 812)"]
-        cleaner.clean_instance(slot)
+        way = mig_instance.MIGInstances(host.roots, self.containers(host.roots), {})
+        cleaner.clean_part(way, slot)
         self.assertEqual([f"end_processes {slot}", f"run_command {slot}"], self.calls)
         self.assertIn(f"/usr/bin/miner (pid 812) still had GPU {slot} open", self.log.output)
         self.answers["run_command"] = (3, "no such instance")
-        error = self.assertRaises(exception.NotClean, cleaner.clean_instance, slot)
+        error = self.assertRaises(exception.NotClean, cleaner.clean_part, way, slot)
         self.assertEqual(str(slot), error.address)
         # What its owner destroys NVIDIA's driver cleans.
         self.calls.clear()
         host.set_mig(CARD, [(10, 0)])
-        cleaner.clean_instance(slot)
+        cleaner.clean_part(way, slot)
         self.assertEqual([], self.calls)
 
     def test_command(self) -> None:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import types
+from typing import Any
+from unittest import mock
+
 import testtools
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import task_states
 from nova.compute import utils as compute_utils
 from nova.objects import base as objects_base
+from oslo_config import fixture as config_fixture
+from oslotest import base
 
+from nova_gpu.conf import CONF
+from nova_gpu.core import refused
+from nova_gpu.core.vgpu.vgpu import Kind, Slot
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.lifecycle import refusals
+
+UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+PROVIDER = "0b9c8d7e-1111-4222-8333-444455556666"
+SLOT = Slot.parse("0000:5e:00.0/nvidia-64/0")
 
 
 class RescueRefusedTest(testtools.TestCase):
     """As Nova writes down the outcome of an action, here and by the conductor."""
 
     def test_its_text_is_written_down(self) -> None:
-        refused = refusals.RescueRefused("no rescue of this")
-        written = compute_utils.exception_to_dict(refused)["message"]
+        error = refusals.RescueRefused("no rescue of this")
+        written = compute_utils.exception_to_dict(error)["message"]
         self.assertEqual("no rescue of this", written)
 
     def test_its_text_is_sent_to_the_conductor(self) -> None:
@@ -24,3 +42,93 @@ class RescueRefusedTest(testtools.TestCase):
 
     def test_no_exception_that_nova_would_catch(self) -> None:
         self.assertFalse(issubclass(refusals.RescueRefused, Exception))
+
+
+class RefusalsTest(base.BaseTestCase):
+    """What each way refuses is said by the way; here, of whom it is refused."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.instance = objects.Instance(
+            uuid=UUID, task_state=None, resources=None, flavor=objects.Flavor(extra_specs={})
+        )
+
+    def gpus(self, virt_type: str, *slots: Slot, has_gpus: bool = True) -> Any:
+        self.config(group="libvirt", virt_type=virt_type)
+        found = ways.Ways(Roots(), lambda _: None)
+        kind = Kind.INSTANCE if virt_type == "lxc" else Kind.MEDIATED
+        vgpus = types.SimpleNamespace(slots=lambda _: slots, way=lambda _: found.part(kind))
+        return types.SimpleNamespace(
+            ways=found,
+            delivery=found.whole,
+            vgpus=vgpus,
+            has_gpus=has_gpus,
+            group_of=lambda provider: provider == PROVIDER or None,
+        )
+
+    def with_a_card(self) -> None:
+        self.instance.resources = objects.ResourceList(
+            objects=[
+                objects.Resource(
+                    provider_uuid=PROVIDER, resource_class="CUSTOM_OTHER", identifier="no"
+                ),
+                objects.Resource(
+                    provider_uuid=PROVIDER, resource_class="PGPU", identifier="0000:3b:00.0"
+                ),
+            ]
+        )
+
+    def suspended(self, gpus: Any) -> str | None:
+        try:
+            refusals.suspend(gpus, self.instance)
+        except nova_exception.InstanceFaultRollback as error:
+            return str(error.inner_exception)
+        return None
+
+    def test_suspend(self) -> None:
+        self.assertIn(refused.SUSPEND_CONTAINER, self.suspended(self.gpus("lxc")) or "")
+        self.assertIsNone(self.suspended(self.gpus("lxc", has_gpus=False)))
+        self.assertIsNone(self.suspended(self.gpus("kvm")))
+        self.assertIn(refused.SUSPEND_GPUS, self.suspended(self.gpus("kvm", SLOT)) or "")
+        self.with_a_card()
+        self.assertIn(refused.SUSPEND_GPUS, self.suspended(self.gpus("kvm")) or "")
+        self.instance.task_state = task_states.IMAGE_SNAPSHOT
+        self.assertIn(refused.SNAPSHOT_GPUS, self.suspended(self.gpus("kvm")) or "")
+
+    def test_live_migration_of_what_it_has(self) -> None:
+        for virt_type, slots in (("kvm", ()), ("kvm", (SLOT,)), ("lxc", ())):
+            refusals.live_migration_from(self.gpus(virt_type, *slots), self.instance)
+        with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, "container"):
+            refusals.live_migration_from(self.gpus("lxc", SLOT), self.instance)
+        self.with_a_card()
+        with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, "passed through"):
+            refusals.live_migration_from(self.gpus("kvm"), self.instance)
+
+    def test_live_migration_by_its_flavor(self) -> None:
+        for virt_type, specs, said in (
+            ("kvm", {"vgpus": "1"}, None),
+            ("kvm", {"gpus": "1"}, "passed through"),
+            ("lxc", {"vgpus": "1"}, "container"),
+            ("lxc", {"gpus": "1"}, "container"),
+            ("lxc", {}, None),
+        ):
+            with self.subTest(virt_type=virt_type, specs=specs):
+                self.instance.flavor = objects.Flavor(extra_specs=specs)
+                gpus = self.gpus(virt_type)
+                if said is None:
+                    refusals.live_migration_to(gpus, self.instance)
+                    continue
+                with self.assertRaisesRegex(nova_exception.NoValidHost, said):
+                    refusals.live_migration_to(gpus, self.instance)
+
+    def test_rescue_of_any_container(self) -> None:
+        refusals.rescue(self.gpus("lxc"), self.instance)
+        self.instance.task_state = task_states.RESCUING
+        refusals.rescue(self.gpus("kvm", SLOT), self.instance)
+        refusals.rescue(self.gpus("lxc", has_gpus=False), self.instance)
+        with mock.patch.object(objects.Instance, "save"):
+            self.assertRaises(
+                refusals.RescueRefused, refusals.rescue, self.gpus("lxc"), self.instance
+            )

@@ -8,11 +8,10 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.core.model import DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division
-from nova_gpu.virt.delivery import made_vgpus
+from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.verify import gather_vgpus
 from tests.fixtures import hosts, vgpu
 
@@ -38,7 +37,7 @@ class TestMade(base.BaseTestCase):
         chosen = selection.Selection.parse(["10de", "8086"], [], [])
         cards = discovery.discover(self.host.roots, chosen, {}, dict)
         looked: Any = types.SimpleNamespace(
-            roots=self.host.roots, vgpus=self.notes, mode=DeliveryMode.PCI
+            vgpus=self.notes, ways=ways.Ways(self.host.roots, lambda _: None)
         )
         return gather_vgpus.made(looked, division.divided(cards, self.host.roots), owners)
 

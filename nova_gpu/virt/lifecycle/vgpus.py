@@ -10,23 +10,25 @@ from collections.abc import Callable, Collection, Iterable
 from nova import objects
 from oslo_log import log as logging
 
-import nova_gpu.privsep.vgpu
-from nova_gpu.core import exception, names
+from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
+from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
+from nova_gpu.core.vgpu import mig
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
-from nova_gpu.host.container import nodes
-from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import by_card
 from nova_gpu.virt import threads
+from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.lifecycle import retries
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
+
+# Has what stays at a slot cleaned in its way
+Clean = Callable[[Parts, Slot], None]
 
 
 class VGPUs:
@@ -35,7 +37,7 @@ class VGPUs:
         self._roots = looked.roots
         self._occupancy = occupancy
         self._made = MadeVGPUs(looked.vgpus)
-        self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways(), self._made.told())
+        self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
         self.retries = retries.Retries(self._card_of)
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, occupancy)
         # What an earlier service has made may be nobody's by now.
@@ -48,7 +50,9 @@ class VGPUs:
     def keys(self) -> list[GroupKey]:
         """The groups, and those in which their cards would be whole"""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
-        keys = [GroupKey(each.vendor_id, each.product_id, DeliveryMode.PCI) for each in whole]
+        keys = [
+            GroupKey(each.vendor_id, each.product_id, self._survey.delivery.mode) for each in whole
+        ]
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
     def functions(self) -> frozenset[PciAddress]:
@@ -74,7 +78,7 @@ class VGPUs:
             card = group.card_of(slot)
             reason = card.ill if card else "no card of this host has it"
             if card and card.lacks(slot):
-                reason = reason or vgpu_cards.LOST
+                reason = reason or mig.LOST
             if reason:
                 raise exception.DeviceUnavailable(
                     str(slot), reason, "mend or replace the card, or move the instance"
@@ -101,11 +105,14 @@ class VGPUs:
         groups = self.cards.look.groups.values()
         return [
             (group.product, each)
-            for each in devices
-            if isinstance(each, Slot)
+            for each in device.slots(devices)
             for group in groups
             if group.facts.id == each.type_id and group.card_of(each)
         ]
+
+    def way(self, slot: Slot) -> Parts:
+        """The way in which the part at *slot* is given"""
+        return self._survey.ways.part(self.cards.look.kind(slot))
 
     # Made and removed
 
@@ -117,7 +124,8 @@ class VGPUs:
         :returns: whether any card is to have some
         :raises DiscoveryFailed: where sysfs cannot be read
         """
-        wanted = self._dividers()
+        ways = self._survey.ways.parts.values()
+        wanted = {card: divide for way in ways for card, divide in way.dividers().items()}
         if not wanted:
             return False
         usage = self._occupancy.now
@@ -132,17 +140,6 @@ class VGPUs:
             except Exception as error:  # what privsep itself may raise must not end the service
                 LOG.error("GPU %s is not divided: %s", card.address, error)
         return True
-
-    def _dividers(self) -> dict[str, Callable[[str], object]]:
-        """By address or product of a card what divides the one at an address"""
-        if self._survey.delivery.shares_driver:
-            return {
-                card: functools.partial(_make_instances, profile=profile)
-                for card, profile in self._survey.profiles.items()
-            }
-        enable = nova_gpu.privsep.vgpu.enable_functions
-        numbers = self._survey.functions.items()
-        return {card: functools.partial(enable, number=number) for card, number in numbers}
 
     def make(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
         """What the instance has at *slots* is there when it returns.
@@ -160,14 +157,7 @@ class VGPUs:
                 )
             try:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
-                if not self._survey.delivery.shares_driver:
-                    nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
-                elif not nodes.instance_nodes(slot, self._roots):
-                    raise exception.DeviceUnavailable(
-                        str(slot),
-                        vgpu_cards.LOST,
-                        "make the card's layout what it was (nvidia-smi mig), or move the instance",
-                    )
+                self.way(slot).make(slot, instance_uuid)
             except OSError as error:
                 raise exception.DeviceUnavailable(
                     str(slot), f"it cannot be noted that it is made: {error}", "mend that first"
@@ -187,8 +177,9 @@ class VGPUs:
         have its room meanwhile."""
         keys = {uuid: key for key, uuid in self.stock.provider_uuids.items()}
         owners = self._occupancy.now.owners(keys) if keys else {}
-        for slot, owner in owners.items():
-            if isinstance(slot, Slot) and not self.cards.look.is_made(slot, owner.instance_uuid):
+        for slot in device.slots(owners):
+            owner = owners[slot]
+            if not self.cards.look.is_made(slot, owner.instance_uuid):
                 try:
                     self.make(owner.instance_uuid, [slot])
                 except Exception as error:  # what privsep itself may raise must not end the service
@@ -197,7 +188,7 @@ class VGPUs:
     def release(
         self,
         devices: Collection[Device],
-        clean: Callable[[Slot], None],
+        clean: Clean,
         instance_uuid: str | None = None,
     ) -> None:
         """Removes what is at those of *devices* that are slots, where they are nobody's now, of all
@@ -205,7 +196,7 @@ class VGPUs:
 
         What cannot be removed, or cleaned, stays out of the pool, and is tried again.
 
-        :param clean: of a MIG instance, which is not removed; raises NotClean
+        :param clean: has what is not removed cleaned in its way; raises NotClean
         :param instance_uuid: who had them, where that is known
         """
         those = self._to_release(devices)
@@ -219,60 +210,57 @@ class VGPUs:
 
         threads.for_each(release_of, cards)
 
-    def settle(self, left: Collection[Device], clean: Callable[[Slot], None]) -> None:
+    def settle(self, left: Collection[Device], clean: Clean) -> None:
         """The same once in a period, of what nobody has any more; it is not waited for."""
 
-        def release(device: Device) -> bool:
+        def release(each: Device) -> bool:
             # Asked again: it may be long after that look.
-            return device not in self._occupancy.now.left() or self._release(device, clean)
+            return each not in self._occupancy.now.left() or self._release(each, clean)
 
         self.retries.begin(self._to_release(left), release)
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
         """The slots among them, and what was in somebody else's domain"""
-        functions = self.functions()
-        return [each for each in devices if isinstance(each, Slot) or each in functions]
+        ours = self.functions() | device.slots(devices)
+        return [each for each in devices if each in ours]
 
-    def _card_of(self, device: Device) -> PciAddress:
+    def _card_of(self, part: Device) -> PciAddress:
         """Of its functions the first, where it is known as the part of a card"""
-        parent = device.parent if isinstance(device, Slot) else device
+        parent = device.function(part)
         for card in self.divided():
             if parent in card.parents:
                 return min(card.parents)
         return parent
 
-    def _release(
-        self, device: Device, clean: Callable[[Slot], None], instance_uuid: str | None = None
-    ) -> bool:
+    def _release(self, part: Device, clean: Clean, instance_uuid: str | None = None) -> bool:
         """Whether that is over"""
         try:
-            with self._occupancy.clean(device):
-                if isinstance(device, Slot):
-                    instance_uuid = instance_uuid or self._made.instances().get(device)
-                    if self._survey.delivery.shares_driver:
-                        if not self._is_another(device):
-                            clean(device)
-                    elif instance_uuid is not None:
-                        nova_gpu.privsep.vgpu.remove(str(device), instance_uuid)
-                    if instance_uuid is not None:
-                        self._made.remove(device, instance_uuid)
-                self.cards.read_again(device)
-                self._occupancy.cleaned(device)
+            with self._occupancy.clean(part):
+                for slot in device.slots([part]):
+                    self._give_back(slot, clean, instance_uuid or self._made.instances().get(slot))
+                self.cards.read_again(part)
+                self._occupancy.cleaned(part)
         except exception.DeviceUnavailable:
             return True  # another guest has it, or it is being removed already
         except Exception as error:  # also what privsep itself may raise
-            LOG.error("vGPU %s is kept from instances until it is removed: %s", device, error)
+            LOG.error("vGPU %s is kept from instances until it is removed: %s", part, error)
             return False
-        LOG.info("vGPU %s is free", device)
+        LOG.info("vGPU %s is free", part)
         return True
+
+    def _give_back(self, slot: Slot, clean: Clean, instance_uuid: str | None) -> None:
+        way = self.way(slot)
+        if not self._is_another(slot):
+            way.give_back(slot, instance_uuid, functools.partial(clean, way))
+        if instance_uuid is not None:
+            self._made.remove(slot, instance_uuid)
 
     def _is_another(self, slot: Slot) -> bool:
         """Whether the MIG instance there is of another profile now: what is done to it is done for
         who has that one."""
         cards = [each for each in self.cards.look.cards.values() if each.has(slot)]
-        is_another = any(each.lacks(slot) for each in cards) and gpu_instances.is_slot_there(
-            slot, self._roots
-        )
+        lacking = any(each.lacks(slot) for each in cards)
+        is_another = lacking and self.way(slot).is_there(slot, "", None)
         if is_another:
             LOG.error(
                 "vGPU %s is not cleaned: its card was divided anew while an instance had it, and "
@@ -281,9 +269,3 @@ class VGPUs:
                 slot,
             )
         return is_another
-
-
-def _make_instances(card: str, profile: str) -> None:
-    """:raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_making.make`"""
-    if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
-        LOG.info("GPU %s was divided into %d MIG instances %s", card, made, profile)

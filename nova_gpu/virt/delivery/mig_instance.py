@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of cards as MIG instances, of which containers get the nodes. They are there, made by the
+operator or at service start, and are cleaned between two guests."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from oslo_log import log as logging
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu import mig
+from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.host.container import nodes
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.delivery.container_nodes import ContainerNodes, end_processes
+from nova_gpu.virt.delivery.delivery import Delivery
+
+LOG = logging.getLogger(__name__)
+
+
+class MIGInstances:
+    """The :class:`nova_gpu.virt.delivery.delivery.Parts` of an LXC host.
+
+    :param delivery: how containers get nodes, those of whole cards and of MIG instances at once
+    :param profiles: which instances cards are to have, by ``[gpu]mig_profile``
+    """
+
+    kind = Kind.INSTANCE
+    words = "a MIG instance"
+
+    def __init__(self, roots: Roots, delivery: ContainerNodes, profiles: Mapping[str, str]) -> None:
+        self._roots = roots
+        self._profiles = profiles
+        self._nodes = delivery
+
+    @property
+    def delivery(self) -> Delivery:
+        return self._nodes
+
+    # What the host has
+
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
+        return self._nodes.obstacle(card)
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        """By the driver itself: also while NVML does not answer"""
+        return gpu_instances.is_slot_there(slot, self._roots)
+
+    # What is done
+
+    def dividers(self) -> Mapping[str, Callable[[str], object]]:
+        return {
+            card: functools.partial(_divide, profile=profile)
+            for card, profile in self._profiles.items()
+        }
+
+    def make(self, slot: Slot, instance_uuid: str) -> None:
+        """Nothing is made: the instance is there, or is not."""
+        if not nodes.instance_nodes(slot, self._roots):
+            raise exception.DeviceUnavailable(
+                str(slot),
+                mig.LOST,
+                "make the card's layout what it was (nvidia-smi mig), or move the instance",
+            )
+
+    def clean(self, slot: Slot) -> bool:
+        """Of its card others have the rest, so that this is not reset. One that is gone was cleaned
+        by whoever removed it."""
+        if not gpu_instances.is_slot_there(slot, self._roots):
+            return False
+        end_processes(str(slot), self._roots)
+        return True
+
+    def give_back(
+        self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
+    ) -> None:
+        clean(slot)
+
+    # While the guest runs
+
+    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
+        return None  # a container does not move at all
+
+    def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
+        raise NotImplementedError
+
+
+def _divide(card: str, profile: str) -> None:
+    """:raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_making.make`"""
+    # Only now: privsep takes half a second, and the commands divide nothing.
+    import nova_gpu.privsep.vgpu
+
+    if made := nova_gpu.privsep.vgpu.make_mig_instances(card, profile):
+        LOG.info("GPU %s was divided into %d MIG instances %s", card, made, profile)

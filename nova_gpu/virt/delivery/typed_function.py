@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of cards as virtual functions that NVIDIA's driver has given a vGPU type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from oslo_utils import versionutils
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Kind
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vgpu import virtual_functions
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.delivery.virtual_function import VirtualFunctions
+
+# Since then it leaves a function of managed='no' with whatever VFIO driver has it (its NEWS).
+LIBVIRT = (10, 0, 0)
+
+
+class TypedFunctions(VirtualFunctions):
+    """The :class:`nova_gpu.virt.delivery.delivery.Parts` of functions with types
+
+    :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
+    """
+
+    kind = Kind.TYPED
+    words = "a virtual function with a type"
+    managed = False  # it stays with the driver that gave it its type
+
+    def __init__(
+        self, roots: Roots, device_spec: DeviceSpec, libvirt_version: Callable[[], int | None]
+    ) -> None:
+        super().__init__(roots, device_spec)
+        self._libvirt_version = libvirt_version
+
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
+        if reason := _too_old(self._libvirt_version()):
+            return reason
+        if reason := virtual_functions.typed_obstacle(functions, self._roots):
+            return reason
+        return super().obstacle(card, functions)
+
+
+def _too_old(libvirt: int | None) -> str | None:
+    """Why libvirt of that version starts no guest with a function that NVIDIA's driver keeps: it
+    would say that it must be manually detached from the host."""
+    wanted = ".".join(map(str, LIBVIRT))
+    if libvirt is None:
+        return (
+            f"its virtual functions take libvirt {wanted} or newer, and this host's does not tell "
+            "its version; see whether it is running"
+        )
+    version = versionutils.convert_version_to_str(libvirt)
+    if libvirt < versionutils.convert_version_to_int(LIBVIRT):
+        return (
+            f"libvirt {version} starts no guest with virtual functions that stay with NVIDIA's "
+            f"driver; install {wanted} or newer"
+        )
+    return None

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What virtual functions have in common that are parts of cards, whatever they are given as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Parent, Slot
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.virt.delivery.delivery import Delivery, Given
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
+
+if TYPE_CHECKING:
+    from nova import objects
+    from nova.virt.libvirt import config as vconfig
+
+
+class VirtualFunctions:
+    """``managed``: libvirt binds the function to vfio-pci as long as the domain runs."""
+
+    managed: bool
+    refused = UNSAVED
+
+    def __init__(self, roots: Roots, device_spec: DeviceSpec) -> None:
+        self._roots = roots
+        self._device_spec = device_spec
+
+    @property
+    def delivery(self) -> Delivery:
+        return self
+
+    # What the host has
+
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
+        if reason := passthrough.without_iommu(functions[:1], self._roots):
+            return reason
+        for function in functions:
+            if reason := self._obstacle_of(function):
+                return reason
+        return self._device_spec.obstacle_of(functions, self._roots)
+
+    def _obstacle_of(self, function: PciAddress) -> str | None:
+        return None
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        """It does not tell whose it is."""
+        return parent is not None and slot.type_id in parent.made
+
+    # What is done
+
+    def dividers(self) -> Mapping[str, Callable[[str], object]]:
+        return {}
+
+    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+        pass
+
+    def make(self, slot: Slot, instance_uuid: str) -> None:
+        # Only now: privsep takes half a second, and the commands make nothing.
+        import nova_gpu.privsep.vgpu
+
+        nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
+
+    def render(
+        self,
+        instance: objects.Instance,
+        guest: vconfig.LibvirtConfigGuest,
+        given: Sequence[Given],
+    ) -> None:
+        from nova_gpu.virt.delivery import guest_vgpus
+
+        managed = self.managed
+        slots = [each for each in given if isinstance(each, Slot)]
+        own = {s: guest_vgpus.GuestVirtualFunction(s.parent, managed=managed) for s in slots}
+        guest_vgpus.add_vgpus(guest, own)
+
+    def clean(self, slot: Slot) -> bool:
+        return False  # nothing stays
+
+    def give_back(
+        self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
+    ) -> None:
+        import nova_gpu.privsep.vgpu
+
+        if instance_uuid is not None:
+            nova_gpu.privsep.vgpu.remove(str(slot), instance_uuid)
+
+    # While the guest runs
+
+    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
+        try:
+            driver = iommu.driver(slot.parent, self._roots)
+        except OSError as error:
+            return f"what drives {slot.parent} cannot be read: {error}"
+        if driver == iommu.DRIVER or (is_running and driver is None):
+            return (
+                f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a "
+                "vendor's variant of vfio-pci may"
+            )
+        return None
+
+    def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
+        data.pci_dev_map_src_dst[str(old.parent)] = str(new.parent)

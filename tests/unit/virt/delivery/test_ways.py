@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ways a host has, and which of what a guest is given goes which way."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import fixtures
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import DeliveryMode
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
+from nova_gpu.virt.delivery import ways
+from nova_gpu.virt.delivery.delivery import Operation
+from tests.fixtures import cards, hosts
+
+CARD = "0000:3b:00.0"
+ONE, TWO, THREE = (Slot.parse(f"0000:3b:00.4/nvidia-63/{number}") for number in range(3))
+
+
+class WaysTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.host = hosts.Host(root)
+
+    def ways(self, virt_type: str) -> ways.Ways:
+        self.config(group="libvirt", virt_type=virt_type)
+        return ways.Ways(self.host.roots, lambda _: None)
+
+    def test_of_containers_and_of_machines(self) -> None:
+        for virt_type, mode, kinds in (
+            ("lxc", DeliveryMode.LXC, {Kind.INSTANCE}),
+            ("kvm", DeliveryMode.PCI, {Kind.MEDIATED, Kind.TYPED, Kind.PLAIN}),
+            ("qemu", DeliveryMode.PCI, {Kind.MEDIATED, Kind.TYPED, Kind.PLAIN}),
+        ):
+            with self.subTest(virt_type):
+                found = self.ways(virt_type)
+                self.assertEqual(mode, found.whole.mode)
+                self.assertEqual(kinds, found.parts.keys())
+                self.assertEqual(kinds, {found.part(kind).kind for kind in kinds})
+                words = [each.words for each in found.parts.values()]
+                self.assertEqual(len(words), len(set(words)))
+
+    def test_a_part_of_which_nothing_is_known(self) -> None:
+        self.assertEqual(Kind.INSTANCE, self.ways("lxc").part(Kind.MEDIATED).kind)
+        self.assertEqual(Kind.MEDIATED, self.ways("kvm").part(Kind.INSTANCE).kind)
+
+    def test_an_option_that_cannot_be_read(self) -> None:
+        self.config(group="gpu", virtual_functions=["many"])
+        self.assertRaises(exception.InvalidOption, self.ways, "kvm")
+
+    def test_what_a_guest_is_given(self) -> None:
+        """In its order, so that its devices come in it; whole cards' way sees every guest."""
+        found = self.ways("kvm")
+        card = cards.card(CARD)
+        kinds = {ONE: Kind.MEDIATED, TWO: Kind.PLAIN, THREE: Kind.PLAIN}
+        mediated, plain = found.parts[Kind.MEDIATED], found.parts[Kind.PLAIN]
+        self.assertEqual([(found.whole, [])], list(found.deliveries([], kinds.__getitem__)))
+        self.assertEqual(
+            [(found.whole, [card]), (mediated, [ONE]), (plain, [TWO, THREE])],
+            list(found.deliveries([card, ONE, TWO, THREE], kinds.__getitem__)),
+        )
+        self.assertEqual(
+            [(found.whole, []), (plain, [TWO]), (mediated, [ONE])],
+            list(found.deliveries([TWO, ONE], kinds.__getitem__)),
+        )
+
+    def test_what_a_container_is_given(self) -> None:
+        found = self.ways("lxc")
+        card, slot = cards.card(CARD), Slot.parse("0000:5e:00.0/1g.18gb/900")
+        given = list(found.deliveries([card, slot], lambda _: Kind.INSTANCE))
+        self.assertEqual([(found.whole, [card, slot])], given)
+
+    def test_what_is_refused(self) -> None:
+        containers, machines = self.ways("lxc"), self.ways("kvm")
+        self.assertEqual(
+            {Operation.SUSPEND, Operation.SNAPSHOT, Operation.RESCUE},
+            containers.whole.refused_to_all.keys(),
+        )
+        self.assertEqual({}, machines.whole.refused_to_all)
+        self.assertIn(Operation.LIVE_MIGRATION, machines.whole.refused)
+        for way in machines.parts.values():
+            self.assertEqual({Operation.SUSPEND, Operation.SNAPSHOT}, way.delivery.refused.keys())
+        (instances,) = containers.parts.values()
+        self.assertEqual({Operation.LIVE_MIGRATION}, instances.delivery.refused.keys())
+
+    def test_obstacles_of_a_divided_card(self) -> None:
+        found = self.ways("kvm")
+        gpu = cards.card(CARD)
+        (function,) = cards.addresses("0000:3b:00.4")
+        mediated = Parent(Kind.MEDIATED, {"nvidia-63": 1}, {})
+        by_kind = DividedCard({}, {gpu.address: mediated})
+        self.assertIsNone(found.obstacle(gpu, by_kind))
+        typed = dataclasses.replace(mediated, kind=Kind.TYPED)
+        reason = found.obstacle(gpu, DividedCard({}, {gpu.address: mediated, function: typed}))
+        self.assertIn("the host does not tell about it", reason or "")
