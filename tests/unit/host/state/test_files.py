@@ -162,9 +162,8 @@ class PlacesTest(base.BaseTestCase):
     def test_the_page_has_all(self) -> None:
         named = set(re.findall(r"^``([^`/]+)``", self.page, re.MULTILINE))
         text = "".join(self.modules.values())
-        there = set(
-            re.findall(r'"(?:var/lib/nova-gpu/)?(gpu-[a-z-]+(?:\.json)?|prepare\.json)"', text)
-        )
+        name = r'"(?:var/lib/nova-gpu/)?(gpu-[a-z-]+(?:\.json)?|prepare\.json)"'
+        there = set(re.findall(name, text))
         self.assertEqual(there, named)
 
     def test_nobody_else_writes(self) -> None:
