@@ -4,14 +4,63 @@
 from __future__ import annotations
 
 import types
+import unittest
+from unittest import mock
 
+from nova import objects
 from nova.compute import task_states
-from oslotest import base
+from oslo_utils.fixture import uuidsentinel
 
+from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt.lifecycle import releases
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.snapshot import State
+from tests.fixtures import cards
+
+(A,) = cards.addresses("0000:04:00.0")
+UUID = uuidsentinel.instance
 
 
-class RebuildTest(base.BaseTestCase):
+class DomainGoesTest(unittest.TestCase):
+    """What becomes of an instance's cards in the ledger while its domain goes."""
+
+    def setUp(self) -> None:
+        objects.register_all()
+        self.ledger = Ledger()
+        self.ledger.saw_domains({UUID: frozenset({A})})
+        self.census = mock.Mock()
+        self.census.look_again.side_effect = lambda: self.ledger.saw_domains({})
+        looked = mock.Mock(mode=DeliveryMode.LXC)
+        offered = mock.Mock(cards=list)  # none, which would be cleaned
+        others = (self.census, *(mock.Mock() for _ in range(4)))
+        self.releases = releases.Releases(looked, offered, self.ledger, *others)
+
+    def go(self, task_state: str | None) -> State | None:
+        """Removes the domain; returns the state when another look has seen that it is gone, and
+        this has not returned yet."""
+        instance = objects.Instance(uuid=UUID, project_id="project", task_state=task_state)
+        with self.releases.domain_goes(instance):
+            self.ledger.saw_domains({})
+            return self.ledger.now.state_of(A)
+
+    def test_rebuilt_in_its_place(self) -> None:
+        self.assertEqual(State.MOVING, self.go(task_states.REBUILD_SPAWNING))
+        self.assertEqual(State.MOVING, self.ledger.now.state_of(A))
+        self.assertEqual({A}, self.ledger.now.kept_by(UUID))
+
+    def test_deleted(self) -> None:
+        self.ledger.keep(UUID, [A])
+        self.assertEqual(State.MOVING, self.go(task_states.DELETING))
+        self.assertEqual(State.DIRTY, self.ledger.now.state_of(A))
+
+    def test_while_it_is_started(self) -> None:
+        """As in a hard reboot"""
+        with self.ledger.hold(UUID, frozenset({A}), dict):
+            self.assertEqual(State.STARTING, self.go(None))
+            self.assertEqual({A}, self.ledger.now.held_for(UUID))
+
+
+class RebuildTest(unittest.TestCase):
     def test_task_states(self) -> None:
         for state, rebuilding in (
             (task_states.REBUILDING, True),
