@@ -41,22 +41,22 @@ class HostGPUs:
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
         self._host = host
         self._virtapi = virtapi
-        self._occupancy = ledger.Ledger()
+        self._ledger = ledger.Ledger()
         self.bulletin = bulletin.Bulletin()
         self._survey = survey.Survey(
-            self._occupancy,
+            self._ledger,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
         )
         self.ways = self._survey.ways
         self.delivery = self.ways.whole
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
-        self._stock = stock.Stock(self._occupancy, self.delivery)
-        self.vgpus = vgpus.VGPUs(self._survey, self._occupancy)
+        self._stock = stock.Stock(self._ledger, self.delivery)
+        self.vgpus = vgpus.VGPUs(self._survey, self._ledger)
         self._step = periodic.Step(
             self._survey, self._watch, self._stock, self.vgpus, self.bulletin
         )
         self._census = census.Census(
-            host, self._occupancy, lambda: self._survey.parts(self.offer, self.vgpus.divided())
+            host, self._ledger, lambda: self._survey.parts(self.offer, self.vgpus.divided())
         )
         self._abandoned = abandoned.AbandonedMoves(CONF.host)
         self._reconciliation = reconcile.Reconciliation(
@@ -65,7 +65,7 @@ class HostGPUs:
         self.releases = releases.Releases(
             self._survey,
             self._stock,
-            self._occupancy,
+            self._ledger,
             self._census,
             self.bulletin,
             self._watch.mended,
@@ -155,9 +155,9 @@ class HostGPUs:
         """What Nova does not give back when it ended in the midst of a move."""
         client = self._virtapi.reportclient
         self._abandoned.end(
-            client, self._host.get_hostname(), lambda uuid: self._occupancy.now.had_by(uuid)
+            client, self._host.get_hostname(), lambda uuid: self._ledger.now.had_by(uuid)
         )
-        orphans.release(client, self._provider_uuids().values(), self._occupancy.now.instances())
+        orphans.release(client, self._provider_uuids().values(), self._ledger.now.instances())
 
     def _provider_uuids(self) -> dict[GroupKey, str]:
         """Of all its groups, by what is known"""
@@ -172,10 +172,10 @@ class HostGPUs:
                 self._stock.publish(tree, nodename, self.hypervisor_type)
                 self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
             except Exception:
-                provider_tree.refuse_claims(tree, nodename, self._occupancy.now.recorded)
+                provider_tree.refuse_claims(tree, nodename, self._ledger.now.recorded)
                 raise
             self._providers.keep(nodename, self._provider_uuids())
-            usage = self._occupancy.now
+            usage = self._ledger.now
             self.bulletin.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
             self._reconciliation.is_due = True
 
@@ -215,12 +215,12 @@ class HostGPUs:
         :raises DeviceUnavailable: when another start or domain has one of them
         :raises DomainsUnreadable: when nobody can say so
         """
-        kept = self._occupancy.now.kept_by(instance_uuid)
+        kept = self._ledger.now.kept_by(instance_uuid)
         if not addresses | kept:
             yield kept
             return
         look = self._census.look_at_domains
-        with self._occupancy.hold(instance_uuid, addresses, look, kept):
+        with self._ledger.hold(instance_uuid, addresses, look, kept):
             try:
                 yield kept
             finally:
@@ -232,11 +232,11 @@ class HostGPUs:
 
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
         """What is held for a start of the instance that is under way"""
-        return self._occupancy.now.held_for(instance_uuid)
+        return self._ledger.now.held_for(instance_uuid)
 
     def named_by(self, instance_uuid: str) -> frozenset[Device]:
         """What the instance's domain names, or named before it went to come back"""
-        return self._occupancy.now.kept_by(instance_uuid)
+        return self._ledger.now.kept_by(instance_uuid)
 
     def group_of(self, provider_uuid: str) -> GPUGroup | None:
         """Which of this host's groups a provider stands for, ``None`` for another host's.
@@ -271,4 +271,4 @@ class HostGPUs:
 
     def go_to_guest(self, addresses: frozenset[Device]) -> None:
         """From now on a guest may have used them."""
-        self._occupancy.was_used(addresses)
+        self._ledger.was_used(addresses)

@@ -115,8 +115,8 @@ class Moves(live.Moving):
             self.assertMade(2, "host1")
             # The database's answer may be one from before the claim.
             gpus = self.computes["host2"].driver._gpus
-            nothing = dataclasses.replace(gpus._occupancy.now, records=records.Records({}))
-            with mock.patch.object(gpus._occupancy, "_now", nothing):
+            nothing = dataclasses.replace(gpus._ledger.now, records=records.Records({}))
+            with mock.patch.object(gpus._ledger, "_now", nothing):
                 gpus.releases.settle()
                 gpus.vgpus.retries.wait()
             self.assertMade(3, "host2")

@@ -32,12 +32,12 @@ LOG = logging.getLogger(__name__)
 class Bindings:
     """Changes the hands a host's cards are in, of each card one change at a time."""
 
-    def __init__(self, roots: Roots, occupancy: Ledger, folder: pathlib.Path) -> None:
+    def __init__(self, roots: Roots, ledger: Ledger, folder: pathlib.Path) -> None:
         # Looks at a card that the host's drivers have again, before anybody gets it.
         self.judge: Callable[[GPU], None] = lambda card: None
         self._roots = roots
         self._judged_now: set[PciAddress] = set()
-        self._occupancy = occupancy
+        self._ledger = ledger
         self._unbound = unbound.Unbound(folder)
         self.share = daemon.Share()
         # Those that giving back left with VFIO: they need not be asked about in every period.
@@ -104,7 +104,7 @@ class Bindings:
         After the first one those that an instance here has, stopped as it may be, are taken again:
         a host boot gave them to the host's drivers.
         """
-        counted = device.cards(self._occupancy.now.counted())
+        counted = device.cards(self._ledger.now.counted())
         self._unbound.prune()
         if not self._is_settled:
             self._is_settled = True
@@ -126,7 +126,7 @@ class Bindings:
         for card in cards:
             with _lock(card.address):
                 # Asked under the lock: a start that began meanwhile keeps its card.
-                if card.address in self._prepared | self._occupancy.now.taken():
+                if card.address in self._prepared | self._ledger.now.taken():
                     continue
                 # One that the host did not take back may be with nobody: then its record tells.
                 if card.address not in _recorded() and not self._has_any_with_vfio(card):

@@ -42,7 +42,7 @@ class PCIPassthrough:
     """The :class:`nova_gpu.virt.delivery.delivery.WholeCards` of a KVM or QEMU host.
 
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.unbound.Unbound`
-    :param noted: who has what, where guests are given cards, as nova-compute alone does
+    :param ledger: who has what, where guests are given cards, as nova-compute alone does
     """
 
     mode = DeliveryMode.PCI
@@ -60,16 +60,16 @@ class PCIPassthrough:
         roots: Roots,
         device_spec: pci_aliases.DeviceSpec,
         unbound: pathlib.Path,
-        noted: Ledger | None,
+        ledger: Ledger | None,
     ) -> None:
         self._roots = roots
         self._device_spec = device_spec
         self._holders: Mapping[str, str] = {}
-        if noted is not None:
+        if ledger is not None:
             # Only now: privsep takes half a second, and the commands give nobody a card.
             from nova_gpu.virt.delivery import binding
 
-            self.bindings = binding.Bindings(roots, noted, unbound)
+            self.bindings = binding.Bindings(roots, ledger, unbound)
             self.share = self.bindings.share
 
     # What the host has

@@ -32,7 +32,7 @@ class Ways:
     """The ways of a host by ``[libvirt]virt_type``: one for whole cards, some for their parts.
 
     :param kept: why a card stays the host's own display
-    :param noted: who has what, where guests are given cards, as nova-compute alone does
+    :param ledger: who has what, where guests are given cards, as nova-compute alone does
     :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
     :raises InvalidOption: where an option cannot be used
     :raises nova.exception.NovaException: where Nova cannot read ``[pci]device_spec``
@@ -42,7 +42,7 @@ class Ways:
         self,
         roots: Roots,
         kept: Callable[[GPU], str | None],
-        noted: Ledger | None = None,
+        ledger: Ledger | None = None,
         libvirt_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._roots = roots
@@ -52,12 +52,12 @@ class Ways:
         self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
         parts: Sequence[Parts]
         if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
-            self.whole = containers = ContainerNodes(roots, kept, serves=noted is not None)
+            self.whole = containers = ContainerNodes(roots, kept, serves=ledger is not None)
             parts = [MIGInstances(roots, containers, profiles)]
             self._read = lambda cards, _: mig_layout.divided(cards, roots)
         else:
             spec = DeviceSpec(CONF.pci.device_spec)
-            self.whole = PCIPassthrough(roots, spec, unbound.folder(), noted)
+            self.whole = PCIPassthrough(roots, spec, unbound.folder(), ledger)
             parts = [
                 MediatedDevices(roots),
                 TypedFunctions(roots, spec, libvirt_version),

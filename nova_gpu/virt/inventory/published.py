@@ -27,8 +27,8 @@ class Published(abc.ABC, Generic[Group]):
 
     in_parts: bool
 
-    def __init__(self, occupancy: Ledger) -> None:
-        self._occupancy = occupancy
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self.provider_uuids: dict[GroupKey, str] = {}
 
     @abc.abstractmethod
@@ -69,7 +69,7 @@ class Published(abc.ABC, Generic[Group]):
 
     def _recorded(self, uuids: Mapping[GroupKey, str]) -> set[tuple[GroupKey, Device]]:
         """What the database counts for instances of these groups"""
-        return self._occupancy.now.recorded({uuid: key for key, uuid in uuids.items()})
+        return self._ledger.now.recorded({uuid: key for key, uuid in uuids.items()})
 
     # The pool
 
@@ -89,4 +89,4 @@ class Published(abc.ABC, Generic[Group]):
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
         timeout_s = CONF.gpu.handed_out_timeout
-        self._occupancy.claim(addresses, back, assigned, timeout_s)
+        self._ledger.claim(addresses, back, assigned, timeout_s)

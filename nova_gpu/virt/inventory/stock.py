@@ -27,8 +27,8 @@ class Stock(Published[GPUGroup]):
 
     in_parts = False
 
-    def __init__(self, occupancy: Ledger, delivery: WholeCards) -> None:
-        super().__init__(occupancy)
+    def __init__(self, ledger: Ledger, delivery: WholeCards) -> None:
+        super().__init__(ledger)
         self._delivery = delivery
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
@@ -75,7 +75,7 @@ class Stock(Published[GPUGroup]):
     def given_whole(self) -> frozenset[PciAddress]:
         """The cards that instances have, by the database or by starts it may not know of yet"""
         recorded = {each for _, each in self._recorded(self.provider_uuids)}
-        return device.cards(recorded | self._occupancy.now.started())
+        return device.cards(recorded | self._ledger.now.started())
 
     def addresses(self, resources: Iterable[objects.Resource]) -> set[PciAddress]:
         """The *resources* that are cards of this host."""
@@ -95,7 +95,7 @@ class Stock(Published[GPUGroup]):
                 for address in device.cards([each]):
                     self._offer = offers.including(self._offer, key, address)
             offered = self._offer
-        usage = self._occupancy.now
+        usage = self._ledger.now
         kept = usage.unjudged().keys() | usage.strangers().keys()
         # What one guest reaches and another has is counted for that one.
         kept -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
@@ -112,30 +112,30 @@ class Stock(Published[GPUGroup]):
 
     def owners(self) -> dict[Device, Owner]:
         """The owners of the cards"""
-        return self._occupancy.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
+        return self._ledger.now.owners({uuid: key for key, uuid in self.provider_uuids.items()})
 
     def _lost(self, group: GPUGroup) -> set[PciAddress]:
         """The cards of a group that cannot be given now and that nobody has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {each for key, each in recorded if key == group.key}
         bad = group.withheld.keys() | (self._delivery.unbound() & group.gpus.keys())
-        return bad - ours - self._occupancy.now.started()
+        return bad - ours - self._ledger.now.started()
 
     # The pool
 
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        self._occupancy.compare(addresses, assigned)
+        self._ledger.compare(addresses, assigned)
         unbound = self._delivery.unbound()
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
-        usage = self._occupancy.now
+        usage = self._ledger.now
         return frozenset(well & set(addresses)) - usage.taken() - usage.used - unbound
 
     def free(self) -> frozenset[PciAddress]:
         """All that an instance could be given, by what was read last"""
-        usage = self._occupancy.now
+        usage = self._ledger.now
         given = usage.taken() | usage.used | usage.counted()
         well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
         return frozenset(well - given - self._delivery.unbound())

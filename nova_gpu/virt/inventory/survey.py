@@ -55,11 +55,11 @@ class Survey:
 
     def __init__(
         self,
-        noted: Ledger | None = None,
+        ledger: Ledger | None = None,
         libvirt_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         """
-        :param noted: who has what, where guests are given cards, as nova-compute alone does
+        :param ledger: who has what, where guests are given cards, as nova-compute alone does
         :param libvirt_version: as :class:`nova_gpu.virt.delivery.ways.Ways`
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
@@ -71,7 +71,7 @@ class Survey:
             )
             self._overrides = products.parse_overrides(CONF.gpu.product)
             self._linked = linked.parse(CONF.gpu.linked)
-            self.ways = ways.Ways(self.roots, self.kept, noted, libvirt_version)
+            self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self.delivery = self.ways.whole

@@ -29,8 +29,8 @@ class VGPUStock(Published[VGPUGroup]):
 
     in_parts = True
 
-    def __init__(self, cards: VGPUCards, made: MadeVGPUs, occupancy: Ledger) -> None:
-        super().__init__(occupancy)
+    def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger) -> None:
+        super().__init__(ledger)
         self._cards = cards
         self._made = made
         self._rooms = Rooms()
@@ -67,13 +67,13 @@ class VGPUStock(Published[VGPUGroup]):
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
-        self._occupancy.compare(addresses, assigned)
+        self._ledger.compare(addresses, assigned)
         group = self.group_of(provider_uuid)
         if group is None:
             return frozenset()
         here = {device.parse(each.identifier) for each in assigned}
         # What the tracker does not count any more, the database may not have said yet.
-        usage = self._occupancy.now
+        usage = self._ledger.now
         taken = usage.taken() | usage.used | (usage.counted() - set(addresses)) | here
         slots = device.slots(taken)
         pending = self._pending(slots, self._cards.look)
@@ -118,7 +118,7 @@ class VGPUStock(Published[VGPUGroup]):
     # Who has what
 
     def _use(self, look: Look) -> Use:
-        usage = self._occupancy.now
+        usage = self._ledger.now
         named = usage.taken()
         taken = device.slots(named | usage.used | usage.counted() | usage.started())
         # What Placement counts for nobody

@@ -46,7 +46,7 @@ class Releases:
         self,
         looked: survey.Survey,
         offered: stock.Stock,
-        noted: Ledger,
+        ledger: Ledger,
         asked: census.Census,
         said: bulletin.Bulletin,
         mended: Callable[[PciAddress], None],
@@ -64,7 +64,7 @@ class Releases:
         self._folder = looked.quarantine
         self._survey = looked
         self._stock = offered
-        self._occupancy = noted
+        self._ledger = ledger
         self._census = asked
         self._bulletin = said
         self._mended = mended
@@ -78,7 +78,7 @@ class Releases:
         if not self._stock.offer and not self._vgpus:
             yield
             return
-        usage = self._occupancy.now
+        usage = self._ledger.now
         had = usage.had_by(instance.uuid)
         reached = usage.reached.get(instance.uuid, frozenset())
         rebuilding = _is_rebuilding(instance)
@@ -86,14 +86,14 @@ class Releases:
         cards = [] if comes_back else self._cards(had)
         if rebuilding:
             # Before its domain goes, so that at no moment nobody seems to have them.
-            self._occupancy.keep(instance.uuid, had)
+            self._ledger.keep(instance.uuid, had)
         with self._noted(cards):
             try:
                 yield
             finally:
                 self._census.look_again()
                 if not comes_back:
-                    self._occupancy.let_go(instance.uuid)
+                    self._ledger.let_go(instance.uuid)
         if not comes_back:
             self._close_nodes()
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
@@ -137,7 +137,7 @@ class Releases:
             for entry in quarantine.load(self._folder).values():
                 if entry.cleaning:
                     asked = (entry, found, self._roots, self._survey.identities)
-                    self._occupancy.was_used(c.address for c in quarantine.cards_of(*asked))
+                    self._ledger.was_used(c.address for c in quarantine.cards_of(*asked))
         self._is_resumed = True
 
     def _follow(self, found: Collection[GPU]) -> None:
@@ -158,13 +158,13 @@ class Releases:
         """
         if starting:
             return
-        left = self._occupancy.now.left()
+        left = self._ledger.now.left()
         self._vgpus.settle(left, self._cleaning.clean_part)
         self._release_all(self._cards(left))
 
     def left(self) -> frozenset[PciAddress]:
         """The cards that are nobody's and yet to be cleaned"""
-        return device.cards(self._occupancy.now.left())
+        return device.cards(self._ledger.now.left())
 
     def quarantine(
         self,
@@ -219,7 +219,7 @@ class Releases:
     @contextlib.contextmanager
     def _noted(self, cards: Iterable[GPU]) -> Iterator[None]:
         """Record on disk that these cards need cleaning, so that a restarted service resumes it."""
-        used = [card for card in cards if card.address in self._occupancy.now.used]
+        used = [card for card in cards if card.address in self._ledger.now.used]
         for card in used:
             try:
                 quarantine.begin_cleaning(self._folder, card, self._seen(card))
@@ -229,7 +229,7 @@ class Releases:
             yield
         finally:
             for card in used:
-                if card.address in self._occupancy.now.taken():
+                if card.address in self._ledger.now.taken():
                     self._forget(card)
 
     def _forget(self, card: GPU) -> None:
@@ -248,12 +248,12 @@ class Releases:
     def _release(self, card: GPU, owner: Owner | None) -> None:
         # Another guest has it, or it is being cleaned already: then there is another release.
         with contextlib.suppress(exception.DeviceUnavailable):
-            if card.address not in self._occupancy.now.used or self._is_clean(card, owner):
+            if card.address not in self._ledger.now.used or self._is_clean(card, owner):
                 self._delivery.give_back([card])
 
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
         """:raises DeviceUnavailable: where it is somebody's"""
-        with self._occupancy.clean(card.address):
+        with self._ledger.clean(card.address):
             try:
                 was_reset = self._cleaning.clean(card)
             except exception.NotClean as error:
@@ -263,10 +263,10 @@ class Releases:
                     # It stays one that is to be cleaned, and so out of the pool.
                     LOG.error("The quarantine of GPU %s was not noted: %s", card.address, failure)
                 else:
-                    self._occupancy.cleaned(card.address)
+                    self._ledger.cleaned(card.address)
                 return False
             self._forget(card)
-            self._occupancy.cleaned(card.address)
+            self._ledger.cleaned(card.address)
         if was_reset:
             self._mended(card.address)
         LOG.info("GPU %s is clean", card.address)

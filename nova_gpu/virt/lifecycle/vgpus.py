@@ -32,16 +32,16 @@ Clean = Callable[[Parts, Slot], None]
 
 
 class VGPUs:
-    def __init__(self, looked: survey.Survey, occupancy: Ledger) -> None:
+    def __init__(self, looked: survey.Survey, ledger: Ledger) -> None:
         self._survey = looked
         self._roots = looked.roots
-        self._occupancy = occupancy
+        self._ledger = ledger
         self._made = MadeVGPUs(looked.vgpus)
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
         self.retries = retries.Retries(self._card_of)
-        self.stock = vgpu_stock.VGPUStock(self.cards, self._made, occupancy)
+        self.stock = vgpu_stock.VGPUStock(self.cards, self._made, ledger)
         # What an earlier service has made may be nobody's by now.
-        occupancy.was_used(self._made.instances())
+        ledger.was_used(self._made.instances())
 
     def __bool__(self) -> bool:
         """Whether this host has any, or had"""
@@ -128,7 +128,7 @@ class VGPUs:
         wanted = {card: divide for way in ways for card, divide in way.dividers().items()}
         if not wanted:
             return False
-        usage = self._occupancy.now
+        usage = self._ledger.now
         taken = usage.counted() | usage.taken()
         for card in self._survey.find():
             divide = by_card.of(card, wanted)
@@ -170,13 +170,13 @@ class VGPUs:
 
         While a guest moves as it runs, it may be in no domain of this host.
         """
-        self._occupancy.keep(instance_uuid, frozenset(slots))
+        self._ledger.keep(instance_uuid, frozenset(slots))
 
     def make_again(self) -> None:
         """At service start: a host boot has removed what instances have, and nobody else is to
         have its room meanwhile."""
         keys = {uuid: key for key, uuid in self.stock.provider_uuids.items()}
-        owners = self._occupancy.now.owners(keys) if keys else {}
+        owners = self._ledger.now.owners(keys) if keys else {}
         for slot in device.slots(owners):
             owner = owners[slot]
             if not self.cards.look.is_made(slot, owner.instance_uuid):
@@ -215,7 +215,7 @@ class VGPUs:
 
         def release(each: Device) -> bool:
             # Asked again: it may be long after that look.
-            return each not in self._occupancy.now.left() or self._release(each, clean)
+            return each not in self._ledger.now.left() or self._release(each, clean)
 
         self.retries.begin(self._to_release(left), release)
 
@@ -235,11 +235,11 @@ class VGPUs:
     def _release(self, part: Device, clean: Clean, instance_uuid: str | None = None) -> bool:
         """Whether that is over"""
         try:
-            with self._occupancy.clean(part):
+            with self._ledger.clean(part):
                 for slot in device.slots([part]):
                     self._give_back(slot, clean, instance_uuid or self._made.instances().get(slot))
                 self.cards.read_again(part)
-                self._occupancy.cleaned(part)
+                self._ledger.cleaned(part)
         except exception.DeviceUnavailable:
             return True  # another guest has it, or it is being removed already
         except Exception as error:  # also what privsep itself may raise

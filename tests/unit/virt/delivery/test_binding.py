@@ -27,7 +27,7 @@ class BindingsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
-        self.occupancy = ledger.Ledger()
+        self.ledger = ledger.Ledger()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
         self.bindings = self.new_service()
         self.calls: list[str] = []
@@ -39,7 +39,7 @@ class BindingsTest(base.BaseTestCase):
         self.log = self.useFixture(fixtures.FakeLogger())
 
     def new_service(self) -> binding.Bindings:
-        return binding.Bindings(self.host.roots, self.occupancy, self.folder)
+        return binding.Bindings(self.host.roots, self.ledger, self.folder)
 
     def _stand_in(self, verb: str, driver: str) -> object:
         def bind(address: str) -> None:
@@ -161,10 +161,10 @@ class BindingsTest(base.BaseTestCase):
         card = self.card("nouveau")
         self.bindings.give_to_guests(card)
         del self.calls[:]
-        self.occupancy.saw_domains({"one": frozenset({card.address})})
+        self.ledger.saw_domains({"one": frozenset({card.address})})
         self.bindings.give_back([card])
-        self.occupancy.saw_domains({})
-        with self.occupancy.hold("one", frozenset({card.address}), dict):
+        self.ledger.saw_domains({})
+        with self.ledger.hold("one", frozenset({card.address}), dict):
             self.bindings.give_back([card])
         self.assertEqual([], self.calls)
 
@@ -232,13 +232,13 @@ class BindingsTest(base.BaseTestCase):
         self.count(card)
         self.bindings.settle([])
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-        self.occupancy.read_records(lambda guests: records.Records({}))
+        self.ledger.read_records(lambda guests: records.Records({}))
         self.bindings.settle([])
         self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
 
     def count(self, card: GPU) -> None:
         counted = {"one": frozenset({("here", str(card.address))})}
-        self.occupancy.read_records(lambda guests: records.Records(counted))
+        self.ledger.read_records(lambda guests: records.Records(counted))
 
     def test_taken_again_of_whoever_has_it(self) -> None:
         """Also where its domain is gone: a reboot had failed."""
@@ -267,7 +267,7 @@ class BindingsTest(base.BaseTestCase):
         self.count(card)
         self.bindings.settle([card])
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-        self.occupancy.read_records(lambda guests: records.Records({}))
+        self.ledger.read_records(lambda guests: records.Records({}))
         self.bindings.settle([card])
         self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
 
@@ -287,7 +287,7 @@ class BindingsTest(base.BaseTestCase):
         self.assertTrue(began.wait(200))
 
         def start() -> None:
-            with self.occupancy.hold("one", frozenset({card.address}), dict):
+            with self.ledger.hold("one", frozenset({card.address}), dict):
                 self.bindings.give_to_guests(card)
 
         starting = threading.Thread(target=start)

@@ -33,15 +33,15 @@ class StockTest(base.BaseTestCase):
         super().setUp()
         objects.register_all()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.occupancy = ledger.Ledger()
+        self.ledger = ledger.Ledger()
         self.delivery = pci_passthrough.PCIPassthrough(
             hosts.Host(root).roots,
             pci_aliases.DeviceSpec(()),
             root / "unbound",
-            self.occupancy,
+            self.ledger,
         )
         self.bindings = self.delivery.bindings
-        self.stock = stock.Stock(self.occupancy, self.delivery)
+        self.stock = stock.Stock(self.ledger, self.delivery)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
@@ -60,7 +60,7 @@ class StockTest(base.BaseTestCase):
     def record(self, **addresses: str) -> None:
         provider = self.stock.provider_uuids[KEY]
         counted = {uuid: frozenset({(provider, each)}) for uuid, each in addresses.items()}
-        self.occupancy.read_records(lambda known: Records(counted=counted))
+        self.ledger.read_records(lambda known: Records(counted=counted))
 
     def claim(self, count: int) -> list[str]:
         allocations = {self.stock.provider_uuids[KEY]: {"resources": {"PGPU": count}}}
@@ -86,8 +86,8 @@ class StockTest(base.BaseTestCase):
     def test_what_a_domain_or_a_guest_before_has_is_not_drawn(self) -> None:
         self.look()
         self.publish()
-        self.occupancy.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
-        self.occupancy.was_used(cards.addresses(C))
+        self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
+        self.ledger.was_used(cards.addresses(C))
         self.assertEqual({B, D}, {str(each) for each in self.stock.free()})
         self.assertEqual([B, D], self.claim(2))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
@@ -123,14 +123,14 @@ class StockTest(base.BaseTestCase):
         self.look()
         self.publish()
         self.record()
-        self.occupancy.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
+        self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
         self.assertInventory(4, 1)
 
     def test_what_is_offered_no_more_is_all_reserved(self) -> None:
         self.look()
         self.publish()
         uuid = self.stock.provider_uuids[KEY]
-        fresh = stock.Stock(self.occupancy, self.delivery)
+        fresh = stock.Stock(self.ledger, self.delivery)
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]
         self.assertEqual((4, 4), (record["total"], record["reserved"]))
