@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 from nova.scheduler.host_manager import HostState
@@ -40,17 +39,10 @@ def report(host_state: HostState) -> Report | None:
 @functools.lru_cache(maxsize=_MOST_REPORTS)
 def _read(text: str) -> Report:
     """What *text* says, read once for all hosts and requests."""
-    read = stats.loads(text)
-    return dataclasses.replace(read, host=_shared_host(read.host))
-
-
-@functools.lru_cache(maxsize=4096)
-def _shared_host(read: HostStats) -> HostStats:
-    """The first of the equal facts of hosts, so that equal hosts share one object."""
-    return read
+    return stats.loads(text)
 
 
 def forget() -> None:
     """Everything, as after a start."""
     _read.cache_clear()
-    _shared_host.cache_clear()
+    stats.forget()

@@ -25,6 +25,7 @@ its hosts are read as ones whose models, memory and topology are not known.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -35,6 +36,9 @@ from nova_gpu.core.topology.topology import Cells, Islands
 
 VERSION = 2
 _READABLE = (1, VERSION)
+_RESERVED = "reserved_per_free_gpu"
+# What the first version did not say.
+_NO_ISLANDS = {"numa": 1, "nvlink": 1}
 # The number of a place at each level, and how many GPUs are there.
 _CELL = len(topology.LEVELS) + 1
 
@@ -154,7 +158,7 @@ def dumps(report: Report) -> str:
     if report.free is not None:
         fields["free"] = report.free
     if report.reserved_per_free_gpu:
-        fields["reserved_per_free_gpu"] = dataclasses.asdict(report.reserved_per_free_gpu)
+        fields[_RESERVED] = dataclasses.asdict(report.reserved_per_free_gpu)
     if report.divided != UNDIVIDED:
         fields["divided"] = dataclasses.asdict(report.divided)
     return json.dumps(fields, separators=(",", ":"))
@@ -170,19 +174,21 @@ def version(text: str) -> int:
 
 
 def loads(text: str) -> Report:
-    """:raises InvalidStats: where *text* is not what :func:`dumps` writes, or wrote once"""
+    """What a host reports as *text*. Hosts that have the same share one ``host``.
+
+    :raises InvalidStats: where it is not what :func:`dumps` writes, or wrote once
+    """
     try:
         fields = json.loads(text)
         if fields["v"] not in _READABLE:
             raise ValueError(f"version {fields['v']!r} is none of {_READABLE}")
         if not isinstance(fields["hypervisor"], str):
             raise TypeError("hypervisor must be a string")
-        groups = tuple(_group(group) for group in fields["groups"])
-        reserved = fields.get("reserved_per_free_gpu", {"vcpus": 0, "memory_mib": 0})
+        groups = tuple(map(_group, fields["groups"]))
         return Report(
-            HostStats(fields["hypervisor"], groups),
+            _host(fields["hypervisor"], groups),
             _free(fields["free"], len(groups)) if "free" in fields else None,
-            Reserved(reserved["vcpus"], reserved["memory_mib"]),
+            _reserved(fields[_RESERVED]) if _RESERVED in fields else NOTHING,
             _divided(fields["divided"]) if "divided" in fields else UNDIVIDED,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
@@ -191,16 +197,49 @@ def loads(text: str) -> Report:
 
 def _group(fields: Mapping[str, Any]) -> GroupStats:
     """:raises ValueError, TypeError, AttributeError, KeyError: where it is not one"""
-    islands = fields.get("islands", {"numa": 1, "nvlink": 1})
-    return GroupStats(
+    islands = fields.get("islands", _NO_ISLANDS)
+    return _shared_group(
         fields["product"],
         fields["architecture"],
         fields["mode"],
         fields["total"],
         fields.get("model"),
         fields.get("memory_mib"),
-        Islands(islands["numa"], islands["nvlink"]),
+        islands["numa"],
+        islands["nvlink"],
     )
+
+
+# With types, as true is 1 and no number.
+@functools.lru_cache(maxsize=1024, typed=True)
+def _shared_group(
+    product: str,
+    architecture: str | None,
+    mode: str,
+    total: int,
+    model: str | None,
+    memory_mib: int | None,
+    numa: int,
+    nvlink: int,
+) -> GroupStats:
+    islands = Islands(numa, nvlink)
+    return GroupStats(product, architecture, mode, total, model, memory_mib, islands)
+
+
+@functools.lru_cache(maxsize=4096)
+def _host(hypervisor: str, groups: tuple[GroupStats, ...]) -> HostStats:
+    return HostStats(hypervisor, groups)
+
+
+def forget() -> None:
+    """Forget what hosts share, as after a start."""
+    _shared_group.cache_clear()
+    _host.cache_clear()
+
+
+def _reserved(fields: Mapping[str, Any]) -> Reserved:
+    """:raises ValueError, TypeError, KeyError: where it is none"""
+    return Reserved(fields["vcpus"], fields["memory_mib"])
 
 
 def _divided(fields: Mapping[str, Any]) -> Divided:
@@ -219,7 +258,7 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
         for cell in cells:
             if len(cell) != _CELL:
                 raise ValueError("a place has a number for each level, and how many are there")
-            *place, count = cell
-            _check_numbers(*place, least=topology.ALONE)
-            _check_numbers(count)
+            _check_numbers(*cell, least=topology.ALONE)
+            if cell[-1] < 0:
+                raise ValueError("there cannot be fewer than none")
     return free
