@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from oslo_log import log as logging
@@ -128,7 +129,7 @@ def _described(
     for address, device in found:
         if device is None:
             continue
-        unfit = [node for node in _kept(device, allowed) if not _is_expressible(node)]
+        unfit = [node for node in _kept(device, allowed) if not _is_expressible(node, roots)]
         if not unfit:
             yield address, device
             continue
@@ -157,12 +158,25 @@ def _kept(device: cdi.Device, allowed: Collection[str]) -> list[cdi.Node]:
     return [n for n in device.edits.nodes if n.path in allowed or n.host_path in allowed]
 
 
-def _is_expressible(node: cdi.Node) -> bool:
+def _is_expressible(node: cdi.Node, roots: host_roots.Roots) -> bool:
+    """A driver that is in a container itself (NVIDIA's GPU Operator) has nodes of its own, such as
+    /run/nvidia/driver/dev/nvidia0: the host's node of the same number is the same device."""
     return (
-        node.path == node.host_path
-        and node.path.startswith("/dev/")
+        node.path.startswith("/dev/")
         and node.type not in ("b", "p")
+        and (node.path == node.host_path or _is_one_device(node, roots))
     )
+
+
+def _is_one_device(node: cdi.Node, roots: host_roots.Roots) -> bool:
+    number = nodes.number(node.path, roots)
+    if node.host_path.startswith("/dev/"):
+        return number is not None and number == nodes.number(node.host_path, roots)
+    try:
+        other = os.stat(node.host_path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISCHR(other.st_mode) and other.st_rdev == number
 
 
 def _mounts(

@@ -90,7 +90,7 @@ class _NotMoved(Exception):
 
 
 def _move(
-    sysfs: str, settle_s: float, address: str, driver: str | None, override: str | None
+    sysfs: str, proc: str, settle_s: float, address: str, driver: str | None, override: str | None
 ) -> None:
     device = f"{sysfs}/bus/pci/devices/{address}"
     _write(f"{device}/driver_override", f"{override or ''}\n")
@@ -98,6 +98,7 @@ def _move(
     if present == driver:
         return
     if present is not None:
+        _lock(f"{proc}/driver/nvidia/gpus/{address}/unbindLock")
         _say(f"unbinding {address} from {present}")
         _write(f"{device}/driver/unbind", address)
         _settle(device, None, settle_s)
@@ -106,6 +107,23 @@ def _move(
         # Not drivers_probe: without an override it takes the first driver that wants the function.
         _write(f"{sysfs}/bus/pci/drivers/{driver}/bind", address)
         _settle(device, driver, settle_s)
+
+
+def _lock(path: str) -> None:
+    """On a host with NVIDIA's vGPU software nobody can open a card any more that is to be unbound.
+    The driver gives the lock where nobody has it open now, and tells so where that is read back
+    (kernel-open/nvidia/nv-procfs.c, nv_procfs_close_unbind_lock)."""
+    if not os.path.exists(path):
+        return
+    _say(f"locking {path}")
+    _write(path, "1\n")
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read().strip()
+    except OSError as error:
+        raise _NotMoved(f"{path}: {error.strerror}") from error
+    if text != "1":
+        raise _NotMoved(f"{path} was not given: a process has the card open since just now")
 
 
 def _override(sysfs: str, address: str) -> str | None:
@@ -165,7 +183,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
             }
             if overrides == request["overrides"]:
                 for move in request["moves"]:
-                    _move(request["sysfs"], request["settle_s"], **move)
+                    _move(request["sysfs"], request["proc"], request["settle_s"], **move)
         except _NotMoved as reason:
             error = str(reason)
     return {"error": error, "overrides": overrides, "holders": found}

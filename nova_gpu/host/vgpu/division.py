@@ -59,7 +59,11 @@ def divided(
             found[card.address] = vgpu.DividedCard(_types_of(parents, types, told), parents)
         elif plain:
             # As many as are enabled, which other cards of the product may have more or less of.
-            facts = vgpu.VGPUType(vgpu.FUNCTION_TYPE, per_card=len(plain))
+            facts = vgpu.VGPUType(
+                vgpu.FUNCTION_TYPE,
+                memory_mib=sriov.memory_mib(iommu.device(card.address, roots), len(plain)),
+                per_card=len(plain),
+            )
             found[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
     return found
 

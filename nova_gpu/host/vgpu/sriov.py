@@ -23,8 +23,9 @@ _LINK = re.compile("virtfn[0-9]{1,5}")
 # "ID    : vGPU Name", then a line such as "1148  : NVIDIA L40S-2Q" for each type.
 _LINE = re.compile(r"([0-9]{1,9})\s*:\s*(\S.*)")
 # NVIDIA's names end in the series after the frame buffer in GB, 0 for half of one, and have the
-# slices of the GPU instance before it where there is one: L40S-48Q, M60-0Q, H200X-1-18C.
-_NAME = re.compile(r".*?(?:-([1-8]))?-([0-9]{1,4})[A-Z]+")
+# slices of the GPU instance before it where there is one: L40S-48Q, M60-0Q, H200X-1-18C. Behind the
+# series may be the number of its heads: M10-2B4.
+_NAME = re.compile(r".*?(?:-([1-8]))?-([0-9]{1,4})[A-Z]+4?")
 _MIB = 1024
 
 
@@ -71,6 +72,20 @@ def virtual_functions_by_name(device: str) -> Mapping[str, PciAddress]:
         except exception.InvalidPciAddress:
             continue  # gone meanwhile
     return found
+
+
+def memory_mib(device: str, number: int) -> int | None:
+    """What each of the *number* enabled virtual functions of Intel's driver xe has at least, since
+    Linux 7.0; ``None`` where it does not tell.
+
+    Source: the kernel's Documentation/ABI/testing/sysfs-driver-intel-xe-sriov, which counts them
+    from 1.
+    """
+    quotas = [
+        sysfs.decimal(f"{device}/sriov_admin/vf{index}/profile", "vram_quota")
+        for index in range(1, number + 1)
+    ]
+    return min((each or 0 for each in quotas), default=0) // 2**20 or None
 
 
 def profiles(device: str) -> Profiles | None:

@@ -203,6 +203,20 @@ class TestNodes(CDITestCase):
             self.assertIn(f"not used for GPU {ONE}", self.log.output)
             self.assertIn(node["path"], self.log.output)
 
+    def test_a_driver_that_is_in_a_container_itself(self) -> None:
+        """NVIDIA's GPU Operator writes hostPath so (nvidia-ctk cdi generate --dev-root)."""
+        inside = self.root / "run/nvidia/driver/dev/nvidia1"
+        inside.parent.mkdir(parents=True)
+        self.node("nvidia1").unlink()
+        self.node("nvidia1").symlink_to("/dev/null")
+        self.edits["deviceNodes"] = [{"path": "/dev/nvidia1", "hostPath": str(inside)}]
+        for device, used in (("/dev/null", True), ("/dev/zero", False), ("/nowhere", False)):
+            inside.symlink_to(device)
+            given = self.given(ONE)
+            self.assertIn("/dev/nvidia1", given.nodes)
+            self.assertEqual(used, given.mounts != ())
+            inside.unlink()
+
     def test_amd_by_its_own_specification(self) -> None:
         address = "0000:c1:00.0"
         self.host.add_gpu(address, "1002", "74a1")

@@ -238,6 +238,21 @@ class TestRefusals(BindingTestCase):
         self.assertIn("pid 812", error.others)
         self.assertEqual({self.card}, former_drivers.recorded(self.records))
 
+    def test_nobody_opens_it_while_it_changes_hands(self) -> None:
+        """The file is there with NVIDIA's vGPU software (open-gpu-kernel-modules,
+        kernel-open/nvidia/nv-procfs.c). What the driver refuses is read back as another value."""
+        lock = self.host.roots.proc / f"driver/nvidia/gpus/{CARD}/unbindLock"
+        lock.symlink_to("/dev/null")
+        error = self.refused()
+        self.assertIn("unbindLock was not given: a process has the card open", error.reason)
+        self.assertEqual([], [each for each in self.kernel.done if each.startswith(CARD)])
+        lock.unlink()
+        written = self.root / "unbindLock"  # which outlives the folder of the card
+        written.write_text("0\n")
+        lock.symlink_to(written)
+        self.to_guests()
+        self.assertEqual("1\n", written.read_text())
+
     def test_a_host_that_cannot_be_read(self) -> None:
         """privsep could not send DiscoveryFailed: it is made of two arguments and has one."""
         self.host.devices.rename(self.root / "devices")

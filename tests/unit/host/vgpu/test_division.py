@@ -73,6 +73,20 @@ class TestDivided(base.BaseTestCase):
         self.assertEqual([plain], list(cards[TWO].parents.values()))
         self.assertEqual([3, 1], [cards[each].types["vf"].per_card for each in (ONE, TWO)])
 
+    def test_memory_of_intels_functions(self) -> None:
+        """Since Linux 7.0 (Documentation/ABI/testing/sysfs-driver-intel-xe-sriov). Of functions
+        that have different quotas it is what each has at least."""
+        self.host.add_gpu(ONE, "8086", "e211", totalvfs=12)
+        vgpu.add_functions(self.host, ONE, 2)
+        for number, quota in ((1, 4 << 30), (2, 3 << 30), (3, 1 << 30)):
+            profile = self.host.path(ONE) / f"sriov_admin/vf{number}/profile"
+            profile.mkdir(parents=True)
+            (profile / "vram_quota").write_text(f"{quota}\n")
+        facts = values.VGPUType("vf", memory_mib=3072, per_card=2)
+        self.assertEqual({"vf": facts}, self.divided()[ONE].types)
+        (self.host.path(ONE) / "sriov_admin/vf2/profile/vram_quota").write_text("0\n")
+        self.assertIsNone(self.divided()[ONE].types["vf"].memory_mib)
+
     def test_nvidias_functions_are_not_plain(self) -> None:
         """Without its vGPU software they have no types, and are of no use."""
         self.host.add_gpu(ONE, "10de", "26b9", totalvfs=32)

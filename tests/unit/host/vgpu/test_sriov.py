@@ -88,6 +88,7 @@ class TestProfiles(SriovTestCase):
         for name, memory_mib, slices in (
             ("NVIDIA L40S-48Q", 49152, None),
             ("GRID M60-0Q", 512, None),
+            ("GRID M10-2B4", 2048, None),
             ("NVIDIA RTX6000-Ada-24Q", 24576, None),
             ("NVIDIA H200X-141C", 144384, None),
             ("NVIDIA H200X-1-18C", 18432, 1),
