@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.host.mig import mig_layout, mig_making
+from nova_gpu.host.nvidia import nvswitch
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt.delivery import unbound
@@ -115,3 +117,31 @@ class Ways:
             return next(filter(None, found), None)
         except (OSError, ValueError) as error:
             return f"the host does not tell about it: {error}; see the kernel's log about it"
+
+    def unfit(self, gpu: GPU, card: DividedCard) -> Mapping[str, str]:
+        """The types of *card* that are of no use to a guest, with why.
+
+        On a board with NVSwitches CUDA has to join the fabric with a type that is all of *gpu*, and
+        not with MIG-backed ones, and fails with error 802 before a fabric manager has activated a
+        partition with the guest's function (NVIDIA's Fabric Manager user guide, "vGPU
+        Virtualization Mode"; kubevirt/kubevirt#16890).
+        """
+        if self.whole.shares_driver:
+            return {}
+        whole = [
+            type_id
+            for type_id, facts in card.types.items()
+            if vgpu_room.carried(card, type_id) == 1 and not (facts.slices or facts.profile)
+        ]
+        board = nvswitch.board(gpu, self._roots) if whole else None
+        if board is None:
+            return {}
+        return {
+            type_id: (
+                f"the vGPU type {card.types[type_id].name or type_id} is all of {board}, which is "
+                "a module of an HGX board: without a fabric manager that sets up the NVSwitches "
+                "for the guest it cannot compute there, and this is not supported yet; name "
+                "smaller types, or MIG-backed ones, in [gpu]vgpu_types"
+            )
+            for type_id in whole
+        }

@@ -155,7 +155,10 @@ class VGPUCards:
             with self._lock:
                 cards = dict(self._read.cards)
                 for address, card in divided.items():
-                    if address in cards and (selected := vgpu_selection.selected(card)):
+                    if address not in cards:
+                        continue
+                    unfit = self._ways.unfit(cards[address].gpu, card)
+                    if selected := vgpu_selection.selected(card, unfit):
                         cards[address] = dataclasses.replace(cards[address], card=selected)
                 self._take_in(cards, there)
 

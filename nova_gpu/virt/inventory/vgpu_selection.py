@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
+
+from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
@@ -16,6 +19,8 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery.ways import Ways
 
+LOG = logging.getLogger(__name__)
+
 
 def sorted_out(
     gpus: Mapping[PciAddress, GPU], divided: Mapping[PciAddress, DividedCard], ways: Ways
@@ -23,13 +28,18 @@ def sorted_out(
     """The cards that are given in parts, and why others of *divided* are not given at all."""
     cards, others = {}, {}
     for address, card in divided.items():
+        unfit = ways.unfit(gpus[address], card)
         if reason := card.unread or _novas_own(card):
             others[address] = reason
-        elif part := selected(card):
+        elif part := selected(card, unfit):
+            for each in unfit.values():
+                _report(address, each)
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
                 cards[address] = SharedCard(gpus[address], part)
+        elif unfit and (whole := selected(card)):
+            others[address] = unfit[min(whole.types)]
         elif card.has_instances:
             others[address] = (
                 "it is divided into MIG instances, of types that [gpu]vgpu_types does not name; "
@@ -58,8 +68,9 @@ def in_parts(
     return {address: shared.card for address, shared in cards.items()}, others
 
 
-def selected(card: DividedCard) -> DividedCard | None:
-    """*card* with the types that [gpu]vgpu_types names, ``None`` where it has none of those.
+def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | None:
+    """*card* with the types that [gpu]vgpu_types names and that are not *unfit*, ``None`` where it
+    has none of those.
 
     How many of each it carries may only be seen beside the others, so that it is told here.
     """
@@ -67,7 +78,8 @@ def selected(card: DividedCard) -> DividedCard | None:
     types = {
         type_id: dataclasses.replace(facts, per_card=vgpu_room.carried(card, type_id))
         for type_id, facts in card.types.items()
-        if any(
+        if type_id not in unfit
+        and any(
             fnmatch.fnmatchcase(n, each) for n in (type_id, facts.name or "") for each in patterns
         )
     }
@@ -86,3 +98,9 @@ def _novas_own(card: DividedCard) -> str | None:
                 "divides it; take that out to have it offered"
             )
     return None
+
+
+@functools.cache
+def _report(address: PciAddress, reason: str) -> None:
+    """Once: the periodic task looks every minute."""
+    LOG.warning("GPU %s: %s", address, reason)

@@ -19,6 +19,8 @@ from nova_gpu.virt.inventory import vgpu_selection
 from tests.fixtures import hosts, vgpu
 
 CARD = "0000:82:00.0"
+# Names as NVIDIA's g_vgpu_chip_flags.h has them
+BY_TIME = {1400: "NVIDIA H200X-70C", 1401: "NVIDIA H200X-141C"}
 
 
 class SelectionTestCase(base.BaseTestCase):
@@ -112,6 +114,41 @@ class TestStartedByLibvirt(SelectionTestCase):
         vgpu.add_types(self.host, "0000:3b:00.0", vgpu.TESLA_P4)
         parts, _ = self.sorted_out()
         self.assertEqual(["0000:3b:00.0"], list(map(str, parts)))
+
+
+class TestOnSwitchedBoard(SelectionTestCase):
+    """Eight H200 of which one has functions"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.build("h200-8", self.useFixture(fixtures.TempDir()).path)
+        self.card = PciAddress.parse("0000:19:00.0")
+        self.functions = vgpu.add_functions(self.host, str(self.card), 4)
+        self.log = self.useFixture(fixtures.FakeLogger())
+
+    def offered(self, names: dict[int, str], host: hosts.Host | None = None) -> set[str]:
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, names)
+        parts, _ = self.sorted_out()
+        return {*parts[self.card].types} if self.card in parts else set()
+
+    def test_the_whole_card_is_refused_by_name(self) -> None:
+        self.assertEqual({"nvidia-1400"}, self.offered(BY_TIME))
+        said = "the vGPU type NVIDIA H200X-141C is all of H200 SXM 141GB, which is a module of an"
+        self.assertIn(said, self.log.output)
+
+    def test_that_one_alone(self) -> None:
+        self.config.config(group="gpu", vgpu_types=["*-141C"])
+        self.assertEqual(set(), self.offered(BY_TIME))
+        _, others = self.sorted_out()
+        self.assertIn("the vGPU type NVIDIA H200X-141C is all of", others[self.card])
+
+    def test_mig_backed_ones_take_no_fabric(self) -> None:
+        self.assertEqual({"nvidia-1414", "nvidia-1421"}, self.offered(vgpu.H200_MIG))
+
+    def test_a_card_for_a_slot(self) -> None:
+        (self.host.path(str(self.card)) / "device").write_text("0x233b\n")  # H200 NVL
+        self.assertEqual({"nvidia-1400", "nvidia-1401"}, self.offered(BY_TIME))
 
 
 class TestWithoutIommu(SelectionTestCase):
