@@ -141,6 +141,7 @@ class HostGPUs:
         say()
         cards = (*self._stock.cards(), *self.vgpus.containers_cards())
         self._xids.look(cards, self.releases.put_away)
+        self.vgpus.keep_failed()
         self.vgpus.cards.withhold_slots(self._xids.withheld(self.vgpus.cards.look.cards.values()))
 
     def _knows_providers(self) -> bool:

@@ -80,6 +80,7 @@ class VGPUCards:
         self._said: Mapping[PciAddress, str | None] = {}
         self._missed: set[Slot] = set()
         self._withheld_slots: frozenset[Slot] = frozenset()
+        self._withheld_functions: frozenset[PciAddress] = frozenset()
         self._others: Mapping[PciAddress, str] = {}
         self._found: Mapping[PciAddress, GPU] = {}
         self.look = Look()
@@ -139,6 +140,12 @@ class VGPUCards:
         """Nobody new is given these, whatever is given of their cards."""
         with self._lock:
             self._withheld_slots = slots
+            self._take_in(self._read.cards, self._read.there)
+
+    def withhold_functions(self, functions: frozenset[PciAddress]) -> None:
+        """Nobody new is given a vGPU at these; who has one keeps it."""
+        with self._lock:
+            self._withheld_functions = functions
             self._take_in(self._read.cards, self._read.there)
 
     def read_again(self, device: Device) -> None:
@@ -217,7 +224,8 @@ class VGPUCards:
         kept_back = self._ailments.kept_back.get(address)
         withheld = card.withheld or kept_back
         slots = frozenset(filter(card.has, self._withheld_slots))
-        return dataclasses.replace(card, ill=ill, withheld=withheld, withheld_slots=slots)
+        judged = dataclasses.replace(card, ill=ill, withheld=withheld, withheld_slots=slots)
+        return judged.without(self._withheld_functions)
 
     def _say(self) -> None:
         """Once, until it changes."""

@@ -73,7 +73,11 @@ def starting(
         if addresses or slots:
             given = ", ".join([*map(str, sorted(addresses)), *map(str, sorted(slots))])
             LOG.info("Starting with GPUs %s", given, instance=instance)
-        with _in_novas_words(instance, spawning), libvirt_errors.translated(cards):
+        with (
+            _in_novas_words(instance, spawning),
+            libvirt_errors.translated(cards),
+            gpus.vgpus.start(slots),
+        ):
             yield
 
 

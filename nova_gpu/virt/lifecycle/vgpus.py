@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 
+import libvirt
 from nova import objects
 from oslo_log import log as logging
 
@@ -14,13 +16,14 @@ from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import mig
-from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import by_card
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import survey, vgpu_cards, vgpu_stock
 from nova_gpu.virt.lifecycle import retries
 from nova_gpu.virt.usage.ledger import Ledger
@@ -40,6 +43,7 @@ class VGPUs:
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
         self.retries = retries.Retries(self._card_of)
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, ledger)
+        self._failed = failed_starts.FailedStarts()
         # What an earlier service has made may be nobody's by now.
         ledger.was_used(self._made.instances())
 
@@ -157,13 +161,39 @@ class VGPUs:
                 )
             try:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
-                self.way(slot).make(slot, instance_uuid)
+                with self._counted([slot], is_start=False):
+                    self.way(slot).make(slot, instance_uuid)
             except OSError as error:
                 raise exception.DeviceUnavailable(
                     str(slot), f"it cannot be noted that it is made: {error}", "mend that first"
                 ) from error
             finally:
                 self.cards.read_again(slot)
+
+    def start(self, slots: Iterable[Slot]) -> contextlib.AbstractContextManager[None]:
+        """The start of a guest with *slots*: functions with which several fail one after another
+        are given to nobody new."""
+        return self._counted(slots, is_start=True)
+
+    @contextlib.contextmanager
+    def _counted(self, slots: Iterable[Slot], *, is_start: bool) -> Iterator[None]:
+        look = self.cards.look
+        functions = {slot.parent for slot in slots if look.kind(slot) is Kind.TYPED}
+        try:
+            yield
+        except (libvirt.libvirtError, exception.DeviceUnavailable) as error:
+            if functions:
+                self._failed.failed(functions, error)
+                self.cards.withhold_functions(self._failed.withheld())
+            raise
+        if is_start and functions:
+            self._failed.started(functions)
+            self.cards.withhold_functions(self._failed.withheld())
+
+    def keep_failed(self) -> None:
+        """In every period: functions that were enabled anew are given again."""
+        self._failed.keep(self.functions())
+        self.cards.withhold_functions(self._failed.withheld())
 
     def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
         """Reserve the slots for the instance until its next start ends or its domain is removed.

@@ -72,6 +72,19 @@ class TestProfiles(base.BaseTestCase):
         self.assertFalse(self.cards.look.is_made(self.slot(1, 1147), INSTANCE))
         self.assertFalse(self.cards.look.is_made(self.slot(2), INSTANCE))
 
+    def test_a_function_with_which_no_guest_starts(self) -> None:
+        failing = frozenset({self.slot(0).parent, self.slot(1).parent})
+        self.cards.withhold_functions(failing)
+        found = {"1145": (4, 2), "1147": (4, 2), "1155": (2, 2), "1156": (1, 1)}
+        self.assertEqual(found, self.rooms())
+        self.look()
+        self.assertEqual(found, self.rooms())
+        (card,) = self.cards.look.groups.popitem()[1].cards.values()
+        free = card.free_slots(next(iter(card.card.types)), (), ())
+        self.assertEqual(set(), failing & {slot.parent for slot in free})
+        self.cards.withhold_functions(frozenset())
+        self.assertEqual((4, 4), self.rooms()["1145"])
+
     def test_types_that_the_driver_lists_no_longer(self) -> None:
         empty = {"1145": (4, 4), "1147": (4, 4), "1155": (2, 2), "1156": (1, 1)}
         self.assertEqual(empty, self.rooms())
