@@ -31,6 +31,8 @@ def _make(nvml: Any, address: str, profile: str) -> int:
     try:
         if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_ENABLE)
+            # It may have unbound the card and bound it anew (nvml.h), which ends a handle.
+            card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
             undo.append(lambda: nvml.nvmlDeviceSetMigMode(card, nvml.NVML_DEVICE_MIG_DISABLE))
             if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
                 raise _Refused(_NOT_NOW)

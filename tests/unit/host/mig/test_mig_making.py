@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real child process, over a stand-in for NVIDIA's binding and driver."""
+"""The real child process and NVIDIA's binding, over a stand-in for the library below it."""
 
 from __future__ import annotations
 
 import pathlib
-import textwrap
 
 import fixtures
 from oslotest import base
@@ -13,74 +12,14 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.mig import mig_making
 from tests.fixtures import hosts
+from tests.fixtures import nvml as machines
 
 CARD = "0000:19:00.0"
-# It writes down what is done to the card, and what is undone. Two of seven slices are another's.
-LIBRARY = """
-    import pathlib
-
-    NVML_DEVICE_MIG_DISABLE, NVML_DEVICE_MIG_ENABLE = 0, 1
-    NVML_GPU_INSTANCE_PROFILE_COUNT = 4
-    NVML_COMPUTE_INSTANCE_PROFILE_COUNT = 3
-    NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED = 0
-    DONE = pathlib.Path(__file__).with_name("done")
-    PROFILES = {0: (19, b"MIG 1g.18gb"), 2: (9, b"MIG 3g.71gb")}
-    mode = [0]
-
-    class NVMLError(Exception):
-        pass
-
-    class Struct:
-        def __init__(self, **fields):
-            self.__dict__.update(fields)
-
-    def done(*words):
-        with DONE.open("a") as file:
-            print(*words, file=file)
-
-    def nvmlInit():
-        pass
-
-    def nvmlShutdown():
-        pass
-
-    def nvmlDeviceGetHandleByPciBusId(address):
-        return address.decode()
-
-    def nvmlDeviceGetMigMode(card):
-        return [mode[0], mode[0]]
-
-    def nvmlDeviceSetMigMode(card, wanted):
-        done("mode", wanted)
-        mode[0] = wanted
-
-    def nvmlDeviceGetGpuInstanceProfileInfo(card, number):
-        if number not in PROFILES:
-            raise NVMLError("Not Supported")
-        return Struct(id=PROFILES[number][0], name=PROFILES[number][1])
-
-    def nvmlDeviceGetGpuInstanceRemainingCapacity(card, profile):
-        return {19: 3, 9: 0}[profile]
-
-    def nvmlDeviceCreateGpuInstance(card, profile):
-        done("gpu instance", profile)
-        return profile
-
-    def nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, engine):
-        if number == 1:
-            raise NVMLError("Not Supported")
-        return Struct(id=number, sliceCount=[1, 0, 3][number])
-
-    def nvmlGpuInstanceCreateComputeInstance(instance, profile):
-        done("compute instance", profile)
-        return profile
-
-    def nvmlGpuInstanceDestroy(instance):
-        done("no gpu instance", instance)
-
-    def nvmlComputeInstanceDestroy(instance):
-        done("no compute instance", instance)
-"""
+# By number of the kind, of nvml.h: the id, how many, slices, MB and the name
+PROFILES = {"profile.0": "19 7 1 18432 MIG 1g.18gb", "profile.2": "9 2 3 72704 MIG 3g.71gb"}
+# Two of seven slices are another's.
+ROOM = {"room.19": "3", "room.9": "0"}
+COMPUTE = {"compute.0": "0 1", "compute.2": "2 3"}
 
 
 class TestParse(base.BaseTestCase):
@@ -105,14 +44,17 @@ class TestMake(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
         self.host = hosts.Host(self.folder / "host")
         self.host.add_gpu(CARD, "10de", "2335", driver="nvidia", minor=0)
-        self.library()
+        self.library = self.useFixture(machines.Library())
+        self.say()
 
-    def library(self, *more: str) -> None:
-        source = "\n".join(map(textwrap.dedent, (LIBRARY, *more)))
-        (self.folder / "pynvml.py").write_text(source)
+    def say(self, **more: str) -> None:
+        """*more* are lines of the library's: ``compute_room="1"``"""
+        lines = {"mig": "0 0", **PROFILES, **ROOM}
+        lines |= {key[4:]: more.pop(key) for key in [*more] if key.startswith("gpu_")}
+        card = machines.Card(CARD, "NVIDIA H200", 9, 143771, "9.0", more=lines)
+        self.library.say(card, done=str(self.folder / "done"), **COMPUTE, **more)
 
     def make(self, profile: str = "1g.18gb", timeout_s: float = 60) -> int:
         return mig_making.make(PciAddress.parse(CARD), profile, self.host.roots, timeout_s)
@@ -131,6 +73,11 @@ class TestMake(base.BaseTestCase):
         self.assertEqual(3, self.make())
         self.assertEqual(["mode 1", *["gpu instance 19", "compute instance 2"] * 3], self.done())
 
+    def test_a_card_that_the_mode_has_bound_anew(self) -> None:
+        self.say(handles_end="1")
+        self.assertEqual(3, self.make())
+        self.assertEqual(7, len(self.done()))
+
     def test_one_that_is_divided_is_left_alone(self) -> None:
         self.host.set_mig(CARD, [(9, 0)])
         self.assertEqual(0, self.make())
@@ -146,18 +93,7 @@ class TestMake(base.BaseTestCase):
         self.assertIn("it has no room for one", self.refused("3g.71gb"))
 
     def test_nothing_half_done_stays(self) -> None:
-        self.library(
-            """
-            made = []
-
-            def nvmlGpuInstanceCreateComputeInstance(instance, profile):
-                made.append(profile)
-                if len(made) == 2:
-                    raise NVMLError("Insufficient Resources")
-                done("compute instance", profile)
-                return profile
-            """
-        )
+        self.say(compute_room="1")
         self.assertIn("Insufficient Resources", self.refused())
         *first, _, undone_second, undone_compute, undone_first, mode = self.done()
         self.assertEqual(["mode 1", "gpu instance 19", "compute instance 2"], first)
@@ -167,16 +103,17 @@ class TestMake(base.BaseTestCase):
         )
 
     def test_a_mode_that_waits_for_a_reset(self) -> None:
-        self.library("def nvmlDeviceSetMigMode(card, wanted):\n    done('mode', wanted)")
+        self.say(gpu_mig_pending="1")
         self.assertIn("somebody uses the card, or it must be reset", self.refused())
         self.assertEqual(["mode 1", "mode 0"], self.done())
 
     def test_a_driver_that_hangs(self) -> None:
-        self.library("def nvmlInit():\n    import time\n    time.sleep(60)")
+        self.say(init="sh:sleep 60")
         self.assertIn("0.5 s", self.refused(timeout_s=0.5))
 
     def test_without_the_library(self) -> None:
         (self.folder / "pynvml.py").write_text("raise ImportError('no such')")
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(self.folder)))
         self.assertIn("nvidia-ml-py cannot be imported: no such", self.refused())
 
     def test_a_card_of_another_driver(self) -> None:
