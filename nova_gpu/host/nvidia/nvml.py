@@ -119,22 +119,24 @@ def usage(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _MIGMode:
+class Modes:
+    """Whether a card is in MIG mode, and whether it corrects errors of its memory (ECC), 1 or 0;
+    ``None`` of one that cannot."""
+
     mig: int | None = None
+    ecc: int | None = None
 
 
-def in_mig_mode(
+def modes(
     addresses: Iterable[model.PciAddress], timeout_s: float
-) -> frozenset[model.PciAddress]:
-    """Those of the cards that are in MIG mode. No other card is opened for that. Where the library
-    does not answer, none; one log line says why."""
+) -> Mapping[model.PciAddress, Modes]:
+    """The modes of those of the cards that the library has; as :func:`query` where it fails. No
+    other card is opened for that."""
     try:
-        output = run(["--mig", *map(str, addresses)], timeout_s)
-        modes = _parse_cards(output, _MIGMode)
+        return _parse_cards(run(["--modes", *map(str, addresses)], timeout_s), Modes)
     except NoAnswer as error:
         report(str(error))
-        return frozenset()
-    return frozenset(address for address, told in modes.items() if told.mig)
+        return {}
 
 
 # What reading an answer raises that is not as nvml_probe.py says

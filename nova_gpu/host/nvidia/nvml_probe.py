@@ -33,9 +33,10 @@ With ``--usage`` before the addresses it says what is used of them, by whoever m
     {"cards": [{"address": "0000:19:00.0", "utilization": 97, "memory_used": 1048576,
                 "memory_total": 150754820096}, ...]}
 
-With ``--mig`` it says which of them are in MIG mode, of those that can be::
+With ``--modes`` it says which of them are in MIG mode and which correct errors of their memory,
+null of those that cannot; no other card is opened::
 
-    {"cards": [{"address": "0000:19:00.0", "mig": 1}, ...]}
+    {"cards": [{"address": "0000:19:00.0", "mig": 1, "ecc": 1}, ...]}
 
 With ``--vgpus`` before the addresses it says into which vGPUs a vGPU host's driver can divide
 them; ``most`` are those of a type on a card of which nothing else is made, ``per_instance`` those
@@ -203,14 +204,14 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
-def _mig_modes(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
+def _modes(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     ask = _asking(nvml)
     cards = []
     for address in addresses:
         handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
-        mode = None if handle is None else ask("nvmlDeviceGetMigMode", handle)
-        if mode is not None:
-            cards.append({"address": address, "mig": mode[0]})
+        if handle is not None:
+            mig, ecc = (ask(f"nvmlDeviceGet{kind}Mode", handle) for kind in ("Mig", "Ecc"))
+            cards.append({"address": address, "mig": mig and mig[0], "ecc": ecc and ecc[0]})
     return cards
 
 
@@ -302,7 +303,7 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except ImportError as error:
         return {"error": f"nvidia-ml-py cannot be imported ({error}); install nova-gpu[nvml]"}
     try:
-        if addresses[:1] == ["--mig"]:
+        if addresses[:1] == ["--modes"]:
             # It opens those cards alone: others may be changing hands.
             pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_ATTACH)
         else:
@@ -312,8 +313,8 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     try:
         if addresses[:1] == ["--usage"]:
             return {"cards": _usage(pynvml, addresses[1:])}
-        if addresses[:1] == ["--mig"]:
-            return {"cards": _mig_modes(pynvml, addresses[1:])}
+        if addresses[:1] == ["--modes"]:
+            return {"cards": _modes(pynvml, addresses[1:])}
         if addresses[:1] == ["--vgpus"]:
             return {"cards": _vgpus(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}

@@ -28,7 +28,8 @@ def judge(card: GPU, roots: Roots, put_away: PutAway) -> None:
     try:
         if not CONF.gpu.nvml or iommu.driver(card.address, roots) != nvml.DRIVER:
             return
-        if card.address in nvml.in_mig_mode([card.address], CONF.gpu.nvml_timeout):
+        told = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
+        if told is not None and told.mig:
             put_away(card, health.of_mig_mode(), None)
     except OSError as error:
         LOG.error("Whether GPU %s was left in MIG mode is not noted: %s", card.address, error)

@@ -13,7 +13,7 @@ from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import starts
-from nova_gpu.virt.live_migration import moves
+from nova_gpu.virt.live_migration import likeness, moves
 
 
 def offered(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
@@ -53,8 +53,8 @@ def _mismatch(gpus: HostGPUs, instance: objects.Instance, asked: dict[Slot, str]
     if len(given) != len(asked) or len(moves.recorded(new)) != len(asked):
         return f"the guest has {len(asked)} vGPUs, and {len(given)} were claimed"
     for old, place in moves.pairs(instance):
-        if asked.get(old) != given[place]:
-            return f"the guest has {asked.get(old)}, and would get {given[place]}"
+        if reason := likeness.mismatch(asked.get(old), given[place]):
+            return reason
         if reason := gpus.vgpus.way(place).stateless(place, is_running=False):
             return reason
     return None

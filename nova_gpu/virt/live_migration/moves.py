@@ -27,6 +27,7 @@ from nova_gpu.core.refused import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import vgpu_starts
+from nova_gpu.virt.live_migration import likeness
 
 LOG = logging.getLogger(__name__)
 
@@ -55,8 +56,11 @@ def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
 
 def described(gpus: HostGPUs, found: vgpu_starts.Held) -> dict[Slot, str]:
     """What each is: only of one that is the same can another take the state."""
+    cards = {slot: card.gpu for group, slot in found if (card := group.card_of(slot))}
+    facts = likeness.facts({gpu.address: gpu for gpu in cards.values()}.values(), gpus.roots)
     return {
         slot: f"{slot.type_id} of {group.product.key}, {gpus.vgpus.way(slot).words}"
+        + (facts.get(cards[slot].address, "") if slot in cards else "")
         for group, slot in found
     }
 
