@@ -36,7 +36,9 @@ SR-IOV virtual functions that cards are to have, as many as stand behind a card'
 nova-compute starts, unless an instance has the card whole, and no driver of the host takes them
 (``sriov_drivers_autoprobe``). A card that has some already keeps those. NVIDIA's cards are to have
 all that they can have: its own ``/usr/lib/nvidia/sriov-manage`` enables them, and its driver takes
-them. Only where guests are KVM's or QEMU's.
+them; a card that has GPU instances stays as it is, as these would be lost. AMD's cards get theirs
+from the module gim as it is loaded (``modprobe gim vf_num=8``), and never here. Only where guests
+are KVM's or QEMU's.
 
 Related options:
 
