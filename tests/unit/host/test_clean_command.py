@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import subprocess
@@ -155,8 +156,8 @@ esac
         smi.write_text(self._SMI)
         smi.chmod(0o755)
         block = self._PAGE.read_text().partition(".. code-block:: sh\n\n")[2]
-        text = block.partition("\n\nQuarantine\n")[0]
-        self.script = textwrap.dedent(text)
+        lines = itertools.takewhile(lambda line: line[:1] in ("", " "), block.splitlines())
+        self.script = textwrap.dedent("\n".join(lines))
 
     def run_it(self, persistence: str, mode: str = "lxc") -> tuple[int, str]:
         """How it ended, and the persistence mode afterwards"""

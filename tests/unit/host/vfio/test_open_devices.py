@@ -47,7 +47,7 @@ class TestNumbers(base.BaseTestCase):
 
     def test_what_vfio_makes(self) -> None:
         self.host.add_gpu(CARD, "10de", "1e04", driver="vfio-pci", iommu_group=26)
-        self.device(self.host.path(CARD) / "vfio-dev/vfio0", "511:0", "vfio-dev")
+        self.device(self.host.path(CARD) / "vfio-dev/vfio1", "511:0", "vfio-dev")
         self.device(self.host.roots.sysfs / "class/vfio/26", "510:3")
         self.device(self.host.roots.sysfs / "class/vfio/27", "510:4")
         self.assertEqual({(511, 0), (510, 3)}, self.numbers())
