@@ -75,6 +75,18 @@ class RefusalsTest(profiled.ProfiledServersTestBase):
         for server, function in zip(servers, (FIRST[0], SECOND[0]), strict=True):
             self.assertVGPUs(server, slots(1156, function), "host2")
 
+    def test_a_function_with_which_none_starts(self) -> None:
+        self.start_host("host1")
+        self.kernels["host1"].refused.add(FIRST[0])
+        for _ in range(3):
+            self.boot(self.of_type(1155), expected_state="ERROR")
+        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[1]))
+        said = f"Virtual function {FIRST[0]} is given to nobody new: 3 guests in a row"
+        self.assertIn(said, self.stdlog.logger.output)
+        self.period()
+        self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
+        self.assertEqual((8, 4, 0), self.inventories()[1147])
+
     def test_somebody_elses(self) -> None:
         """A type that somebody has given, and a function in a domain that is no instance."""
         self.start_host("host1")
