@@ -31,6 +31,7 @@ _REASONS = (
         "core/refused",
         "core/flavor/vgpu_held",
         "host/pci/consoles",
+        "host/pci/partitions",
         "host/vgpu/division",
         "host/vfio/passthrough",
     ),
@@ -46,6 +47,7 @@ _REASONS = (
     *(
         "virt/live_migration/arrivals",
         "virt/live_migration/departures",
+        "virt/live_migration/likeness",
         "virt/live_migration/moves",
     ),
     *(
