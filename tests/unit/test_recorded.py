@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import shutil
@@ -24,6 +25,7 @@ from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import hosts, nvidia, recorded
 from tests.fixtures import nvml as machines
 from tests.fixtures import vgpu as vgpus
+from tests.gpu import smi
 
 _ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
 _CARD = "0000:3b:00.0"
@@ -219,6 +221,17 @@ class TestTyped(RecordedTestCase):
                     slices=each.get("slices"),
                 )
                 self.assertEqual(expected, sriov.named(f"nvidia-{id_}", each["name"]))
+
+
+class TestSmi(RecordedTestCase):
+    def test_cards(self) -> None:
+        unsaid = {field.name: None for field in dataclasses.fields(smi.Card)}
+        for record in self.each("smi"):
+            (card,) = smi.read(record["text"].encode())
+            told = {"uuid": "GPU-00000000-0000-0000-0000-000000000000", **record["card"]}
+            told["address"] = PciAddress.parse(told["address"])
+            told["instances"] = tuple(map(tuple, told.get("instances", ())))
+            self.assertEqual(smi.Card(**{**unsaid, **told}), card)
 
 
 class TestCDI(RecordedTestCase):

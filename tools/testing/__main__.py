@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` ask for; 0 when nothing failed, 1 when a test did, 2 when unable."""
     options = _parse(arguments)
     selected = _selected(options)
-    env = Environment(options.nova)
+    env = Environment(options.nova, options.wheels and options.wheels.resolve())
     try:
         allowances = allowed.read(environment.ROOT / "tests" / "allowed-skips.txt")
         report.say(f"Nova {env.nova} ({env.release}): {' '.join(s.name for s in selected)}")
@@ -117,7 +117,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="use the virtual environment as it is, install nothing",
     )
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="for a machine without a network: install the wheels in that folder and nothing else. "
+        "With the suite gpu alone; python -m tools.wheels DIR makes it",
+    )
     options = parser.parse_args(arguments)
+    if options.wheels and options.suites != ["gpu"]:
+        parser.error("--wheels is for the suite gpu alone: the others need more than is carried")
     if options.suites == [QUICK]:
         if options.nova != NEWEST or options.all:
             parser.error(f"{QUICK} is a part of what runs with Nova {NEWEST}: give no other option")
@@ -148,6 +157,10 @@ def _prepare(env: Environment, no_install: bool) -> None:
     if no_install:
         if not Path(env.python).exists():
             raise environment.InstallFailed(f"{env.python} is not there: run without --no-install")
+        return
+    if env.wheels:
+        report.say(f"virtual environment {env.path.relative_to(environment.ROOT)}")
+        environment.prepare(env)
         return
     packages = [*machine.python_packages(), *machine.BUILD, *machine.LINTERS]
     if added := machine.install(packages, STATE / "log" / "apt.log"):

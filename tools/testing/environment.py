@@ -8,7 +8,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +16,8 @@ STATE = ROOT / ".tools"
 # What the suites install beside Nova; the constraints file says which versions.
 REQUIREMENTS = ("requirements.txt", "test-requirements.txt")
 LINTERS = ("lint-requirements.txt", "doc/requirements.txt")
+# What the suite of machines with a card needs, and has carried there as wheels
+CARRIED = ("requirements.txt", "tests/gpu/requirements.txt")
 # What the installed project consists of besides its modules, which are used in place.
 PROJECT = ("pyproject.toml", "setup.cfg", "setup.py")
 RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2"}
@@ -28,9 +30,11 @@ class InstallFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """The virtual environment for one Nova release."""
+    """The virtual environment for one Nova release. Where there is a folder of *wheels*, these are
+    what is installed, and nothing else."""
 
     nova: int
+    wheels: Path | None = None
 
     @property
     def release(self) -> str:
@@ -38,7 +42,7 @@ class Environment:
 
     @property
     def path(self) -> Path:
-        return STATE / f"venv-{self.release}"
+        return STATE / f"venv-{self.release}{'-carried' * bool(self.wheels)}"
 
     @property
     def python(self) -> str:
@@ -71,6 +75,8 @@ def prepare(environment: Environment) -> bool:
 
     Raises InstallFailed.
     """
+    if environment.wheels:
+        return _carry(environment, environment.wheels)
     constraints = f"tools/constraints/{environment.release}.txt"
     wanted = _digest([constraints, *environment.requirements])
     project = _digest(PROJECT)
@@ -94,6 +100,31 @@ def prepare(environment: Environment) -> bool:
         _pip(environment, *options, PBR_VERSION="0.0.0")
         _write_stamp(environment, "project", project)
     return worked
+
+
+def _carry(environment: Environment, folder: Path) -> bool:
+    """All of the wheels, this project's own among them: the suites have its tree before them."""
+    wheels = sorted(folder.glob("*.whl"))
+    pips = [path for path in wheels if path.name.startswith("pip-")]
+    if not pips:
+        raise InstallFailed(f"{folder} has no wheel of pip: python -m tools.wheels makes it")
+    wanted = "\n".join([sys.version, *(f"{path.name} {path.stat().st_size}" for path in wheels)])
+    if _stamp(environment, "wheels") == wanted:
+        return False
+    # pip is run out of its wheel: Debian's Python puts none into an environment.
+    venv = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(environment.path)]
+    _run(environment, venv)
+    install = ["install", "--no-index", "--no-deps", "--no-compile", "--progress-bar=off"]
+    _run(environment, [environment.python, f"{pips[-1]}/pip", *install, *map(str, wheels)])
+    _write_stamp(environment, "wheels", wanted)
+    return True
+
+
+def listed(names: Iterable[str]) -> list[str]:
+    """What the files of requirements name, a line each"""
+    lines = [line for name in names for line in (ROOT / name).read_text().splitlines()]
+    words = [line.partition(" #")[0].strip() for line in lines]
+    return [word for word in words if word and not word.startswith("#")]
 
 
 def compile_modules(python: str) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tools.testing import outcome, quick
 from tools.testing.environment import STATE, Environment
 
-# tests.lxc, tests.crash and tests.vfio end with this (automake's word for "skipped") after a line
-# "SKIP: reason" when the machine cannot run them at all.
+# tests.lxc, tests.crash, tests.vfio and tests.gpu end with this (automake's word for "skipped")
+# after a line "SKIP: reason" when the machine cannot run them at all.
 SKIPPED = 77
 
 # What is run by bash, and by any other shell. devstack's are sourced.
@@ -120,6 +120,14 @@ SUITES = (
         echo=True,
         lane="vm",
     ),
+    Suite(
+        "gpu",
+        "tests/gpu: the readers of a host on a machine with a real card of NVIDIA's",
+        60,
+        540,
+        echo=True,
+        release_only=True,
+    ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
 # What tools/test quick runs: of functional only what quick.FILE names.
@@ -151,7 +159,7 @@ def checks(
         return (Check(own, argv, outcome.from_unittest),)
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
-    if suite.name in ("lxc", "vfio", "moves"):
+    if suite.name in ("lxc", "vfio", "moves", "gpu"):
         wanted = tests or ((pattern,) if pattern else ())
         chosen = tuple(word for each in wanted for word in ("-k", each))
         module: tuple[str, ...] = (own,)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA where there is little: in a /dev of few nodes, or in a container of libvirt's."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.core.contents import GuestContents
+from nova_gpu.core.model import PciAddress
+from nova_gpu.virt.delivery import guest
+from tests.gpu import machine
+
+_PROGRAM = pathlib.Path(__file__).with_name("cuda.py")
+_LIBVIRT = ["virsh", "-q", "-c", "lxc:///system"]
+# What any program may need, and no card's
+_COMMON = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/shm")
+_MIB = 1 << 10
+# In a mount namespace of its own, which ends with it: $1 becomes /dev, with all until "--" in it.
+_DEV = """
+set -e
+dev=$1; shift
+mount -t tmpfs -o mode=755 none "$dev"
+while [ "$1" != -- ]; do
+    there=$dev/${1#/dev/}
+    mkdir -p "$(dirname "$there")"
+    if [ -d "$1" ]; then mkdir -p "$there"; else : > "$there"; fi
+    mount --bind "$1" "$there"
+    shift
+done
+shift
+mount --rbind "$dev" /dev
+exec "$@"
+"""
+
+
+def address(told: str) -> str:
+    """A card's, spelled as ours"""
+    return str(PciAddress.parse(told))
+
+
+def obstacle() -> str | None:
+    """Why there can be no mount namespace, ``None`` where there can"""
+    try:
+        done = subprocess.run(_namespace("true"), capture_output=True, text=True)
+    except OSError as error:
+        return f"no mount namespace can be made: {error}"
+    return f"no mount namespace can be made: {done.stderr.strip()}" if done.returncode else None
+
+
+def _namespace(*command: str) -> list[str]:
+    return ["unshare", "--mount", "--propagation", "private", *command]
+
+
+def cuda(given: Sequence[str], folder: pathlib.Path) -> str:
+    """What ``cuda.py`` prints where /dev has *given* and what is no device of a card"""
+    return in_dev(given, folder, [sys.executable, str(_PROGRAM)])
+
+
+def in_dev(given: Sequence[str], folder: pathlib.Path, command: Sequence[str]) -> str:
+    """What *command* prints there
+
+    :raises subprocess.SubprocessError: where it prints nothing
+    """
+    dev = folder / "dev"
+    dev.mkdir(exist_ok=True)
+    present = [node for node in (*_COMMON, *given) if os.path.exists(node)]
+    argv = _namespace("sh", "-c", _DEV, "sh", str(dev), *present, "--", *command)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=machine.TIMEOUT_S)
+    if not done.stdout:
+        raise subprocess.CalledProcessError(done.returncode, argv, stderr=done.stderr)
+    return done.stdout
+
+
+def no_libvirt() -> str | None:
+    """Why libvirt runs no container here, ``None`` where it does"""
+    if not shutil.which("virsh"):
+        return "no container was run: virsh is not on PATH"
+    done = subprocess.run([*_LIBVIRT, "version"], capture_output=True, text=True)
+    said = (done.stderr.strip() or "no message").splitlines()[-1]
+    return f"no container was run: libvirtd does not answer ({said})" if done.returncode else None
+
+
+def container(given: GuestContents, folder: pathlib.Path) -> str:
+    """What ``cuda.py`` prints in a container that has *given*, and the host's files beside it
+
+    :raises subprocess.SubprocessError: where libvirt makes none, or it does not end
+    """
+    return in_container(given, folder, [sys.executable, str(_PROGRAM)])
+
+
+def in_container(given: GuestContents, folder: pathlib.Path, command: Sequence[str]) -> str:
+    """What *command* prints there. It is transient: nothing of it stays."""
+    told, started = folder / "told", folder / "started"
+    program = folder / "init"
+    words = " ".join(f"'{word}'" for word in command)
+    program.write_text(f"#!/bin/sh\n{words} > {started} 2>&1\nmv {started} {told}\n")
+    program.chmod(0o755)
+    domain = _domain(given, str(program))
+    (folder / "domain.xml").write_text(domain.to_xml())
+    machine.keep("domain.xml", domain.to_xml())
+    create = [*_LIBVIRT, "create", str(folder / "domain.xml")]
+    subprocess.run(create, check=True, capture_output=True, timeout=machine.TIMEOUT_S)
+    deadline = time.monotonic() + machine.TIMEOUT_S
+    try:
+        while not told.exists():
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(create, machine.TIMEOUT_S)
+            time.sleep(0.1)
+    finally:
+        subprocess.run([*_LIBVIRT, "destroy", domain.name], capture_output=True)
+    return told.read_text()
+
+
+def _domain(given: GuestContents, program: str) -> vconfig.LibvirtConfigGuest:
+    domain = vconfig.LibvirtConfigGuest()
+    domain.virt_type = "lxc"
+    domain.uuid = str(uuid.uuid4())
+    domain.name = f"nova-gpu-cuda-{domain.uuid[:8]}"
+    domain.memory = 4096 * _MIB
+    domain.vcpus = 1
+    domain.os_type = vconfig.fields.VMMode.EXE
+    domain.os_init_path = program
+    root = vconfig.LibvirtConfigGuestFilesys()
+    root.source_dir = root.target_dir = "/"
+    domain.add_device(root)
+    guest.isolate(domain)
+    guest.add_gpus(domain, (), given)
+    return domain

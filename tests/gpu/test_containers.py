@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what a container is given for a card is what CUDA needs, and no more than that."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import unittest
+from collections.abc import Sequence
+from typing import Any
+
+from nova_gpu.core.contents import GuestContents
+from nova_gpu.core.vgpu.mig import slot_number
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.container import cdi, contents, nodes
+from tests.gpu import isolated, machine
+
+
+class _CUDATestCase(unittest.TestCase):
+    def setUp(self) -> None:
+        if os.geteuid() != 0:
+            self.skipTest("needs root: it makes a mount namespace")
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        # The vendor's tool makes nodes that are not there yet, as the start of a guest has it do.
+        nodes.make_nodes(machine.gpus(), machine.ROOTS)
+
+    def given(self) -> GuestContents:
+        """What a container with all cards gets, in parts where they are divided"""
+        whole = [gpu for gpu in machine.gpus() if gpu.mig is None]
+        numbers = (
+            (gpu.address, slot_number(each.gpu_instance, each.compute_instance))
+            for gpu in machine.gpus()
+            for each in gpu.mig or ()
+        )
+        slots = [
+            Slot(address, "whole", number) for address, number in numbers if number is not None
+        ]
+        return contents.contents(whole, machine.ROOTS, self.folder, os.geteuid(), slots)
+
+    def addresses(self) -> set[str]:
+        """The cards on which something can be computed: one in MIG mode has instances for it"""
+        return {str(gpu.address) for gpu in machine.gpus() if gpu.mig is None or gpu.mig}
+
+
+class NodesTest(_CUDATestCase):
+    def computed(self, name: str, given: Sequence[str]) -> dict[str, Any]:
+        if reason := isolated.obstacle():
+            self.skipTest(reason)
+        text = isolated.cuda(given, self.folder)
+        machine.keep(f"cuda-{name}.json", text)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def test_all_that_is_needed(self) -> None:
+        """In a /dev that has no other nodes CUDA finds every card, and computes on it."""
+        found = self.computed("with", self.given().nodes)
+        self.assertIsNone(found["error"])
+        self.assertEqual(self.addresses(), {isolated.address(each) for each in found["cards"]})
+
+    def test_no_card_without_its_node(self) -> None:
+        """Who has the nodes that all cards share, and a card's not, does not have the card."""
+        own = {node for gpu in machine.gpus() for node in nodes.card_nodes(gpu, machine.ROOTS)}
+        shared = [node for node in self.given().nodes if node not in own]
+        self.assertEqual([], self.computed("without", shared)["cards"])
+
+
+class LibvirtTest(_CUDATestCase):
+    def test_container(self) -> None:
+        if reason := isolated.no_libvirt():
+            self.skipTest(reason)
+        text = isolated.container(self.given(), self.folder)
+        machine.keep("cuda-container.json", text)
+        found = json.loads(text)
+        self.assertIsNone(found["error"])
+        self.assertEqual(self.addresses(), {isolated.address(each) for each in found["cards"]})
+
+
+class CDITest(unittest.TestCase):
+    def test_of_nvidia_ctk(self) -> None:
+        """What nvidia-ctk writes describes every card, and nothing of it is refused."""
+        if not shutil.which("nvidia-ctk"):
+            self.skipTest("nvidia-ctk is not on PATH: install nvidia-container-toolkit-base")
+        # It writes to its output what it would write to a file.
+        text = machine.said("cdi.yaml", ["nvidia-ctk", "cdi", "generate", "--format=yaml"])
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        path = folder / "nvidia.yaml"
+        path.write_bytes(text)
+        described = {device.name: device for device in cdi.load(path, os.geteuid())}
+        self.assertIn("nvidia.com/gpu=all", described)
+        for gpu in machine.gpus():
+            with self.subTest(address=gpu.address):
+                own = nodes.own_nodes(gpu, machine.ROOTS)
+                device = cdi.describing(own, described)
+                assert device is not None
+                given = {node.path for node in device.edits.nodes}
+                self.assertTrue(set(own) & given)
+                required = [
+                    node
+                    for node in nodes.shared_nodes(gpu, machine.ROOTS)
+                    if nodes.is_required(node) and nodes.is_there(node, machine.ROOTS)
+                ]
+                self.assertLessEqual(set(required), given)
+                self.assertTrue(device.edits.mounts)
+
+    def test_of_the_host(self) -> None:
+        """Every file that the host has is read."""
+        folders = [folder for folder in machine.ROOTS.cdi_spec_dirs if folder.is_dir()]
+        files = [
+            path
+            for folder in folders
+            for path in sorted(folder.iterdir())
+            if path.suffix in (".json", ".yaml")
+        ]
+        if not files:
+            looked = ", ".join(map(str, machine.ROOTS.cdi_spec_dirs))
+            self.skipTest(f"no CDI specification is in {looked}")
+        for path in files:
+            with self.subTest(path=path):
+                self.assertTrue(cdi.load(path))
+
+
+class DevicesTest(unittest.TestCase):
+    def test_nodes_are_the_drivers(self) -> None:
+        """Each node is a character device of a major that the kernel has under NVIDIA's names."""
+        if not shutil.which("nvidia-modprobe"):
+            self.skipTest("nvidia-modprobe is not on PATH, which makes nodes that are not there")
+        nodes.make_nodes(machine.gpus(), machine.ROOTS)
+        text = (machine.ROOTS.proc / "devices").read_text()
+        machine.keep("devices.txt", text)
+        majors = {
+            int(words[0])
+            for words in map(str.split, text.partition("Block devices")[0].splitlines())
+            if len(words) == 2 and words[1].startswith("nvidia")
+        }
+        for gpu in machine.gpus():
+            wanted = (
+                *nodes.own_nodes(gpu, machine.ROOTS),
+                *nodes.shared_nodes(gpu, machine.ROOTS),
+            )
+            for node in filter(nodes.is_required, wanted):
+                with self.subTest(node=node):
+                    number = nodes.number(node, machine.ROOTS)
+                    assert number is not None
+                    self.assertIn(os.major(number), majors)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What discovery finds, beside lspci and nvidia-smi."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import unittest
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.pci import bars
+from nova_gpu.host.vfio import iommu
+from tests.gpu import machine
+
+# lspci -Dnmm: 0000:19:00.0 "0302" "10de" "2330" -ra1 "10de" "16c1"
+_FUNCTION = re.compile(r'(\S+) "([0-9a-f]{4})" "10de" "([0-9a-f]{4})"')
+_CLASSES = ("0300", "0302", "0380")
+# NVML rounds to whole MiB in its own way.
+_ROUNDED_MIB = 1
+
+
+class LspciTest(unittest.TestCase):
+    def test_cards(self) -> None:
+        if not shutil.which("lspci"):
+            self.skipTest("lspci is not on PATH: install pciutils")
+        text = machine.said("lspci.txt", ["lspci", "-Dnmm"]).decode()
+        told = {
+            (PciAddress.parse(address), device)
+            for address, kind, device in _FUNCTION.findall(text)
+            if kind in _CLASSES
+        }
+        whole = {each for each in told if not _is_virtual(each[0])}
+        found = {
+            (gpu.address, gpu.product.product_id)
+            for gpu in machine.all_gpus()
+            if gpu.product.vendor_id == "10de"
+        }
+        self.assertEqual(whole, found)
+
+
+def _is_virtual(address: PciAddress) -> bool:
+    return machine.ROOTS.sysfs.joinpath(f"bus/pci/devices/{address}/physfn").exists()
+
+
+class SmiTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.told = machine.smi_cards()
+        self.gpus = {gpu.address: gpu for gpu in machine.gpus()}
+
+    def test_same_cards(self) -> None:
+        self.assertEqual(self.told.keys(), self.gpus.keys())
+
+    def test_products(self) -> None:
+        for address, gpu in self.gpus.items():
+            with self.subTest(address=address):
+                card = self.told[address]
+                product = gpu.product
+                self.assertEqual(card.product_id, product.product_id)
+                # NVML's name, without the vendor's
+                self.assertIn(product.name, card.name)
+                self.assertEqual(
+                    (card.architecture or "").lower().partition(" ")[0], product.architecture
+                )
+                self.assertEqual(card.uuid, gpu.uuid)
+                assert product.memory_mib and card.memory_mib
+                self.assertAlmostEqual(card.memory_mib, product.memory_mib, delta=_ROUNDED_MIB)
+
+    def test_capability(self) -> None:
+        command = ["nvidia-smi", "--query-gpu=pci.bus_id,compute_cap", "--format=csv,noheader"]
+        text = machine.said("compute_cap.txt", command).decode()
+        told = dict(line.split(", ") for line in text.splitlines())
+        facts = machine.facts()
+        found = {
+            address: facts[address].compute_capability for address in map(PciAddress.parse, told)
+        }
+        expected = {
+            PciAddress.parse(address): tuple(map(int, capability.split(".")))
+            for address, capability in told.items()
+        }
+        self.assertEqual(expected, found)
+
+    def test_nodes(self) -> None:
+        """``minor`` is that of the driver's file, of NVML and of nvidia-smi."""
+        for address, card in self.told.items():
+            with self.subTest(address=address):
+                minor = gpu_instances.gpu_minor(address, machine.ROOTS)
+                self.assertIsNotNone(minor)
+                self.assertEqual(card.minor, minor)
+                self.assertEqual(card.minor, machine.facts()[address].minor)
+
+    def test_mapped_memory(self) -> None:
+        """The largest of the BARs is what nvidia-smi calls BAR1."""
+        for address, card in self.told.items():
+            with self.subTest(address=address):
+                sizes = bars.high_bars(address, machine.ROOTS)
+                self.assertEqual(card.mapped_mib, max(sizes, default=0) >> 20)
+
+    def test_places(self) -> None:
+        """``nvidia-smi topo -C`` would tell of the node too; the kernel's own files do."""
+        for address, gpu in self.gpus.items():
+            with self.subTest(address=address):
+                device = machine.ROOTS.sysfs / f"bus/pci/devices/{address}"
+                node = int((device / "numa_node").read_text())
+                self.assertEqual(None if node < 0 else node, gpu.numa_node)
+                self.assertEqual("nvidia", iommu.driver(address, machine.ROOTS))

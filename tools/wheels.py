@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tools.wheels DIR [--python 3.12]``: what ``tools/test --wheels DIR`` installs.
+
+The wheels are carried with a checkout to a machine without a network. It is run with the Python of
+``.tools/venv-2026.2``, and takes the versions that are installed there, for another Python too.
+What has no wheel in the index is built here, and so must be the same for every Python. This
+project's own is among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from packaging import requirements
+from packaging.utils import canonicalize_name
+
+from tools.testing import environment
+
+# What pip of the machine there takes: glibc of Debian 12, Ubuntu 22.04 and later
+_PLATFORMS = [
+    f"manylinux_2_{minor}_x86_64" for minor in (35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
+] + ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
+_NO_WHEEL = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)==")
+
+
+# Large, wanted by what is wanted, and not imported here: it is for Nova's proxies of consoles.
+_UNUSED = ("numpy",)
+
+
+class Failed(Exception):
+    """Why there are not all of them."""
+
+
+def needed(names: Iterable[str], python: str) -> dict[str, str]:
+    """What is installed here and wanted by those, by way of others too: the version of each.
+
+    *names* are lines as in requirements.txt.
+
+    :raises Failed: where one is not installed here
+    """
+    # The newest of its kind: what is wanted for the first ones only is not
+    environ = {"python_version": python, "python_full_version": f"{python}.99", "extra": ""}
+    found: dict[str, str] = {}
+    waiting = [requirements.Requirement(name) for name in names]
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if (
+            name in found
+            or name in _UNUSED
+            or (wanted.marker and not wanted.marker.evaluate(environ))
+        ):
+            continue
+        try:
+            there = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError as error:
+            raise Failed(f"{name} is not installed here: run tools/test style first") from error
+        found[name] = there.version
+        for each in map(requirements.Requirement, there.requires or ()):
+            extras = [{**environ, "extra": extra} for extra in wanted.extras]
+            if each.marker is None or any(map(each.marker.evaluate, [environ, *extras])):
+                each.marker = None
+                waiting.append(each)
+    return found
+
+
+def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
+    """Has *folder* made anew.
+
+    :raises Failed: where pip does, or what was built here is for this Python only
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    built = []
+    pins = dict(versions)
+    options = ["--python-version", python, "--implementation", "cp"]
+    options += [word for each in _PLATFORMS for word in ("--platform", each)]
+    while pins:
+        lines = [f"{name}=={version}" for name, version in sorted(pins.items())]
+        command = ["download", "--only-binary=:all:", *options, "-d", str(folder), *lines]
+        said = _pip(*command)
+        if said is None:
+            break
+        match = _NO_WHEEL.search(said)
+        name = canonicalize_name(match[1]) if match else ""
+        if name not in pins:
+            raise Failed(said)
+        built.append(f"{name}=={pins.pop(name)}")
+    own = ["--no-build-isolation", str(environment.ROOT)]
+    for each in (own, *([pin] for pin in built)):
+        if said := _pip("wheel", "-w", str(folder), *each):
+            raise Failed(said)
+    for pin in built:
+        name = pin.partition("==")[0].replace("-", "_")
+        if not list(folder.glob(f"{name}-*-none-any.whl")):
+            raise Failed(f"{pin} was built here, and is for this Python only")
+
+
+def _pip(command: str, *arguments: str) -> str | None:
+    """What it says where it fails"""
+    argv = [sys.executable, "-m", "pip", command, "-q", "--no-deps", *arguments]
+    # pbr asks git for the version of what it builds: a checkout without tags has one all the same.
+    environ = {**os.environ, "PBR_VERSION": "0.0.0"} if str(environment.ROOT) in argv else None
+    done = subprocess.run(argv, capture_output=True, text=True, env=environ)
+    return done.stderr if done.returncode else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.wheels", description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path, metavar="DIR")
+    parser.add_argument(
+        "--python",
+        default=".".join(map(str, sys.version_info[:2])),
+        help="the version that the machine has (default: %(default)s)",
+    )
+    arguments = parser.parse_args()
+    try:
+        versions = needed(environment.listed(environment.CARRIED), arguments.python)
+        fetch(arguments.folder, versions, arguments.python)
+    except Failed as error:
+        print(f"tools.wheels: {error}", file=sys.stderr)
+        return 1
+    sizes = [path.stat().st_size for path in arguments.folder.glob("*.whl")]
+    print(f"{len(sizes)} wheels, {sum(sizes) / 2**20:.0f} MiB, in {arguments.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
