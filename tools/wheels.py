@@ -14,7 +14,6 @@ import importlib.metadata
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -73,12 +72,13 @@ def needed(names: Iterable[str], python: str) -> dict[str, str]:
 
 
 def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
-    """Has *folder* made anew.
+    """*folder* has these wheels then, and no others.
 
     :raises Failed: where pip does, or what was built here is for this Python only
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for former in folder.glob("*.whl"):
+        former.unlink()
     built = []
     pins = dict(versions)
     options = ["--python-version", python, "--implementation", "cp"]

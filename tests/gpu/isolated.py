@@ -24,6 +24,13 @@ _LIBVIRT = ["virsh", "-q", "-c", "lxc:///system"]
 # What any program may need, and no card's
 _COMMON = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/shm")
 _MIB = 1 << 10
+# Folders of a root that a container has of its own
+_CONTAINERS_OWN = ("dev", "proc", "run", "sys", ".oldroot")
+_SHARED = "/nova-gpu-shared"
+_INIT = """#!/bin/sh
+{command} > {folder}/started 2> {folder}/stderr
+mv {folder}/started {folder}/told
+"""
 # In a mount namespace of its own, which ends with it: $1 becomes /dev, with all until "--" in it.
 _DEV = """
 set -e
@@ -90,7 +97,7 @@ def no_libvirt() -> str | None:
 
 
 def container(given: GuestContents, folder: pathlib.Path) -> str:
-    """What ``cuda.py`` prints in a container that has *given*, and the host's files beside it
+    """What ``cuda.py`` prints in a container that has *given*, and the host's files to read
 
     :raises subprocess.SubprocessError: where libvirt makes none, or it does not end
     """
@@ -99,12 +106,17 @@ def container(given: GuestContents, folder: pathlib.Path) -> str:
 
 def in_container(given: GuestContents, folder: pathlib.Path, command: Sequence[str]) -> str:
     """What *command* prints there. It is transient: nothing of it stays."""
-    told, started = folder / "told", folder / "started"
-    program = folder / "init"
+    shared, root = folder / "shared", folder / "root"
+    for each in (shared, root):
+        shutil.rmtree(each, ignore_errors=True)
+        each.mkdir()
     words = " ".join(f"'{word}'" for word in command)
-    program.write_text(f"#!/bin/sh\n{words} > {started} 2>&1\nmv {started} {told}\n")
+    program = shared / "init"
+    program.write_text(_INIT.format(folder=_SHARED, command=words))
     program.chmod(0o755)
-    domain = _domain(given, str(program))
+    domain = _domain(given, root)
+    domain.add_device(guest.GuestMount(str(shared), _SHARED, readonly=False))
+    told = shared / "told"
     (folder / "domain.xml").write_text(domain.to_xml())
     machine.keep("domain.xml", domain.to_xml())
     create = [*_LIBVIRT, "create", str(folder / "domain.xml")]
@@ -120,7 +132,8 @@ def in_container(given: GuestContents, folder: pathlib.Path, command: Sequence[s
     return told.read_text()
 
 
-def _domain(given: GuestContents, program: str) -> vconfig.LibvirtConfigGuest:
+def _domain(given: GuestContents, folder: pathlib.Path) -> vconfig.LibvirtConfigGuest:
+    """Its root is *folder*, where it sees what the host has in its own."""
     domain = vconfig.LibvirtConfigGuest()
     domain.virt_type = "lxc"
     domain.uuid = str(uuid.uuid4())
@@ -128,10 +141,18 @@ def _domain(given: GuestContents, program: str) -> vconfig.LibvirtConfigGuest:
     domain.memory = 4096 * _MIB
     domain.vcpus = 1
     domain.os_type = vconfig.fields.VMMode.EXE
-    domain.os_init_path = program
+    domain.os_init_path = f"{_SHARED}/init"
     root = vconfig.LibvirtConfigGuestFilesys()
-    root.source_dir = root.target_dir = "/"
+    root.source_dir, root.target_dir = str(folder), "/"
     domain.add_device(root)
+    for path in pathlib.Path("/").iterdir():
+        if path.is_symlink():
+            (folder / path.name).symlink_to(path.readlink())
+        elif path.is_dir() and path.name not in _CONTAINERS_OWN:
+            domain.add_device(guest.GuestMount(str(path), str(path), readonly=True))
+    console = vconfig.LibvirtConfigGuestConsole()
+    console.type = "pty"
+    domain.add_device(console)
     guest.isolate(domain)
     guest.add_gpus(domain, (), given)
     return domain

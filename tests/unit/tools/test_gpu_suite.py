@@ -14,16 +14,19 @@ import subprocess
 import sys
 import unittest
 from collections.abc import Iterable, Sequence
+from typing import Any
 from unittest import mock
 
 import fixtures
+from lxml import etree
 from oslotest import base
 
+from nova_gpu.core.contents import GuestContents
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import roots
 from tests.fixtures import hosts, nodes, nvidia
 from tests.fixtures import nvml as machines
-from tests.gpu import machine, smi, test_discovery, test_nvml
+from tests.gpu import isolated, machine, smi, test_discovery, test_nvml
 from tools.testing import environment, suites
 
 _COMPARED = (
@@ -87,7 +90,7 @@ class GPUSuiteTest(base.BaseTestCase):
         self.report = printed.getvalue()
         return names
 
-    def changed(self, **facts: object) -> None:
+    def changed(self, **facts: Any) -> None:
         """nvidia-smi says something else of the first card"""
         first, card = next(iter(self.cards.items()))
         self.cards = {**self.cards, first: dataclasses.replace(card, **facts)}
@@ -104,7 +107,7 @@ class GPUSuiteTest(base.BaseTestCase):
     def test_what_differs_fails(self) -> None:
         self.machine(*machines.h100()[:2])
         agreed = self.cards
-        for facts, names in (
+        differences: tuple[tuple[dict[str, Any], set[str]], ...] = (
             ({"uuid": "GPU-1"}, {"test_products"}),
             ({"product_id": "2331"}, {"test_products"}),
             ({"name": "NVIDIA H200"}, {"test_products"}),
@@ -117,7 +120,8 @@ class GPUSuiteTest(base.BaseTestCase):
             ({"fabric": "In Progress"}, {"test_fabric_and_recovery", "test_verdict"}),
             ({"recovery": "Reset"}, {"test_fabric_and_recovery", "test_verdict"}),
             ({"mig": True, "instances": ((9, 0),)}, {"test_capabilities"}),
-        ):
+        )
+        for facts, names in differences:
             with self.subTest(facts):
                 self.cards = agreed
                 self.changed(**facts)
@@ -189,6 +193,25 @@ class ObstacleTest(base.BaseTestCase):
     def test_no_bus(self) -> None:
         empty = roots.Roots(sysfs=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.assertIn("no PCI bus", machine.obstacle(empty) or "")
+
+
+class ContainerTest(base.BaseTestCase):
+    def test_domain(self) -> None:
+        """It has the nodes, none of the host's /dev beside them, and nothing of the host's that it
+        could write to."""
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        given = GuestContents(nodes=("/dev/nvidia0", "/dev/nvidiactl"), mounts=(), env=())
+        root: Any = etree.fromstring(isolated._domain(given, folder).to_xml())
+        devices = root.find("devices")
+        nodes = [each.text for each in devices.findall("hostdev/source/char")]
+        self.assertEqual(["/dev/nvidia0", "/dev/nvidiactl"], nodes)
+        writable = [
+            each.find("target").get("dir")
+            for each in devices.findall("filesystem")
+            if each.find("readonly") is None
+        ]
+        self.assertEqual(["/", *nodes], writable)
+        self.assertEqual(str(folder), devices.find("filesystem/source").get("dir"))
 
 
 class CommandTest(base.BaseTestCase):
