@@ -29,13 +29,14 @@ def main() -> int:
     if reason := machine.obstacle():
         print(f"SKIP: {reason}")
         return suites.SKIPPED
+    machine.without_libvirt()
     machine.seen(arguments.out)
     loader = unittest.TestLoader()
     loader.testNamePatterns = [
         pattern if "*" in pattern else f"*{pattern}*" for pattern in arguments.patterns
     ] or None
     found = loader.discover("tests/gpu", top_level_dir=str(environment.ROOT))
-    result = unittest.TextTestRunner(sys.stdout, verbosity=2).run(found)
+    result = unittest.TextTestRunner(sys.stdout, descriptions=False, verbosity=2).run(found)
     print(f"seen: {arguments.out}", file=sys.stderr)
     return 0 if result.wasSuccessful() and result.testsRun else 1
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 
 from nova_gpu.core.model import GPU, PciAddress
@@ -20,6 +23,19 @@ ROOTS = Roots()
 TIMEOUT_S = 60.0
 _ALL = selection.Selection.parse(["10de", "1002", "8086"], [], [])
 _FOLDER = "NOVA_GPU_SEEN"
+# What is kept for a record, beside what the tests read
+_FILES = (
+    ("proc", "driver/nvidia/version"),
+    ("proc", "driver/nvidia/gpus/*/information"),
+    ("proc", "driver/nvidia/capabilities/*/mig/*/access"),
+    ("proc", "driver/nvidia-caps/mig-minors"),
+)
+_PROGRAMS = {
+    "topo.txt": ("nvidia-smi", "topo", "-m"),
+    "remote.txt": ("nvidia-smi", "nvlink", "-R"),
+    "regions.txt": ("lspci", "-vv", "-d", "10de:"),
+    "kernel.txt": ("dmesg",),
+}
 
 
 def obstacle(roots: Roots = ROOTS) -> str | None:
@@ -40,30 +56,54 @@ def _discover(roots: Roots, facts: dict[PciAddress, nvml.NvmlFacts]) -> tuple[GP
     return discovery.discover(roots, _ALL, {}, lambda: facts)
 
 
+def without_libvirt() -> None:
+    """Where its binding is missing a stand-in is imported, here and by the commands that are run:
+    what NVIDIA's driver shows is to be tried all the same."""
+    if importlib.util.find_spec("libvirt"):
+        return
+    folder = str(pathlib.Path(__file__).with_name("without_libvirt"))
+    sys.path.append(folder)
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*([others] if others else []), folder])
+
+
 def seen(folder: pathlib.Path) -> None:
-    """What is said from now on is kept in *folder*, which has nothing of an earlier run."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    """What is said from now on is kept in *folder*, where nothing of an earlier run stays, and what
+    else may become a record (tests/recorded)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for former in folder.iterdir():
+        former.unlink()
     os.environ[_FOLDER] = str(folder)
+    for root, pattern in _FILES:
+        for path in sorted(getattr(ROOTS, root).glob(pattern)):
+            with contextlib.suppress(OSError):
+                keep("-".join(path.parts[2:]), path.read_bytes())
+    for gpu in _discover(ROOTS, {}):
+        path = ROOTS.sysfs / f"bus/pci/devices/{gpu.address}/resource"
+        keep(f"resource-{gpu.address}", path.read_bytes())
+    for name, command in _PROGRAMS.items():
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            said(name, command)
 
 
 def keep(name: str, text: bytes | str) -> None:
     if folder := os.environ.get(_FOLDER):
         content = text.encode() if isinstance(text, str) else text
-        pathlib.Path(folder, name).write_bytes(content)
+        pathlib.Path(folder, name.replace(":", "-")).write_bytes(content)
 
 
-def said(name: str, command: Sequence[str]) -> bytes:
+def said(name: str, command: Sequence[str], *, may_fail: bool = False) -> bytes:
     """What a program of the machine prints, kept as *name*
 
-    :raises subprocess.SubprocessError: where it fails
+    :raises subprocess.SubprocessError: where it fails, and that is not what it says
     """
     environ = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, env=environ
     )
     keep(name, done.stdout + done.stderr if done.returncode else done.stdout)
-    done.check_returncode()
+    if not may_fail:
+        done.check_returncode()
     return done.stdout
 
 

@@ -136,7 +136,8 @@ class LinksTest(unittest.TestCase):
         for address, told in cards.items():
             with self.subTest(address=address):
                 command = ["nvidia-smi", "nvlink", "-s", "-i", str(address)]
-                text = machine.said(f"nvlink-{address}.txt", command).decode()
+                # Of a card whose links are all down it says so, and may fail.
+                text = machine.said(f"nvlink-{address}.txt", command, may_fail=True).decode()
                 self.assertEqual(len(_LINK.findall(text)), len(told["nvlinks"]))
 
     def test_peers(self) -> None:

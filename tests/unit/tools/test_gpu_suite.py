@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import os
 import pathlib
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from nova_gpu.host import roots
 from tests.fixtures import hosts, nodes, nvidia
 from tests.fixtures import nvml as machines
 from tests.gpu import isolated, machine, smi, test_discovery, test_nvml
+from tests.unit.cmd import base as commands
 from tools.testing import environment, suites
 
 _COMPARED = (
@@ -60,7 +62,7 @@ class GPUSuiteTest(base.BaseTestCase):
         self.links = {PciAddress.parse(each.address): len(each.links) for each in cards}
         self.capability = {each.address: each.capability for each in cards}
 
-    def said(self, name: str, command: Sequence[str]) -> bytes:
+    def said(self, name: str, command: Sequence[str], *, may_fail: bool = False) -> bytes:
         """What nvidia-smi prints of what is not in its XML"""
         if command[1] == "nvlink":
             count = self.links[PciAddress.parse(command[-1])]
@@ -212,6 +214,44 @@ class ContainerTest(base.BaseTestCase):
         ]
         self.assertEqual(["/", *nodes], writable)
         self.assertEqual(str(folder), devices.find("filesystem/source").get("dir"))
+
+
+class WithoutLibvirtTest(commands.CommandTestCase):
+    def test_metrics(self) -> None:
+        """The machine may have no libvirt: the commands say so, and the rest all the same."""
+        stand_in = environment.ROOT / "tests/gpu/without_libvirt"
+        path = os.pathsep.join([str(stand_in), str(environment.ROOT)])
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", path))
+        hosts.Host(self.root, nodes=nodes.Nodes.FILES).add_gpu("0000:04:00.0", "10de", "2330")
+        self.configure("lxc")
+        done = self.nova_gpu("exporter", "--once")
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("nova_gpu_libvirt_up 0.0", done.stdout)
+        self.assertIn('nova_gpu_healthy{address="0000:04:00.0"} 1.0', done.stdout)
+        self.assertIn("0000:04:00.0", self.nova_gpu("record").stdout)
+
+
+class SeenTest(base.BaseTestCase):
+    def test_kept(self) -> None:
+        """What may become a record, under names that any file system takes."""
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+        host.add_gpu("0000:04:00.0", "10de", "2330", mig=[(9, 0)])
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "seen")
+        folder.mkdir()
+        (folder / "of-an-earlier-run").touch()
+        self.useFixture(fixtures.EnvironmentVariable(machine._FOLDER))
+        with (
+            mock.patch.object(machine, "ROOTS", host.roots),
+            mock.patch.object(machine, "_PROGRAMS", {"echo.txt": ("echo", "a word")}),
+        ):
+            machine.seen(folder)
+        names = {path.name for path in folder.iterdir()}
+        self.assertNotIn("of-an-earlier-run", names)
+        self.assertIn("resource-0000-04-00.0", names)
+        self.assertEqual("a word\n", (folder / "echo.txt").read_text())
+        (information,) = (name for name in names if name.endswith("information"))
+        self.assertNotIn(":", information)
+        self.assertIn("Device Minor", (folder / information).read_text())
 
 
 class CommandTest(base.BaseTestCase):
