@@ -30,8 +30,9 @@ _PLATFORMS = [
 _NO_WHEEL = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)==")
 
 
-# Large, wanted by what is wanted, and not imported here: it is for Nova's proxies of consoles.
-_UNUSED = ("numpy",)
+# Wanted by what is wanted, and not imported there: numpy, which is large, is for Nova's proxies of
+# consoles, setuptools for building; the one that is installed here need not know a newer Python.
+_UNUSED = ("numpy", "setuptools")
 
 
 class Failed(Exception):

@@ -25,7 +25,7 @@ class NeededTest(base.BaseTestCase):
             found.keys(),
         )
         # Compiled on a machine with libvirt, and large
-        self.assertEqual(set(), {"libvirt-python", "numpy"} & found.keys())
+        self.assertEqual(set(), {"libvirt-python", "numpy", "setuptools"} & found.keys())
 
     def test_what_is_for_other_pythons_only(self) -> None:
         old = wheels.needed(["redis; python_full_version < '3.11.3'"], "3.11")
