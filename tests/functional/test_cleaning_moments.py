@@ -43,8 +43,6 @@ class Moments:
         self._wait_for_state_change(self.server, status)
 
     def test_no_release(self) -> None:
-        # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
-        self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self.flags(shelved_offload_time=-1)
         self._reboot_server(self.server, hard=True)
         self._reboot_server(self.server)

@@ -44,13 +44,13 @@ class LifecycleTest(kvm.KVMServersTestBase):
     def test_reboot(self) -> None:
         self._reboot_server(self.server, hard=True)
         self.assertAsBefore()
-        # The stand-in's guests do not react to a shutdown; a soft reboot then becomes a hard one.
-        self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self._reboot_server(self.server)
+        self.assertIn("Instance soft rebooted successfully", self.stdlog.logger.output)
         self.assertAsBefore()
 
     def test_a_soft_reboot_holds_the_cards(self) -> None:
-        """As any other start does, from before the guest is told to end"""
+        """As any other start does, from before the guest is told to end. This one does not, and a
+        hard reboot follows."""
         gpus = self.computes["host1"].driver._gpus
         held: list[list[str]] = []
 
@@ -60,6 +60,7 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self.useFixture(fixtures.MonkeyPatch("nova.virt.libvirt.guest.Guest.shutdown", shutdown))
         self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         self._reboot_server(self.server)
+        self.assertIn("Trying hard reboot", self.stdlog.logger.output)
         self.assertEqual([list(MINE)], held)
         self.assertAsBefore()
 

@@ -53,7 +53,6 @@ class Operations:
 
     def test_what_its_guest_comes_back_from(self) -> None:
         self.assertMine()
-        self.flags(wait_soft_reboot_seconds=0, group="libvirt")
         for hard in (False, True):
             self._reboot_server(self.server, hard=hard)
             self.assertMine()
