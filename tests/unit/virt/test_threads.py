@@ -8,6 +8,7 @@ import time
 
 import fixtures
 from oslo_context import context as request_context
+from oslo_context import fixture as request_fixture
 from oslotest import base
 
 from nova_gpu.virt import threads
@@ -52,3 +53,10 @@ class ForEachTest(base.BaseTestCase):
         found = []
         threads.for_each(lambda _: found.append(request_context.get_current()), range(2))
         self.assertEqual(["req-1"] * 2, [each.request_id for each in found])
+
+    def test_without_a_request(self) -> None:
+        """As in a periodic task; other tests of the process may have left one."""
+        self.useFixture(request_fixture.ClearRequestContext())
+        found = []
+        threads.for_each(lambda _: found.append(request_context.get_current()), range(2))
+        self.assertEqual([None, None], found)
