@@ -129,7 +129,7 @@ class CleaningTest(mig.MIGServersTestBase):
 
     def test_a_command_that_hangs(self) -> None:
         """No period waits for it, and no start of the service."""
-        self.flags(clean_timeout=90, group="gpu")
+        self.flags(clean_timeout=250, group="gpu")
         self.commands.stain(FIRST)
         for server in (self.neighbour, self.server):
             self._delete_server(server)
@@ -141,7 +141,7 @@ class CleaningTest(mig.MIGServersTestBase):
             self.restart_host("host1")
             self.one_period()
             self.assertEqual((6, 2, 0), self.vgpus())
-        self.assertLess(time.monotonic() - begin, 90, "it waited for the command")
+        self.assertLess(time.monotonic() - begin, 250, "it waited for the command")
         self.period()
         self._wait_for_assert(self._all_are_free)
 
