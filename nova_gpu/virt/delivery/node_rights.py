@@ -38,12 +38,14 @@ class NodeRights:
         self._starts = 0
 
     def begin(self) -> None:
-        """At service start: what an earlier one has opened, and no guest has any more, is closed.
-
-        :raises OSError: where the nodes cannot be listed
-        """
+        """At service start: closes what an earlier one has opened and no guest has any more."""
+        try:
+            opened = nova_gpu.privsep.nodes.opened_to_guests()
+        except Exception as error:  # whatever privsep itself may raise, too
+            LOG.warning("Which device nodes guests have had is not known: %s", error)
+            return
         with self._lock:
-            self._opened.update(nova_gpu.privsep.nodes.opened_to_guests())
+            self._opened.update(opened)
         self.close()
 
     def open(
