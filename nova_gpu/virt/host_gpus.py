@@ -59,6 +59,7 @@ class HostGPUs:
             host, self._ledger, lambda: self._survey.parts(self.offer, self.vgpus.divided())
         )
         self._abandoned = abandoned.AbandonedMoves(CONF.host)
+        self._orphans = orphans.Orphans()
         self._reconciliation = reconcile.Reconciliation(
             self._survey, host, lambda: virtapi.reportclient
         )
@@ -158,7 +159,8 @@ class HostGPUs:
         self._abandoned.end(
             client, self._host.get_hostname(), lambda uuid: self._ledger.now.had_by(uuid)
         )
-        orphans.release(client, self._provider_uuids().values(), self._ledger.now.instances())
+        providers = frozenset(self._provider_uuids().values())
+        self._orphans.release(client, providers, self._ledger.now.instances())
 
     def _provider_uuids(self) -> dict[GroupKey, str]:
         """Of all its groups, by what is known"""

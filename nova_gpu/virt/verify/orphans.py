@@ -9,7 +9,7 @@ to an operator (``nova-manage placement audit``): it looks for instances of that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from nova import context as nova_context
@@ -20,17 +20,53 @@ from oslo_log import log as logging
 LOG = logging.getLogger(__name__)
 
 
-def release(reportclient: Any, provider_uuids: Iterable[str], instances: Collection[str]) -> None:
-    """Deletes such allocations of these providers; never while a claim waits, and nothing raises.
+class Orphans:
+    """Looks for such allocations in every period, of what has changed since the last one.
 
-    :param reportclient: Nova's client of Placement
-    :param instances: uuids that are known to be instances', about which nobody is asked
+    Placement says in one answer how often each provider of a host was written to, its allocations
+    included; who has what of one, it says of that one only.
     """
-    context = nova_context.get_admin_context(read_deleted="yes")
-    for provider_uuid in provider_uuids:
+
+    def __init__(self) -> None:
+        # By provider, when nothing of it was a move's
+        self._settled: dict[str, int] = {}
+
+    def release(
+        self, reportclient: Any, provider_uuids: Collection[str], instances: Collection[str]
+    ) -> None:
+        """Deletes those of these providers; never while a claim waits, and nothing raises.
+
+        :param reportclient: Nova's client of Placement
+        :param instances: uuids that are known to be instances', about which nobody is asked
+        """
+        if not provider_uuids:
+            return
+        context = nova_context.get_admin_context(read_deleted="yes")
+        try:
+            # Any provider stands for the tree that it is in.
+            tree = reportclient.get_providers_in_tree(context, min(provider_uuids))
+            generations = {each["uuid"]: each["generation"] for each in tree}
+        except Exception as error:  # whatever Placement or the way there raise
+            LOG.warning("GPUs that ended moves keep cannot be looked for: %s", error)
+            return
+        for uuid in set(provider_uuids) & generations.keys():
+            if self._settled.pop(uuid, None) == generations[uuid] or self._release(
+                context, reportclient, uuid, instances
+            ):
+                self._settled[uuid] = generations[uuid]
+
+    def _release(
+        self,
+        context: nova_context.RequestContext,
+        reportclient: Any,
+        provider_uuid: str,
+        instances: Collection[str],
+    ) -> bool:
+        """Whether all that is had of the provider is instances'"""
         try:
             found = reportclient.get_allocations_for_resource_provider(context, provider_uuid)
-            for consumer in found.allocations.keys() - set(instances):
+            others = found.allocations.keys() - set(instances)
+            for consumer in others:
                 if reason := ended(context, consumer):
                     LOG.warning("The GPUs of migration %s are given back: %s", consumer, reason)
                     reportclient.delete_allocation_for_instance(
@@ -38,6 +74,8 @@ def release(reportclient: Any, provider_uuids: Iterable[str], instances: Collect
                     )
         except Exception as error:  # whatever Placement, the bus or the database raise
             LOG.warning("GPUs that ended moves keep cannot be looked for: %s", error)
+            return False
+        return not others
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.virt.verify import orphans
+
+ROOT, ONE, TWO = "root", "group-1", "group-2"
+INSTANCE, MIGRATION = "instance", "migration"
+
+
+class Placement:
+    """What is asked of Nova's report client; an allocation that changes counts a provider on."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[str, set[str]] = {ROOT: {INSTANCE}, ONE: {INSTANCE}, TWO: set()}
+        self.generation_of = {ROOT: 7, ONE: 3, TWO: 1}
+        self.asked: list[str] = []
+
+    def get_providers_in_tree(self, context: Any, uuid: str) -> list[dict[str, Any]]:
+        assert uuid in self.generation_of
+        self.asked.append("tree")
+        return [{"uuid": u, "generation": n} for u, n in self.generation_of.items()]
+
+    def get_allocations_for_resource_provider(self, context: Any, uuid: str) -> Any:
+        self.asked.append(uuid)
+        return SimpleNamespace(allocations={each: {} for each in self.consumers[uuid]})
+
+    def delete_allocation_for_instance(
+        self, context: Any, consumer: str, consumer_type: str
+    ) -> None:
+        for uuid, consumers in self.consumers.items():
+            if consumer in consumers:
+                consumers.remove(consumer)
+                self.generation_of[uuid] += 1
+
+    def add(self, uuid: str, consumer: str) -> None:
+        self.consumers[uuid].add(consumer)
+        self.generation_of[uuid] += 1
+
+
+class OrphansTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = Placement()
+        self.ended: str | None = None
+        self.useFixture(fixtures.MockPatchObject(orphans, "ended", lambda *_: self.ended))
+        self.looked = orphans.Orphans()
+
+    def asked(self) -> list[str]:
+        self.placement.asked.clear()
+        self.looked.release(self.placement, {ONE, TWO}, {INSTANCE})
+        return sorted(self.placement.asked)
+
+    def test_one_question_while_nothing_changes(self) -> None:
+        self.assertEqual([ONE, TWO, "tree"], self.asked())
+        self.assertEqual(["tree"], self.asked())
+        self.placement.add(TWO, INSTANCE)
+        self.assertEqual([TWO, "tree"], self.asked())
+        self.assertEqual(["tree"], self.asked())
+
+    def test_a_move_is_asked_about_until_it_has_ended(self) -> None:
+        """Placement says nothing anew of one that ends in the database."""
+        self.placement.add(ONE, MIGRATION)
+        self.assertEqual([ONE, TWO, "tree"], self.asked())
+        self.assertEqual([ONE, "tree"], self.asked())
+        self.ended = "it is confirmed"
+        self.assertEqual([ONE, "tree"], self.asked())
+        self.assertEqual({INSTANCE}, self.placement.consumers[ONE])
+        self.assertEqual([ONE, "tree"], self.asked())
+        self.assertEqual(["tree"], self.asked())
+
+    def test_nothing_to_ask_about(self) -> None:
+        self.looked.release(self.placement, set(), set())
+        self.assertEqual([], self.placement.asked)
