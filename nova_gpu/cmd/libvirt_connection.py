@@ -53,9 +53,9 @@ class Guest:
     def uuid(self) -> str:
         return str(self.domain.UUIDString())
 
-    def get_xml_desc(self) -> str:
+    def get_xml_desc(self, dump_inactive: bool = False) -> str:
         """:raises libvirt.libvirtError: where it is gone, or libvirt does not say"""
-        return str(self.domain.XMLDesc(0))
+        return str(self.domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE if dump_inactive else 0))
 
 
 class Reader:

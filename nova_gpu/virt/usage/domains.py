@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spen
 LOG = logging.getLogger(__name__)
 
 NAMESPACE = "urn:nova-gpu:domain:1"
+# Of the metadata that Nova gives each of its guests (nova.virt.libvirt.config.NOVA_NS), but the
+# number at its end.
+_NOVAS = "http://openstack.org/xmlns/libvirt/nova/"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,13 +64,21 @@ class Named:
     def every(self) -> frozenset[Device]:
         return self.own | self.reached
 
+    def and_also(self, other: Named) -> Named:
+        """What it has by both"""
+        own = self.own | other.own
+        return Named(own, (self.reached | other.reached) - own)
+
 
 def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:
     """What each domain has, running or only defined, by the domain's uuid.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
-    return {uuid: named_in(xml, parts) for uuid, xml in _domains(host)}
+    found: dict[str, Named] = {}
+    for uuid, xml in _domains(host):
+        found[uuid] = found.get(uuid, Named()).and_also(named_in(xml, parts))
+    return found
 
 
 def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[Device]]:
@@ -105,7 +116,8 @@ def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
 
 
 def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
-    """uuid and XML of every domain"""
+    """uuid and XML of every domain; of one that runs and is not Nova's, also as it is to start next
+    time: somebody may have given it another card for then, and libvirt-LXC will not refuse it."""
     with _unreadable():
         return list(_listed(host))
 
@@ -125,12 +137,14 @@ def _unreadable() -> Iterator[None]:
 def _listed(host: libvirt_host.Host) -> Iterator[tuple[str, str]]:
     for guest in host.list_guests(only_running=False):
         try:
-            xml = guest.get_xml_desc()
+            found = [guest.get_xml_desc()]
+            if _NOVAS not in found[0] and _runs(_parsed(found[0])):
+                found.append(guest.get_xml_desc(dump_inactive=True))
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
             continue  # gone since it was listed
-        yield guest.uuid, xml
+        yield from ((guest.uuid, xml) for xml in found)
 
 
 def gpus_in(xml: str, parts: Parts) -> frozenset[Device]:

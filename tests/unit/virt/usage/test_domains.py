@@ -133,11 +133,17 @@ class Broken(Gone):
 
 
 class Guest:
-    def __init__(self, uuid: str, xml: str | libvirt.libvirtError) -> None:
+    def __init__(
+        self, uuid: str, xml: str | libvirt.libvirtError, next_time: str | None = None
+    ) -> None:
+        """:param next_time: its XML when it starts again"""
         self.uuid = uuid
         self._xml = xml
+        self._next_time = next_time
 
-    def get_xml_desc(self) -> str:
+    def get_xml_desc(self, dump_inactive: bool = False) -> str:
+        if dump_inactive and self._next_time is not None:
+            return self._next_time
         if isinstance(self._xml, str):
             return self._xml
         raise self._xml
@@ -189,6 +195,17 @@ class ByDomainTest(unittest.TestCase):
     def test_every_domain(self) -> None:
         host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))
         self.assertEqual({"one": {A}, "two": set()}, domains.gpus_by_domain(host, PARTS))
+
+    def test_what_a_stranger_gets_when_it_starts_again(self) -> None:
+        """As ``virsh attach-device --config`` has it while it runs"""
+        now = domain(node("/dev/nvidia0")).replace("<domain ", "<domain id='7' ")
+        later = domain(node("/dev/nvidia0") + node("/dev/nvidia1"))
+        host = Host(Guest("one", now, later))
+        self.assertEqual({"one": {A, B}}, domains.gpus_by_domain(host, PARTS))
+        self.assertEqual({"/dev/nvidia0", "/dev/nvidia1"}, domains.device_nodes(host))
+        novas = now.replace("<metadata>", f"<metadata><x xmlns='{vconfig.NOVA_NS}'/>")
+        host = Host(Guest("one", novas, later))
+        self.assertEqual({"one": {A}}, domains.gpus_by_domain(host, PARTS))
 
     def test_gone_since_it_was_listed(self) -> None:
         host = Host(Guest("one", Gone("gone")), Guest("two", domain(node("/dev/nvidia1"))))
