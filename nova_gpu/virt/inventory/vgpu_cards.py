@@ -214,7 +214,11 @@ class VGPUCards:
     def _take_in(self, cards: Mapping[PciAddress, SharedCard], there: frozenset[str]) -> None:
         self._read = Look(cards, {}, there)
         judged = {address: self._as_judged(card) for address, card in cards.items()}
-        self.look = Look(judged, groups(judged), there)
+        before = self.look.cards
+        if judged != before or there != self.look.there:
+            # What has not changed stays one object: by it is known what follows from it.
+            judged = {a: before[a] if before.get(a) == card else card for a, card in judged.items()}
+            self.look = Look(judged, groups(judged), there)
 
     def _as_judged(self, card: SharedCard) -> SharedCard:
         address = card.gpu.address
