@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute's periodic update of a host that does not change, and a claim, beside Nova's driver.
+
+python -m benchmarks.period [--json] [--runs N] [--profile FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import cProfile
+import functools
+import importlib
+import json
+import logging
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+import unittest
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TextIO
+
+from benchmarks import report
+from tests.cloud import running
+
+_MODULE = "benchmarks.period"
+CARDS = 8
+_OURS, _STOCK = "gpu.GPULibvirtDriver", "libvirt.LibvirtDriver"
+# What the hosts have, and with which options they are looked at
+_HOSTS = ("prepared", "late", "vgpus")
+_NAMES = {
+    "prepared": f"{CARDS} prepared GPUs",
+    "late": f"{CARDS} GPUs with the host's driver",
+    "vgpus": f"{CARDS} cards, 32 functions each",
+}
+
+NOTES = (
+    "The median processor time, of the process and of those that it starts, that one run of the",
+    "periodic task and one claim take, in Nova's own compute service with its API, database and",
+    "Placement in one process; ours on a host with GPUs, the other Nova's libvirt driver on a host",
+    "beside it, in turns. libvirt is Nova's stand-in, and the host's files are a generated tree in",
+    "a temporary folder. In each period and claim Nova asks Placement for the allocations of every",
+    "provider of a host; a host without GPUs has one. The claims are of an instance without GPUs,",
+    "and of one with a GPU, beside one without.",
+)
+
+
+def rows(
+    runs: int, kinds: tuple[str, ...] = _HOSTS, profile: str | None = None
+) -> list[report.Row]:
+    """:raises subprocess.CalledProcessError: where the clouds did not come up"""
+    found = []
+    for kind in kinds:
+        words = [sys.executable, "-m", _MODULE, "--of", kind, "--runs", str(runs)]
+        words += ["--profile", profile] if profile else []
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
+        seen = json.loads(done.stdout.splitlines()[-1])
+        for what, (ours, stock) in seen.items():
+            found.append(report.Row(f"{_NAMES[kind]}: {what}", ours, stock, "ms"))
+    return found
+
+
+def measure(kind: str, runs: int, stream: TextIO, profile: str | None) -> NoReturn:
+    """Prints what was seen to *stream*, and ends the process.
+
+    :raises SystemExit: where there was no cloud to look at
+    """
+    import testtools
+
+    from benchmarks import vgpus
+    from tests.fixtures import hosts, vgpu
+
+    kvm: Any = importlib.import_module("tests.functional.kvm")
+
+    class Periods(kvm.KVMServersTestBase):  # type: ignore[misc]
+        run_tests_with = testtools.RunTest  # in this process
+
+        def _setup_compute_service(self) -> None:
+            pass  # each host has its own
+
+        def prepare(self, host: hosts.Host) -> None:
+            for number in range(CARDS):
+                card = f"0000:{0x10 + 8 * number:02x}:00.0"
+                if kind != "vgpus":
+                    driver = "vfio-pci" if kind == "prepared" else "nvidia"
+                    host.add_gpu(card, "10de", "2235", driver=driver)
+                    continue
+                host.add_gpu(card, "10de", "2235", totalvfs=vgpus.VFS_OF_CARD)
+                for function in vgpu.add_functions(host, card, vgpus.VFS_OF_CARD):
+                    vgpu.add_types(host, function, vgpus.types())
+
+        def test(self) -> None:
+            try:
+                seen = self._seen()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            print(json.dumps(seen), file=stream, flush=True)
+            # The services' idle threads would be waited for, which are of no use to anybody now.
+            os._exit(0)
+
+        def _seen(self) -> Mapping[str, tuple[float, float]]:
+            logging.disable(logging.WARNING)
+            self.flags(instances=-1, cores=-1, ram=-1, group="quota")
+            for name, driver in (("ours", _OURS), ("stock", _STOCK)):
+                self.flags(compute_driver=driver)
+                self.start_host(name, "cpu-only")
+            assert self.computes["ours"].driver._gpus.has_gpus
+            period = {name: functools.partial(self.one_period, name) for name in self.computes}
+            seen = {"period": _in_turns(period["ours"], period["stock"], runs)}
+            if profile:
+                self._profile(profile, runs)
+            claims = {"claim without GPUs": self.flavor(), "claim with one": self.gpu_flavor(1)}
+            if kind != "prepared":
+                del claims["claim with one"]  # there is no kernel here that binds or makes it
+            for what, flavor in claims.items():
+                with _claims() as took:
+                    for _ in range(max(runs // 4, 3)):
+                        for name in ("ours", "stock"):
+                            asked = self.flavor() if name == "stock" else flavor
+                            self._delete_server(self.boot(asked, az=f"nova:{name}"))
+                seen[what] = (_median_ms(took["ours"]), _median_ms(took["stock"]))
+            return seen
+
+        def _profile(self, path: str, runs: int) -> None:
+            """Of the thread in which a node is updated"""
+            profiler = cProfile.Profile(time.thread_time)
+            manager = self.computes["ours"].manager
+            update = manager._update_available_resource_for_node
+            manager._update_available_resource_for_node = functools.partial(
+                profiler.runcall, update
+            )
+            for _ in range(runs):
+                self.one_period("ours")
+            manager._update_available_resource_for_node = update
+            profiler.dump_stats(path)
+
+    result = unittest.TestResult()
+    Periods("test").run(result)
+    raise SystemExit("\n".join(text[-3000:] for _, text in result.errors + result.failures))
+
+
+def _in_turns(
+    ours: Callable[[], None], stock: Callable[[], None], runs: int
+) -> tuple[float, float]:
+    """Milliseconds of each, after three that are not counted"""
+    took: tuple[list[float], list[float]] = ([], [])
+    for run in range(runs + 3):
+        for call, seconds in zip((ours, stock), took, strict=True):
+            started = _processor_s()
+            call()
+            if run >= 3:
+                seconds.append(_processor_s() - started)
+    return _median_ms(took[0]), _median_ms(took[1])
+
+
+@contextlib.contextmanager
+def _claims() -> Iterator[Mapping[str, list[float]]]:
+    """By compute host, the processor seconds of each claim while it lasts"""
+    from nova.compute import resource_tracker
+
+    took: dict[str, list[float]] = {"ours": [], "stock": []}
+    original = resource_tracker.ResourceTracker.instance_claim
+
+    def claim(self: Any, *args: Any, **kwargs: Any) -> Any:
+        started = time.thread_time()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            took[self.host].append(time.thread_time() - started)
+
+    resource_tracker.ResourceTracker.instance_claim = claim
+    try:
+        yield took
+    finally:
+        resource_tracker.ResourceTracker.instance_claim = original
+
+
+def _processor_s() -> float:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
+def _median_ms(seconds: list[float]) -> float:
+    return statistics.median(seconds) * 1000
+
+
+def main() -> None:
+    parser = report.parser(__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="how often each is timed")
+    parser.add_argument("--profile", metavar="FILE", help="write a profile of our periods to FILE")
+    parser.add_argument("--hosts", nargs="+", choices=_HOSTS, default=_HOSTS, help="which hosts")
+    parser.add_argument("--of", choices=_HOSTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.of:
+        measure(options.of, options.runs, running.begin(), options.profile)
+    found = rows(options.runs, tuple(options.hosts), options.profile)
+    report.show(found, as_json=options.json, notes=NOTES)
+
+
+if __name__ == "__main__":
+    main()
