@@ -79,7 +79,7 @@ class TablesTest(unittest.TestCase):
         product = Product("10de", "1bb3", "Tesla P4", "pascal", 7611, (6, 1))
         facts = VGPUType("nvidia-64", "GRID P4-2Q", 2048, 4, (1024, 768), 4)
         got = inventory.traits(product, "QEMU", ()) | vgpu_inventory.traits(
-            facts, os_traits.get_traits()
+            facts, frozenset(os_traits.get_traits())
         )
         for prefix in explained:
             self.assertTrue([each for each in got if each.startswith(prefix)], prefix)

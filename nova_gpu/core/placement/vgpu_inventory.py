@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import names
 from nova_gpu.core.placement import inventory
@@ -31,7 +32,9 @@ def inventory_of(rooms: Iterable[Room]) -> Mapping[str, Mapping[str, int | float
     return inventory.inventory(total, reserved, names.VGPU_RESOURCE_CLASS)
 
 
-def traits(facts: VGPUType, standard: Collection[str]) -> frozenset[str]:
+# Asked in every claim, of each type, about the same hundreds of names.
+@functools.lru_cache(maxsize=1024)
+def traits(facts: VGPUType, standard: frozenset[str]) -> frozenset[str]:
     """What the type adds to the traits of its cards' product.
 
     :param standard: the traits of os-traits: every resolution that a head of it can show is set,
