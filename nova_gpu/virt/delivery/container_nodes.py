@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,12 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core import refused as words
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import contents, guest_processes, libraries, nodes
 from nova_gpu.host.pci import partitions
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery.delivery import Given, Operation
+from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
 from nova_gpu.virt.usage import domains
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
     from nova.virt.libvirt import host as libvirt_host
 
-    from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import daemon
     from nova_gpu.virt.delivery import node_rights
 
 LOG = logging.getLogger(__name__)
 
 
-class ContainerNodes:
-    """The :class:`nova_gpu.virt.delivery.delivery.WholeCards` of an LXC host. What a container has
+class ContainerNodes(WholeCards):
+    """How an LXC host gives whole cards. Processes of the host and guests may have one open side by
+    side. What a container has
     is rendered at once, MIG instances with whole cards: they share nodes and files.
 
     :param kept: why a card stays the host's own display
@@ -89,18 +89,6 @@ class ContainerNodes:
             )
         return partitions.obstacle(card.address, self._roots)
 
-    def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        return {}  # processes of the host and guests may have it open side by side
-
-    def unfit(self, card: GPU) -> str | None:
-        return None
-
-    def unbound(self) -> frozenset[PciAddress]:
-        return frozenset()
-
-    def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
-        pass
-
     # What is done
 
     def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
@@ -119,15 +107,6 @@ class ContainerNodes:
             return
         for folder in libraries.prune(self._library_root, in_use):
             LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
-
-    def judge_by(self, judge: Callable[[GPU], None]) -> None:
-        pass  # the host's drivers have had them all the time
-
-    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
-        pass  # the host has them all the time
-
-    def begin(self, card: GPU, instance_uuid: str) -> None:
-        pass
 
     def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
         pass  # the nodes that it gets are known when it is rendered
@@ -173,12 +152,6 @@ class ContainerNodes:
         from nova_gpu.virt.delivery import container_end
 
         container_end.wait(host, instance)
-
-    def give_back(self, cards: Iterable[GPU]) -> None:
-        pass
-
-    def forgive(self, address: PciAddress) -> None:
-        pass
 
 
 def end_processes(device: str, roots: Roots) -> None:

@@ -7,8 +7,10 @@ its time, as Nova's libvirt driver and privsep do, only where a guest is given s
 
 from __future__ import annotations
 
+import abc
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
@@ -36,19 +38,28 @@ class Operation(enum.Enum):
     LIVE_MIGRATION = enum.auto()
 
 
+_NOTHING: Mapping[Operation, str] = MappingProxyType({})
+
+
 class Delivery(Protocol):
-    """How guests get devices: whole cards, or parts of them."""
+    """How guests get devices: whole cards, or parts of them.
+
+    What has no body here each way has to have; the rest, where there is something to say or to do.
+    """
 
     @property
     def refused(self) -> Mapping[Operation, str]:
         """What a guest with such devices cannot have done to it, and what its user is told"""
+        return _NOTHING
 
     def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
         """Has the devices of a guest ready before they are the guest's.
 
         :raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now
         """
+        return
 
+    @abc.abstractmethod
     def render(
         self,
         instance: objects.Instance,
@@ -78,20 +89,25 @@ class WholeCards(Delivery, Protocol):
     @property
     def refused_to_all(self) -> Mapping[Operation, str]:
         """What no guest of the host can have done to it, with GPUs or without"""
+        return _NOTHING
 
     # What the host has
 
+    @abc.abstractmethod
     def obstacle(self, card: GPU) -> str | None:
         """Why a guest cannot be given *card*, and what to do; ``None`` where it can."""
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """Why those of *cards* without an obstacle cannot be given at this moment"""
+        return {}
 
     def unfit(self, card: GPU) -> str | None:
         """Why the guest that has *card* could not be started with it as it is now"""
+        return None
 
     def unbound(self) -> frozenset[PciAddress]:
         """The cards that could not be had when they were last needed, for a while"""
+        return frozenset()
 
     def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
         """Refuses, before anything is done, a flavor with GPUs that the instance's guest could not
@@ -99,29 +115,37 @@ class WholeCards(Delivery, Protocol):
 
         :raises GPUError: for a word of it, or what its image says
         """
+        return
 
     # What is done
 
     def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
         """At service start, before guests are resumed: has there what *cards* lack."""
+        return
 
     def judge_by(self, judge: Callable[[GPU], None]) -> None:
         """Has *judge* look at each card that the host's drivers have again after a guest, before
         anybody gets it. It raises nothing."""
+        return
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
         """After a look at the database: those of *cards* that nobody has go back to the host, but
         for those that are to *stay*."""
+        return
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
         """Begins what takes long, beside what Nova does before it starts the guest."""
+        return
 
     def started(self, instance_uuid: str) -> None:
         """The instance's guest, which was rendered, has its domain now, or gets none."""
+        return
 
     def restore(self) -> None:
         """Sets back what of the host was changed for guests that have no domain any more."""
+        return
 
+    @abc.abstractmethod
     def clean(self, card: GPU) -> bool:
         """Cleans *card*, which no guest has any more; returns whether it was reset.
 
@@ -133,12 +157,15 @@ class WholeCards(Delivery, Protocol):
 
         :raises nova.exception.InstancePowerOffFailure: where it does not end
         """
+        return
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the host."""
+        return
 
     def forgive(self, address: PciAddress) -> None:
         """Takes the card from :meth:`unbound`: something else keeps it from instances."""
+        return
 
 
 class Parts(Protocol):
@@ -152,6 +179,7 @@ class Parts(Protocol):
     words: str
 
     @property
+    @abc.abstractmethod
     def delivery(self) -> Delivery:
         """How a guest gets them; it may be how it gets whole cards, too"""
 
@@ -162,7 +190,9 @@ class Parts(Protocol):
 
         :raises OSError, ValueError: where the host does not tell
         """
+        return None
 
+    @abc.abstractmethod
     def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
         """Whether what the instance has at *slot* is there.
 
@@ -174,7 +204,9 @@ class Parts(Protocol):
 
     def dividers(self) -> Mapping[str, Callable[[str], object]]:
         """By address or product of a card, what divides the one at an address as the options say"""
+        return {}
 
+    @abc.abstractmethod
     def make(self, slot: Slot, instance_uuid: str) -> None:
         """What the instance has at *slot* is there when it returns.
 
@@ -186,7 +218,9 @@ class Parts(Protocol):
 
         :raises NotClean: where it is not clean, or that cannot be told
         """
+        return False
 
+    @abc.abstractmethod
     def give_back(
         self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
     ) -> None:
@@ -204,6 +238,8 @@ class Parts(Protocol):
 
         :param is_running: a guest has it; else libvirt may find it a better driver for one
         """
+        return None
 
+    @abc.abstractmethod
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         """Notes in Nova's migrate data that the guest has *new* at the destination for *old*."""

@@ -18,13 +18,13 @@ from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes, end_processes
-from nova_gpu.virt.delivery.delivery import Delivery
+from nova_gpu.virt.delivery.delivery import Delivery, Parts
 
 LOG = logging.getLogger(__name__)
 
 
-class MIGInstances:
-    """The :class:`nova_gpu.virt.delivery.delivery.Parts` of an LXC host.
+class MIGInstances(Parts):
+    """How an LXC host gives parts of cards. A container is not moved while it runs.
 
     :param delivery: how containers get nodes, those of whole cards and of MIG instances at once
     :param profiles: which instances cards are to have, by ``[gpu]mig_profile``
@@ -80,11 +80,6 @@ class MIGInstances:
         self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
     ) -> None:
         clean(slot)
-
-    # While the guest runs
-
-    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
-        return None  # a container does not move at all
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         raise NotImplementedError

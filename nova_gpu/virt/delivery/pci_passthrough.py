@@ -18,12 +18,11 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import pci_aliases
-from nova_gpu.virt.delivery.delivery import Given, Operation
+from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
 
 if TYPE_CHECKING:
     from nova import objects
     from nova.virt.libvirt import config as vconfig
-    from nova.virt.libvirt import host as libvirt_host
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import daemon
@@ -38,8 +37,8 @@ UNSAVED: Mapping[Operation, str] = MappingProxyType(
 )
 
 
-class PCIPassthrough:
-    """The :class:`nova_gpu.virt.delivery.delivery.WholeCards` of a KVM or QEMU host.
+class PCIPassthrough(WholeCards):
+    """How a KVM or QEMU host gives whole cards.
 
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.unbound.Unbound`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
@@ -53,7 +52,6 @@ class PCIPassthrough:
     refused: Mapping[Operation, str] = MappingProxyType(
         {**UNSAVED, Operation.LIVE_MIGRATION: words.LIVE_CARDS}
     )
-    refused_to_all: Mapping[Operation, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -132,9 +130,6 @@ class PCIPassthrough:
 
     # What is done
 
-    def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        pass
-
     def judge_by(self, judge: Callable[[GPU], None]) -> None:
         self.bindings.judge = judge
 
@@ -193,21 +188,12 @@ class PCIPassthrough:
             option_rom = flavors.request_of(instance).option_rom
             guest_pci.add_gpus(guest, cards, option_rom=option_rom)
 
-    def started(self, instance_uuid: str) -> None:
-        pass
-
-    def restore(self) -> None:
-        pass
-
     def clean(self, card: GPU) -> bool:
         import nova_gpu.privsep.cleaning
 
         self.bindings.give_to_guests(card)
         nova_gpu.privsep.cleaning.reset(str(card.address))
         return True
-
-    def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
-        pass
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         self.bindings.give_back(cards)

@@ -15,7 +15,7 @@ from nova_gpu.virt.delivery.virtual_function import VirtualFunctions
 
 
 class PlainFunctions(VirtualFunctions):
-    """The :class:`nova_gpu.virt.delivery.delivery.Parts` of functions without types.
+    """How functions without types are given.
 
     :param wanted: how many functions cards are to have, by ``[gpu]virtual_functions``
     """

@@ -19,7 +19,7 @@ LIBVIRT = (10, 0, 0)
 
 
 class TypedFunctions(VirtualFunctions):
-    """The :class:`nova_gpu.virt.delivery.delivery.Parts` of functions with types
+    """How functions with types are given
 
     :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
     """

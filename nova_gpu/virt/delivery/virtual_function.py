@@ -3,35 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Parent, Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu, passthrough
-from nova_gpu.virt.delivery.delivery import Delivery, Given
+from nova_gpu.virt.delivery.hostdev import HostdevParts
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
 
 if TYPE_CHECKING:
-    from nova import objects
     from nova.virt.libvirt import config as vconfig
 
 
-class VirtualFunctions:
+class VirtualFunctions(HostdevParts):
     """``managed``: libvirt binds the function to vfio-pci as long as the domain runs."""
 
     managed: bool
-    refused = UNSAVED
 
     def __init__(self, roots: Roots, device_spec: DeviceSpec) -> None:
-        self._roots = roots
+        super().__init__(roots)
         self._device_spec = device_spec
-
-    @property
-    def delivery(self) -> Delivery:
-        return self
 
     # What the host has
 
@@ -52,41 +45,11 @@ class VirtualFunctions:
 
     # What is done
 
-    def dividers(self) -> Mapping[str, Callable[[str], object]]:
-        return {}
-
-    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
-        pass
-
-    def make(self, slot: Slot, instance_uuid: str) -> None:
-        # Only now: privsep takes half a second, and the commands make nothing.
-        import nova_gpu.privsep.vgpu
-
-        nova_gpu.privsep.vgpu.make(str(slot), instance_uuid)
-
-    def render(
-        self,
-        instance: objects.Instance,
-        guest: vconfig.LibvirtConfigGuest,
-        given: Sequence[Given],
-    ) -> None:
+    def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
+        # Only now: Nova's libvirt driver takes seconds, and the commands render nothing.
         from nova_gpu.virt.delivery import guest_vgpus
 
-        managed = self.managed
-        slots = [each for each in given if isinstance(each, Slot)]
-        own = {s: guest_vgpus.GuestVirtualFunction(s.parent, managed=managed) for s in slots}
-        guest_vgpus.add_vgpus(guest, own)
-
-    def clean(self, slot: Slot) -> bool:
-        return False  # nothing stays
-
-    def give_back(
-        self, slot: Slot, instance_uuid: str | None, clean: Callable[[Slot], None]
-    ) -> None:
-        import nova_gpu.privsep.vgpu
-
-        if instance_uuid is not None:
-            nova_gpu.privsep.vgpu.remove(str(slot), instance_uuid)
+        return guest_vgpus.GuestVirtualFunction(slot.parent, managed=self.managed)
 
     # While the guest runs
 
