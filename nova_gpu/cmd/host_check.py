@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import os
 import pathlib
 from collections.abc import Iterator
 
-from nova_gpu.conf import CONF
-from nova_gpu.core import mmio
+from nova_gpu.core.guest import mmio
+from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.host import installed_memory
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind
+from nova_gpu.virt.delivery import address_space
 from nova_gpu.virt.inventory import survey
 
 
@@ -36,10 +39,11 @@ def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
     """
     found = looked.find()
     parts, others = looked.in_parts(found)
+    alike = collections.Counter(gpu.product for gpu in found if gpu.address not in parts)
     return [
         _in_parts(gpu, parts[gpu.address])
         if gpu.address in parts
-        else _finding(looked, gpu, root, others.get(gpu.address))
+        else _finding(looked, gpu, root, others.get(gpu.address), alike[gpu.product])
         for gpu in found
     ]
 
@@ -57,19 +61,23 @@ def _name(gpu: GPU) -> str:
     return gpu.product.name or gpu.product.key
 
 
-def _finding(looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str | None) -> Finding:
-    """:param undivided: why it is not given in parts, where it is divided"""
+def _finding(
+    looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str | None, alike: int
+) -> Finding:
+    """:param undivided: why it is not given in parts, where it is divided
+    :param alike: how many cards of its product the host has
+    """
     functions = passthrough.functions(gpu)
     found = [reason for reason in (undivided, looked.obstacle(gpu)) if reason]
     remarks: tuple[str, ...] = ()
     if not looked.delivery.shares_driver:
-        found += passthrough.obstacles(gpu, looked.roots, CONF.gpu.guest_mmio_gib)
+        found += passthrough.obstacles(gpu, looked.roots, address_space.of_host(looked.roots))
         found += _module_missing(looked.roots, root)
     try:
         drivers = {str(each): iommu.driver(each, looked.roots) for each in functions}
         if not looked.delivery.shares_driver:
             found += in_use(gpu, looked.roots)
-            remarks = () if found else tuple(_remarks(gpu, looked.roots))
+            remarks = () if found else tuple(_remarks(gpu, looked.roots, alike))
     except (OSError, ValueError) as error:
         drivers = {}
         found.append(f"the host does not tell about it: {error}; see the kernel's log about it")
@@ -109,7 +117,7 @@ def _holders(gpu: GPU, roots: Roots) -> str:
     return open_devices.named(rebind.holders(str(roots.proc), open_devices.numbers(gpu, roots)))
 
 
-def _remarks(gpu: GPU, roots: Roots) -> Iterator[str]:
+def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
     if not iommu.is_prepared(passthrough.functions(gpu), roots):
         yield (
             "it is bound to vfio-pci when a guest gets it and given back afterwards; "
@@ -119,9 +127,24 @@ def _remarks(gpu: GPU, roots: Roots) -> Iterator[str]:
             yield "processes of other users that have it open are seen by root only"
     elif who := _holders(gpu, roots):
         yield f"a guest has it: {who}"
-    if size := passthrough.mmio_bytes(gpu, roots):
-        room = CONF.gpu.guest_mmio_gib
-        yield f"it maps {mmio.in_gib(size)} GiB of memory; guests have room for {room} GiB"
+    if card := passthrough.card_bars(gpu, roots):
+        size = mmio.in_gib(mmio.window(card))
+        yield f"it maps {size} GiB of memory; {_largest_guest(card, roots, alike)}"
+
+
+def _largest_guest(card: mmio.Bars, roots: Roots, alike: int) -> str:
+    """How many such cards a guest can have that has all of the host's memory too"""
+    room = address_space.of_host(roots)
+    if room.given_gib is not None:
+        return f"guests have room for {room.given_gib} GiB"
+    memory = installed_memory.of_host(roots)
+    of_bios, of_uefi = (
+        room.most_cards(card, Guest(memory, uefi=uefi), alike) for uefi in (False, True)
+    )
+    fitting = f"{of_bios} of these"
+    if of_bios != of_uefi:
+        fitting = f"{of_uefi} of these with UEFI, {of_bios} with BIOS"
+    return f"the largest guest, of {room.most} address bits: {fitting}"
 
 
 def text(findings: list[Finding]) -> str:

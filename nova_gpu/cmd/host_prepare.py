@@ -7,11 +7,11 @@ import pathlib
 import sys
 from collections.abc import Iterable
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import boot_files
 from nova_gpu.core.model import GPU
 from nova_gpu.host.state import written_files
 from nova_gpu.host.vfio import boot, passthrough
+from nova_gpu.virt.delivery import address_space
 from nova_gpu.virt.inventory import survey
 
 
@@ -46,8 +46,9 @@ def main(looked: survey.Survey, root: pathlib.Path, *, apply: bool) -> int:
 
 def _fit(looked: survey.Survey) -> Iterable[GPU]:
     """The cards that a guest can be given once the host has booted anew; the others are named."""
+    room = address_space.of_host(looked.roots)
     for gpu in looked.find():
-        reasons = list(passthrough.lasting_obstacles(gpu, looked.roots, CONF.gpu.guest_mmio_gib))
+        reasons = list(passthrough.lasting_obstacles(gpu, looked.roots, room))
         if kept := looked.kept(gpu):
             reasons.append(kept)
         if not reasons:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from nova_gpu.conf import cleaning, faults, health, scheduling, vgpu
-from nova_gpu.core import mmio
 
 GROUP = cfg.OptGroup(
     "gpu",
@@ -152,19 +151,17 @@ Related options:
     ),
     cfg.IntOpt(
         "guest_mmio_gib",
-        default=mmio.GUEST_GIB,
         min=1,
         max=1 << 20,
         help="""
-GiB of address space above 4 GiB into which a KVM guest can map the memory of its GPUs. A card that
-maps more is not offered to KVM guests. The default is what a q35 guest has at least, with either
-firmware: QEMU's ``pci-hole64-size`` and OVMF's window are 32 GiB both. SeaBIOS, and OVMF of 2022
-and later where the guest sees the host's address bits, use all that the CPU model can address:
-1024 GiB with the usual 40 bits, less what the guest has of memory.
+GiB of address space above 4 GiB into which a KVM guest can map the memory of its GPUs, in place of
+what nova-gpu finds out. Empty, as it is by default, each guest gets the room that its GPUs need,
+as far as the address bits of the host's processor and IOMMU go. With a figure nothing is set in
+guests, a card that maps more is not offered, and an instance whose GPUs map more is refused.
 
 Related options:
 
-* ``[libvirt]cpu_mode``: with ``host-passthrough`` a guest has the host's address bits.
+* ``[libvirt]cpu_mode``: with ``none`` a guest has 40 address bits, whatever the host has.
 """,
     ),
     cfg.IntOpt(

@@ -8,7 +8,6 @@ from typing import Any
 
 from nova_gpu.core import names, refused
 from nova_gpu.core.flavor.request import Request
-from nova_gpu.core.model import DeliveryMode
 from nova_gpu.osc import rest, servers
 
 _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
@@ -56,8 +55,6 @@ def _is_container(asked: Iterable[Request]) -> bool | None:
         for group in each.groups:
             for key, condition, _ in each.conditions(group):
                 if key in (names.HYPERVISOR, names.HYPERVISOR_TYPE):
-                    kinds = {
-                        kind for kind in (DeliveryMode.LXC, names.QEMU) if condition.matches(kind)
-                    }
-                    return None if len(kinds) > 1 else kinds == {DeliveryMode.LXC}
+                    kinds = {kind for kind in (names.LXC, names.QEMU) if condition.matches(kind)}
+                    return None if len(kinds) > 1 else kinds == {names.LXC}
     return None

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from nova_gpu.core import exception, mmio, model
+from nova_gpu.core import exception, model
+from nova_gpu.core.guest import address_space, mmio
 from nova_gpu.host.nvidia import nvswitch
 from nova_gpu.host.pci import bars, consoles, sysfs, taken_back
 from nova_gpu.host.roots import Roots
@@ -18,6 +19,9 @@ _BRIDGES = frozenset({0x0600, 0x0604, 0x0609})
 
 # drivers/vfio/group.c: what enable_unsafe_noiommu_mode puts a device into is no protection.
 _NO_IOMMU_GROUP = "vfio-noiommu"
+
+# A card that one of them can have is offered.
+_SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in (False, True))
 
 
 def functions(gpu: model.GPU) -> tuple[model.PciAddress, ...]:
@@ -33,43 +37,54 @@ def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
         return False
 
 
-def mmio_bytes(gpu: model.GPU, roots: Roots) -> int:
-    """What the card takes of its guest's 64-bit memory-mapped I/O space.
+def card_bars(gpu: model.GPU, roots: Roots) -> mmio.Bars:
+    """What the card takes of its guest's 64-bit memory-mapped I/O space, BAR by BAR.
 
     :raises OSError, ValueError: where it cannot be read
     """
-    sizes = [size for address in functions(gpu) for size in bars.high_bars(address, roots)]
-    return mmio.window(sizes)
+    return tuple(size for address in functions(gpu) for size in bars.high_bars(address, roots))
 
 
-def obstacle(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> str | None:
+def mmio_bytes(gpu: model.GPU, roots: Roots) -> int:
+    """The same in one figure, with what alignment costs.
+
+    :raises OSError, ValueError: where it cannot be read
+    """
+    return mmio.window(card_bars(gpu, roots))
+
+
+def obstacle(
+    gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
+) -> str | None:
     """Why this host cannot give *gpu* whole to a guest, and what to do; ``None`` where it can.
 
-    :param mmio_gib: the 64-bit memory-mapped I/O space that guests have
+    :param room: the address space that guests have, or can be given
     """
-    return next(obstacles(gpu, roots, mmio_gib), None)
+    return next(obstacles(gpu, roots, room), None)
 
 
-def obstacles(gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB) -> Iterator[str]:
+def obstacles(
+    gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
+) -> Iterator[str]:
     """All that :func:`obstacle` gives the first of. What cannot be read is in the way too."""
     return _said(
         lambda: without_iommu(functions(gpu), roots),
         lambda: _strangers(gpu, roots),
         lambda: _divided(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
-        lambda: _too_large(gpu, roots, mmio_gib),
+        lambda: _too_large(gpu, roots, room),
         lambda: _shows_console(gpu, roots),
     )
 
 
 def lasting_obstacles(
-    gpu: model.GPU, roots: Roots, mmio_gib: int = mmio.GUEST_GIB
+    gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> Iterator[str]:
     """The obstacles that stay where the host boots with its IOMMU on and the card prepared."""
     return _said(
         lambda: _strangers(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
-        lambda: _too_large(gpu, roots, mmio_gib),
+        lambda: _too_large(gpu, roots, room),
     )
 
 
@@ -194,15 +209,21 @@ def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
     )
 
 
-def _too_large(gpu: model.GPU, roots: Roots, mmio_gib: int) -> str | None:
-    needed = mmio_bytes(gpu, roots)
-    if needed <= mmio_gib * mmio.GIB:
+def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | None:
+    card = card_bars(gpu, roots)
+    if any(room.setting([card], guest) for guest in _SMALL_GUESTS):
         return None
     name = gpu.product.name or gpu.product.key
+    needed = mmio.in_gib(mmio.window(card))
+    if room.given_gib is not None:
+        return (
+            f"{name} maps {needed} GiB of memory, and [gpu]guest_mmio_gib says that a guest has "
+            f"room for {room.given_gib} GiB; unset that, and the room is what the card needs"
+        )
     return (
-        f"{name} maps {mmio.in_gib(needed)} GiB of memory, and a guest has room for {mmio_gib} GiB "
-        "above 4 GiB; set [gpu]guest_mmio_gib if the firmware and CPU model of your guests give "
-        "them more"
+        f"{name} maps {needed} GiB of memory, and guests of this host have {room.most} address "
+        f"bits, which is {mmio.in_gib(1 << room.most)} GiB for that and their own memory; see "
+        "[libvirt]cpu_mode, or what limits the host's processor or IOMMU"
     )
 
 

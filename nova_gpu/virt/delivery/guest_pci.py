@@ -9,10 +9,11 @@ from lxml import etree
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
+from nova_gpu.core.guest.address_space import Setting
 from nova_gpu.core.machine_type import REMEDY, has_pci_express, lacking
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import guest_metadata
+from nova_gpu.virt.delivery import address_space, guest_metadata
 
 
 class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
@@ -93,3 +94,54 @@ def _functions(cards: Sequence[GPU], option_rom: bool) -> Iterator[GuestFunction
                 is_first_of_many=address == functions[0] and len(functions) > 1,
                 option_rom=option_rom,
             )
+
+
+# Room for their BARs
+
+
+class GuestPCIeRoot(vconfig.LibvirtConfigGuestPCIeRootController):  # type: ignore[misc]
+    """The root of a q35 guest's PCI Express tree, with the size of the 64-bit PCI hole in bytes."""
+
+    def __init__(self, hole: int) -> None:
+        super().__init__()
+        self.index = 0
+        self.hole = hole
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        etree.SubElement(element, "pcihole64", unit="KiB").text = str(self.hole >> 10)
+        return element
+
+
+def has_uefi(guest: vconfig.LibvirtConfigGuest) -> bool:
+    return bool(guest.os_firmware == "efi" or guest.os_loader_type == "pflash")
+
+
+def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
+    """Has the domain say what its cards need. It is left as it is where QEMU's defaults serve."""
+    if setting.hole is None or "q35" not in guest.os_mach_type:
+        return
+    _set_bits(guest, setting.bits)
+    roots_of_tree = (
+        each
+        for each in guest.devices
+        if isinstance(each, vconfig.LibvirtConfigGuestPCIeRootController)
+    )
+    for plain in list(roots_of_tree):
+        guest.devices.remove(plain)
+    guest.devices.insert(0, GuestPCIeRoot(setting.hole))
+
+
+def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
+    """What a flavor or image says stays. That the host's bits are the guest's is said in words too:
+    it is the default of QEMU's models, and not of those of all distributions."""
+    if guest.cpu is None or guest.cpu.maxphysaddr is not None:
+        return
+    said = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
+    if bits is not None:
+        said.mode, said.bits = "emulate", bits
+    elif guest.cpu.mode in address_space.AS_THE_HOST:
+        said.mode = "passthrough"
+    else:
+        return
+    guest.cpu.maxphysaddr = said

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, mmio
 from nova_gpu.core import refused as words
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import pci_aliases
+from nova_gpu.virt.delivery import address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class PCIPassthrough(WholeCards):
             reason = self._device_spec.obstacle(card, self._roots)
         except (OSError, ValueError) as error:
             return f"the host does not tell about it: {error}; see the kernel's log about it"
-        return reason or passthrough.obstacle(card, self._roots, CONF.gpu.guest_mmio_gib)
+        return reason or passthrough.obstacle(card, self._roots, address_space.of_host(self._roots))
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """The *cards* that the host's own processes have open; the log says which.
@@ -158,22 +157,7 @@ class PCIPassthrough(WholeCards):
         from nova_gpu.virt import flavors
 
         self.refuse_flavor(instance, flavors.request_of(instance))
-        needed = sum(self._mmio_bytes(card) for card in cards)
-        if needed > CONF.gpu.guest_mmio_gib * mmio.GIB:
-            raise exception.GuestUnfit(
-                f"together they map {needed / mmio.GIB:g} GiB of memory, and a guest has room for "
-                f"{CONF.gpu.guest_mmio_gib} GiB above 4 GiB",
-                "ask for fewer, or set [gpu]guest_mmio_gib on the hosts if the firmware and CPU "
-                "model of their guests give them more",
-            )
-
-    def _mmio_bytes(self, card: GPU) -> int:
-        try:
-            return passthrough.mmio_bytes(card, self._roots)
-        except (OSError, ValueError) as error:
-            raise exception.DeviceUnavailable(
-                str(card.address), f"it cannot be read: {error}", "see the kernel's log of the host"
-            ) from error
+        address_space.refuse(instance, cards, self._roots)
 
     def render(
         self,
@@ -187,6 +171,9 @@ class PCIPassthrough(WholeCards):
         if cards := _cards(given):
             option_rom = flavors.request_of(instance).option_rom
             guest_pci.add_gpus(guest, cards, option_rom=option_rom)
+            is_uefi = guest_pci.has_uefi(guest)
+            setting = address_space.setting(instance, cards, self._roots, is_uefi=is_uefi)
+            guest_pci.give_room(guest, setting)
 
     def clean(self, card: GPU) -> bool:
         import nova_gpu.privsep.cleaning

@@ -8,7 +8,7 @@ import pathlib
 
 from nova_gpu.cmd import host_check
 from nova_gpu.virt.inventory import survey
-from tests.fixtures import hosts, pci
+from tests.fixtures import hosts, large_cards, pci, processors
 from tests.unit.cmd import base
 
 DOCUMENTED = pathlib.Path(__file__).parents[3] / "doc/source/admin/host-check"
@@ -66,6 +66,40 @@ class HostCheckTest(base.HostTestCase):
         self.assertEqual({CARD: "nvidia", AUDIO: "snd_hda_intel"}, card["drivers"])
         self.assertEqual(CARD, card["address"])
         self.assertIn("no IOMMU is on", " ".join(card["obstacles"]))
+
+    def largest(self, processor: processors.Processor, product_id: str, count: int = 4) -> str:
+        host = hosts.Host(self.root, processor=processor)
+        (host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
+        vendor_id, class_code, bars = large_cards.CARDS[product_id]
+        for number in range(count):
+            address = f"0000:{number + 1}1:00.0"
+            host.add_gpu(address, vendor_id, product_id, class_code=class_code)
+            pci.write_bars(host.path(address), bars)
+        self.virt_type("kvm")
+        _, _, remark = self.check(0).partition("it maps ")
+        return remark.partition("\n")[0]
+
+    def test_the_largest_guest(self) -> None:
+        server = processors.Processor("GenuineIntel", 46, memory_gib=1024)
+        self.assertEqual(
+            "256 GiB of memory; the largest guest, of 46 address bits: 4 of these",
+            self.largest(server, large_cards.H100_NVL),
+        )
+
+    def test_the_largest_guest_by_firmware(self) -> None:
+        desktop = processors.Processor("GenuineIntel", 39, memory_gib=64)
+        self.assertEqual(
+            "64 GiB of memory; the largest guest, of 39 address bits: 1 of these with UEFI, 4 with "
+            "BIOS",
+            self.largest(desktop, "27b8"),
+        )
+
+    def test_the_operators_figure(self) -> None:
+        self.option("guest_mmio_gib", 256)
+        self.assertEqual(
+            "256 GiB of memory; guests have room for 256 GiB",
+            self.largest(processors.SERVER, large_cards.H100_NVL),
+        )
 
     def test_containers(self) -> None:
         self.host(iommu=False)

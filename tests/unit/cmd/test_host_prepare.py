@@ -53,7 +53,7 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn("nothing to undo", self.undo())
 
     def test_a_card_that_no_guest_can_have(self) -> None:
-        self.add_card(mapped_mib=64 * 1024)
+        self.add_card(mapped_mib=64 << 20)
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", boot_vga=True, class_code=pci.VGA)
         shown = self.prepare(1)
         self.assertIn("0000:82:00.0 is left out: it is the display the host booted on", shown)

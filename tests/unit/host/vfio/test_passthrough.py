@@ -4,7 +4,8 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import mmio, model
+from nova_gpu.core import model
+from nova_gpu.core.guest import address_space, mmio
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.pci.selection import Selection
 from nova_gpu.host.vfio import passthrough
@@ -124,7 +125,7 @@ class TestObstacles(PassthroughTestCase):
         self.assertIn(CARD, str(passthrough.obstacle(gpu, self.host.roots)))
 
     def test_all_are_said(self) -> None:
-        self.add(iommu_group=99, mapped_mib=64 * 1024)
+        self.add(iommu_group=99, mapped_mib=1024 * 1024)
         self.host.add_gpu("0000:82:00.0", "10de", "1e04", iommu_group=99)
         consoles.add_framebuffer(self.host.path(CARD), self.host.roots.sysfs, 0)
         consoles.add_terminals(self.host.roots.sysfs, framebuffer=True)
@@ -138,11 +139,21 @@ class TestMemory(PassthroughTestCase):
 
     def test_larger_than_a_guest_has(self) -> None:
         self.add("26b9", mapped_mib=64 * 1024)
-        reason = self.reason()
+        self.assertEqual([], self.reasons())
+        small = address_space.Room(36, 36)
+        reason = passthrough.obstacle(self.gpu(), self.host.roots, small) or ""
         self.assertIn("L40S maps 128 GiB", reason)
-        self.assertIn("room for 32 GiB", reason)
-        self.assertIn("[gpu]guest_mmio_gib", reason)
-        self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots, 128))
+        self.assertIn("36 address bits, which is 64 GiB", reason)
+        self.assertIn("[libvirt]cpu_mode", reason)
+
+    def test_larger_than_the_operator_says(self) -> None:
+        self.add("26b9", mapped_mib=64 * 1024)
+        given = address_space.Room(40, 46, given_gib=127)
+        reason = passthrough.obstacle(self.gpu(), self.host.roots, given) or ""
+        self.assertIn("L40S maps 128 GiB", reason)
+        self.assertIn("[gpu]guest_mmio_gib says that a guest has room for 127 GiB", reason)
+        given = address_space.Room(40, 40, given_gib=128)
+        self.assertIsNone(passthrough.obstacle(self.gpu(), self.host.roots, given))
 
     def test_unreadable(self) -> None:
         self.add()

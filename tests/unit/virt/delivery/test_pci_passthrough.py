@@ -28,6 +28,7 @@ class MakeReadyTest(base.BaseTestCase):
         super().setUp()
         objects.register_all()
         self.config = self.useFixture(config_fixture.Config(CONF))
+        self.config.config(group="libvirt", virt_type="kvm")
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.host = hosts.Host(root)
         for address in (A, B):
@@ -49,7 +50,8 @@ class MakeReadyTest(base.BaseTestCase):
 
     def make_ready(self, *cards: GPU, machine_type: str = "pc-q35-7.2", **extra_specs: str) -> None:
         image = objects.ImageMeta(properties=objects.ImageMetaProps(hw_machine_type=machine_type))
-        flavor = objects.Flavor(extra_specs={f"gpu:{k}": v for k, v in extra_specs.items()})
+        specs = {f"gpu:{k}": v for k, v in extra_specs.items()}
+        flavor = objects.Flavor(extra_specs=specs, memory_mb=4096)
         instance = objects.Instance(flavor=flavor, system_metadata={}, uuid=UUID)
         with fixtures.MonkeyPatch("nova.objects.Instance.image_meta", image):
             self.way.make_ready(instance, cards)

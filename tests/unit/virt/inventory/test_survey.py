@@ -13,7 +13,7 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt.inventory import offer, survey
-from tests.fixtures import drm, hosts, nodes, pci
+from tests.fixtures import drm, hosts, large_cards, nodes, pci, processors
 
 CARD = "0000:3b:00.0"
 
@@ -111,9 +111,34 @@ class HypervisorTest(SurveyTestCase):
         self.host.remove(CARD)
         self.host.remove(CARD.replace(".0", ".1"))
         self.host.add_gpu(CARD, "10de", "25b6", mapped_mib=32 << 10)
+        self.assertIsNone(self.obstacle("kvm"))
+        self.conf.config(group="gpu", guest_mmio_gib=32)
         self.assertIn("guest_mmio_gib", self.obstacle("kvm") or "")
         self.conf.config(group="gpu", guest_mmio_gib=64)
         self.assertIsNone(self.obstacle("kvm"))
+
+    def test_cards_that_map_all_of_their_memory(self) -> None:
+        """With default options, on a server and where the kernel tells nothing of processors; a
+        desktop has 512 GiB of addresses, of which an MI300X takes 256 twice."""
+        for product_id, (vendor_id, class_code, bars) in large_cards.CARDS.items():
+            with self.subTest(product_id):
+                for address in filter(self.host.has, (CARD, CARD.replace(".0", ".1"))):
+                    self.host.remove(address)
+                self.host.add_gpu(CARD, vendor_id, product_id, class_code=class_code)
+                pci.write_bars(self.host.path(CARD), bars)
+                self.assertIsNone(self.obstacle("kvm"))
+                self.with_processor(None)
+                self.assertIsNone(self.obstacle("kvm"))
+                self.with_processor(processors.DESKTOP)
+                self.assertEqual(product_id == "74a1", self.obstacle("kvm") is not None)
+                self.with_processor(processors.Processor("GenuineIntel", 36))
+                self.assertIn("36 address bits", self.obstacle("kvm") or "")
+                self.with_processor(processors.SERVER)
+
+    def with_processor(self, processor: processors.Processor | None) -> None:
+        (self.host.roots.proc / "cpuinfo").unlink(missing_ok=True)
+        if processor:
+            processors.write(self.host.roots.proc, processor)
 
     def test_nvml_only_where_the_host_keeps_its_cards(self) -> None:
         asked: list[str] = []

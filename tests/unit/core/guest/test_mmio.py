@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from oslotest import base
 
-from nova_gpu.core import mmio
+from nova_gpu.core.guest import mmio
 
 MIB = 1 << 20
 

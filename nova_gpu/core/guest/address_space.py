@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A q35 guest's physical address space: whether its firmware finds a place for all BARs, and what
+the domain has to say so that it does.
+
+Neither firmware is told how much its guest needs. Both go by the address bits of the guest's
+processor:
+
+* SeaBIOS puts the BARs above the guest's memory, or since 1.16.3 at the end of the address space,
+  of which it then uses 44 bits unless the guest has 1 TiB of memory (``src/fw/pciinit.c``).
+* OVMF since 2022-11 uses the last eighth of the address space, of 46 bits at most. It believes the
+  processor from 41 bits on, as QEMU says 40 where nobody tells it otherwise, and 40 only of AMD's
+  and 36 or 39 only of Intel's. Where it does not believe it the window has 32 GiB
+  (``OvmfPkg/Library/PlatformInitLib/MemDetect.c``).
+
+QEMU's ``pci-hole64-size`` moves neither. From it QEMU sees that the guest has too few address bits
+and does not start it, on AMD's processors moves memory past the addresses that their IOMMU cannot
+map, and tells the guest's kernel how far the window goes (``hw/i386/pc.c``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from nova_gpu.core.guest import mmio
+from nova_gpu.core.guest.mmio import GIB, Bars
+
+# What QEMU gives a processor of which nobody says more.
+DEFAULT_BITS = 40
+# pci-hole64-size of QEMU's q35, and OVMF's window where it does not believe the processor.
+DEFAULT_HOLE = 32 * GIB
+
+_FOUR_GIB = 4 * GIB
+# QEMU's pc_q35_init(): from here on guests have 2 GiB below 4 GiB, smaller ones all of theirs.
+_SPLIT = 0xB0000000
+_BELOW = 2 * GIB
+# AMD_HT_START, and where QEMU then puts the memory that is above 4 GiB.
+_AMD_HOLE = 0xFD00000000
+_ABOVE_AMD_HOLE = 1 << 40
+# Kernels of guests that both firmwares spare more than they can take.
+_SEABIOS_BITS, _SEABIOS_LARGE = 44, 1 << 40
+_OVMF_BITS, _OVMF_EIGHTH = 46, 3
+_OVMF_BELIEVES = 41
+# Of all hot-plug ports each gets that part of OVMF's window, and of SeaBIOS' address space.
+_OVMF_PORT, _SEABIOS_PORT = 8, 11
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guest:
+    """What of one guest matters here. ``memory`` is in bytes; ``ports`` are the PCI Express ports
+    without a card, for which firmware reserves room."""
+
+    memory: int
+    uefi: bool
+    ports: int = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """What the domain has to say: the address bits of its processor and the size of its 64-bit PCI
+    hole in bytes, each ``None`` where QEMU's default serves."""
+
+    bits: int | None = None
+    hole: int | None = None
+
+
+NOTHING = Setting()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """The address bits that the guests of one host have, or can be given.
+
+    ``least`` is what a guest has whose domain says nothing, ``most`` what it can be told to have.
+    ``amd``: its processor is AMD's. ``given_gib`` is the operator's own figure, in place of all
+    that.
+    """
+
+    least: int = DEFAULT_BITS
+    most: int = DEFAULT_BITS
+    amd: bool = False
+    given_gib: int | None = None
+
+    def setting(self, cards: Sequence[Bars], guest: Guest) -> Setting | None:
+        """What the guest's domain has to say for these cards, ``None`` where nothing helps."""
+        if self.given_gib is not None:
+            needed = sum(map(mmio.window, cards))
+            return NOTHING if needed <= self.given_gib * GIB else None
+        hole = _hole(cards, guest)
+        for bits in range(min(self.least, self.most), self.most + 1):
+            if _is_placed(cards, guest, bits, self.amd):
+                return Setting(
+                    bits if bits != self.least else None, hole if hole > DEFAULT_HOLE else None
+                )
+        return None
+
+    def most_cards(self, bars: Bars, guest: Guest, limit: int) -> int:
+        """How many such cards one guest can have, up to *limit*"""
+        fitting = (n for n in range(limit, 0, -1) if self.setting([bars] * n, guest))
+        return next(fitting, 0)
+
+
+# What every guest has.
+LEAST = Room()
+
+
+def _is_placed(cards: Sequence[Bars], guest: Guest, bits: int, amd: bool) -> bool:
+    hole = _hole(cards, guest)
+    end = _end_of_memory(guest.memory)
+    if amd and end > _FOUR_GIB and end + max(hole, DEFAULT_HOLE) > _AMD_HOLE:
+        end += _ABOVE_AMD_HOLE - _FOUR_GIB
+    if guest.uefi:
+        return _ovmf_places(mmio.span(cards), end, bits, amd, guest.ports)
+    return _seabios_places(cards, end, bits, guest.ports)
+
+
+def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> bool:
+    used = bits if end - _FOUR_GIB >= _SEABIOS_LARGE else min(bits, _SEABIOS_BITS)
+    begin = mmio.up(end, mmio.alignment(cards))
+    reserved = ports << used >> _SEABIOS_PORT
+    return begin + sum(map(mmio.window, cards)) + reserved <= 1 << used
+
+
+def _ovmf_places(span: int, end: int, bits: int, amd: bool, ports: int) -> bool:
+    believed = bits >= _OVMF_BELIEVES or bits in ((40,) if amd else (36, 39))
+    if not believed:
+        # It lies behind the memory then, wherever that ends.
+        return span <= DEFAULT_HOLE and mmio.up(end, DEFAULT_HOLE) + DEFAULT_HOLE <= 1 << bits
+    used = min(bits, _OVMF_BITS)
+    size = 1 << used - _OVMF_EIGHTH
+    begin = (1 << used) - size
+    if amd and begin < _ABOVE_AMD_HOLE <= begin + size:
+        begin -= size
+    reserved = ports * (size >> _OVMF_PORT) if size > DEFAULT_HOLE else 0
+    return span + reserved <= size and mmio.up(end, DEFAULT_HOLE) <= begin
+
+
+def _hole(cards: Sequence[Bars], guest: Guest) -> int:
+    """From the end of memory to that of the BARs, where they lie behind it"""
+    end = _end_of_memory(guest.memory)
+    begin = mmio.up(end, max(mmio.alignment(cards), GIB))
+    return mmio.up(begin - end + mmio.span(cards), GIB)
+
+
+def _end_of_memory(memory: int) -> int:
+    if memory < _SPLIT:
+        return _FOUR_GIB
+    return mmio.up(_FOUR_GIB + memory - _BELOW, GIB)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bits of an address this host's processor and IOMMUs know."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+
+_SIZES = re.compile(rb"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
+_AMD = re.compile(rb"^vendor_id\s*:\s*AuthenticAMD$", re.MULTILINE)
+# More than the kernel says of the first processor. All of them can be half a megabyte.
+_FIRST = 16384
+
+# The capability register of the VT-d specification: the widths of its page tables (SAGAW, a bit
+# for each from that of bit 1 on) and the maximum guest address width less one (MGAW).
+_SAGAW, _MGAW = 8, 16
+_TABLES = {1: 39, 2: 48, 3: 57}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AddressBits:
+    """``processor``: ``None`` where the kernel does not tell, as on other architectures than x86.
+    ``iommu``: of the narrowest, ``None`` where no driver tells. AMD's have 48 bits or more."""
+
+    processor: int | None
+    iommu: int | None
+    amd: bool
+
+    @property
+    def usable(self) -> int | None:
+        """What both know: VFIO maps a guest's memory, and cards for one another, by it."""
+        known = [bits for bits in (self.processor, self.iommu) if bits is not None]
+        return min(known) if self.processor is not None else None
+
+
+def of_host(roots: Roots) -> AddressBits:
+    """What cannot be read is not known."""
+    text = b""
+    with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
+        text = file.read(_FIRST)
+    sizes = _SIZES.search(text)
+    return AddressBits(
+        processor=int(sizes[1]) if sizes else None,
+        iommu=min(_intel_iommus(roots), default=None),
+        amd=_AMD.search(text) is not None,
+    )
+
+
+def _intel_iommus(roots: Roots) -> list[int]:
+    folder = f"{roots.sysfs}/class/iommu"
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(_width(sysfs.hexadecimal(f"{folder}/{name}/intel-iommu", "cap")))
+    return found
+
+
+def _width(capability: int) -> int:
+    most = (capability >> _MGAW & 0x3F) + 1
+    tables = [bits for bit, bits in _TABLES.items() if capability >> _SAGAW + bit & 1]
+    return min(most, max(tables, default=most))

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for the BARs of a guest's cards: in the domain, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.guest import address_space, mmio
+from nova_gpu.core.guest.address_space import Guest, Room
+from nova_gpu.core.model import GPU
+from nova_gpu.host import address_bits
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import passthrough
+
+if TYPE_CHECKING:
+    from nova import objects
+
+# [libvirt]cpu_mode by which a guest has the address bits of the host's processor.
+AS_THE_HOST = ("host-passthrough", "maximum")
+_MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
+
+
+def of_host(roots: Roots) -> Room:
+    """What the host's guests have by its options where neither flavor nor image says more."""
+    return _room(roots, None, None)
+
+
+def refuse(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> None:
+    """:raises GuestUnfit, DeviceUnavailable: as :func:`setting`"""
+    from nova.objects import fields
+
+    found = instance.image_meta.properties.get("hw_firmware_type")
+    setting(instance, cards, roots, is_uefi=found == fields.FirmwareType.UEFI)
+
+
+def setting(
+    instance: objects.Instance, cards: Sequence[GPU], roots: Roots, *, is_uefi: bool
+) -> address_space.Setting:
+    """What the domain of the instance's guest is to say for its cards.
+
+    :raises GuestUnfit: where the guest has no room for them
+    :raises DeviceUnavailable: where a card cannot be read
+    """
+    # Only now, as Nova's objects are: the commands ask for the host's room alone.
+    from nova_gpu.virt import flavors
+
+    extra_specs = flavors.request_of(instance).extra_specs
+    properties = instance.image_meta.properties
+    # As Nova's _get_guest_cpu_config_maxphysaddr() reads them
+    mode = extra_specs.get(_MODE) or properties.get("hw_maxphysaddr_mode")
+    bits = extra_specs.get(_BITS) or properties.get("hw_maxphysaddr_bits")
+    room = _room(roots, mode, int(bits) if bits else None)
+    guest = Guest(instance.flavor.memory_mb << 20, is_uefi, 16 + CONF.libvirt.num_pcie_ports)
+    bars = [_bars(card, roots) for card in cards]
+    found = room.setting(bars, guest)
+    if found is None:
+        raise _unfit(room, bars, guest, roots, is_asked=mode is not None)
+    return found
+
+
+def _bars(card: GPU, roots: Roots) -> mmio.Bars:
+    try:
+        return passthrough.card_bars(card, roots)
+    except (OSError, ValueError) as error:
+        raise exception.DeviceUnavailable(
+            str(card.address), f"it cannot be read: {error}", "see the kernel's log of the host"
+        ) from error
+
+
+def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
+    host = address_bits.of_host(roots)
+    given = CONF.gpu.guest_mmio_gib
+    default = address_space.DEFAULT_BITS
+    usable = host.usable or default
+    cpu_mode = _cpu_mode()
+    if mode == "passthrough" or cpu_mode in AS_THE_HOST:
+        return Room(host.processor or default, host.processor or default, host.amd, given)
+    if mode is not None and bits is not None:
+        return Room(bits, bits, host.amd, given)
+    if cpu_mode == "none":
+        return Room(default, default, host.amd, given)
+    return Room(default, usable, host.amd, given)
+
+
+def _cpu_mode() -> str:
+    """By Nova's own default"""
+    mode: str | None = CONF.libvirt.cpu_mode
+    return mode or ("host-model" if CONF.libvirt.virt_type == "kvm" else "none")
+
+
+def _unfit(
+    room: Room, bars: Iterable[mmio.Bars], guest: Guest, roots: Roots, *, is_asked: bool
+) -> exception.GuestUnfit:
+    cards = list(bars)
+    needed = f"together they map {mmio.in_gib(sum(map(mmio.window, cards)))} GiB of memory"
+    if room.given_gib is not None:
+        return exception.GuestUnfit(
+            f"{needed}, and a guest has room for {room.given_gib} GiB above 4 GiB",
+            "ask for fewer, or unset [gpu]guest_mmio_gib on the hosts, by which they get the room "
+            "they need",
+        )
+    firmware = "UEFI" if guest.uefi else "BIOS"
+    return exception.GuestUnfit(
+        f"{needed}, for which the {firmware} of a guest with {mmio.in_gib(guest.memory)} GiB of "
+        f"memory finds no room in {room.most} address bits",
+        _remedy(room, cards, guest, roots, is_asked=is_asked),
+    )
+
+
+def _remedy(
+    room: Room, cards: list[mmio.Bars], guest: Guest, roots: Roots, *, is_asked: bool
+) -> str:
+    host = of_host(roots)
+    if is_asked and host.most > room.most and host.setting(cards, guest):
+        return f"leave {_MODE} and {_BITS} out of the flavor and the image, or give more bits"
+    bits = address_bits.of_host(roots).usable or 0
+    if bits > room.most and Room(bits, bits, room.amd).setting(cards, guest):
+        return f"set [libvirt]cpu_mode = host-model on the hosts, whose processors have {bits} bits"
+    if guest.uefi and room.setting(cards, Guest(guest.memory, False, guest.ports)):
+        return "ask for fewer, or use an image without hw_firmware_type=uefi"
+    return "ask for fewer, or for less memory, or for hosts whose processors have more"

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures computed by hand, next to what firmware did: QEMU 7.2 and 10.0 with SeaBIOS 1.16.2 and
+1.16.3 and OVMF 2022.11 were given these BARs and memory sizes, and ``info pci`` was read."""
+
+from __future__ import annotations
+
+import unittest
+
+import ddt
+
+from nova_gpu.core.guest.address_space import NOTHING, Guest, Room, Setting
+from nova_gpu.core.guest.mmio import GIB
+
+MIB = 1 << 20
+SMALL = (256 * MIB, 32 * MIB)
+H100_NVL = (128 * GIB, 32 * MIB, 16 * MIB)
+RTX_4090 = (32 * GIB, 32 * MIB)
+INTEL, AMD = Room(40, 46), Room(40, 48, amd=True)
+DESKTOP = Room(39, 39)
+
+
+def bios(gib: int) -> Guest:
+    return Guest(gib * GIB, uefi=False)
+
+
+def uefi(gib: int) -> Guest:
+    return Guest(gib * GIB, uefi=True)
+
+
+@ddt.ddt
+class FourLargeCardsTest(unittest.TestCase):
+    """Four H100 NVL, of which guests with 40 address bits saw 3, 2 and 1 by their memory.
+
+    Each window has 256 GiB, 128 GiB of which are the BAR; the last one's other 128 GiB are not
+    used. Memory ends 2 GiB behind its size, the first BAR begins at the next multiple of 128 GiB.
+    """
+
+    # (GiB of memory, address bits, GiB of the hole).
+    # 256: 258 -> 384; BARs to 384 + 3 * 256 + 128 = 1280, and 48 MiB; from 258 on that is 1023.
+    @ddt.data((256, 41, 1023), (512, 41, 1023), (768, 41, 1023))
+    @ddt.unpack
+    def test_bios_on_intel(self, gib: int, bits: int, hole: int) -> None:
+        self.assertEqual(Setting(bits, hole * GIB), INTEL.setting([H100_NVL] * 4, bios(gib)))
+
+    # The window is an eighth: 512 GiB of 42 bits are too few for 896, 1024 GiB of 43 serve.
+    @ddt.data((256, 43), (512, 43), (768, 43))
+    @ddt.unpack
+    def test_uefi(self, gib: int, bits: int) -> None:
+        for room in (INTEL, AMD):
+            self.assertEqual(Setting(bits, 1023 * GIB), room.setting([H100_NVL] * 4, uefi(gib)))
+
+    # QEMU moves the memory above 4 GiB to 1024: 256 -> 1278 -> 1280, BARs to 2176, of 2048 GiB in
+    # 41 bits.
+    @ddt.data((256, 42), (512, 42), (768, 42))
+    @ddt.unpack
+    def test_bios_on_amd(self, gib: int, bits: int) -> None:
+        self.assertEqual(Setting(bits, 1023 * GIB), AMD.setting([H100_NVL] * 4, bios(gib)))
+
+    @ddt.data((256, 3), (512, 2), (768, 1))
+    @ddt.unpack
+    def test_forty_bits(self, gib: int, count: int) -> None:
+        """One fewer than those guests saw: the last one's window ended behind the last address."""
+        guest = Guest(gib * GIB, uefi=False, ports=0)
+        self.assertEqual(count - 1, Room().most_cards(H100_NVL, guest, 4))
+
+
+class SettingTest(unittest.TestCase):
+    def test_small_cards_leave_the_domain_as_it_is(self) -> None:
+        for room in (INTEL, AMD, DESKTOP, Room()):
+            for guest in (bios(2), bios(64), uefi(2), uefi(64)):
+                self.assertEqual(NOTHING, room.setting([SMALL] * 8, guest))
+
+    def test_bits_that_serve_are_not_said(self) -> None:
+        self.assertEqual(Setting(None, 251 * GIB), Room(46, 46).setting([H100_NVL], bios(4)))
+        self.assertEqual(Setting(None, 251 * GIB), INTEL.setting([H100_NVL], bios(4)))
+
+    def test_firmware_that_does_not_believe_forty_bits(self) -> None:
+        """A BAR of 64 GiB had no place in OVMF's 32 GiB on an Intel processor; AMD's had 128."""
+        large = (64 * GIB,)
+        self.assertIsNone(Room().setting([large], uefi(1)))
+        self.assertEqual(Setting(41, 124 * GIB), INTEL.setting([large], uefi(1)))
+        self.assertIsNotNone(Room(amd=True).setting([large], uefi(1)))
+
+    def test_desktop(self) -> None:
+        """39 address bits: an eighth is 64 GiB, the window of one such card."""
+        self.assertEqual(1, DESKTOP.most_cards(RTX_4090, uefi(32), 4))
+        self.assertEqual(4, DESKTOP.most_cards(RTX_4090, bios(32), 4))
+        self.assertEqual(0, DESKTOP.most_cards((256 * GIB, MIB), uefi(32), 4))
+
+    def test_what_both_firmwares_spare(self) -> None:
+        huge = (512 * GIB, 32 * MIB)
+        wide = Room(52, 52)
+        self.assertEqual(7, wide.most_cards(huge, uefi(64), 16))
+        self.assertEqual(15, wide.most_cards(huge, bios(64), 16))
+        self.assertEqual(16, wide.most_cards(huge, bios(2048), 16))
+
+    def test_memory_leaves_no_room(self) -> None:
+        self.assertIsNone(Room().setting([H100_NVL], bios(1000)))
+        self.assertIsNone(Room(41, 41).setting([H100_NVL], uefi(1800)))
+
+    def test_the_operators_figure(self) -> None:
+        self.assertEqual(NOTHING, Room(given_gib=256).setting([H100_NVL], bios(4)))
+        self.assertIsNone(Room(40, 46, given_gib=255).setting([H100_NVL], bios(4)))
+
+    def test_without_cards(self) -> None:
+        self.assertEqual(NOTHING, INTEL.setting([], bios(4)))
+        self.assertEqual(NOTHING, INTEL.setting([()], uefi(4)))
+
+
+class ReservedTest(unittest.TestCase):
+    def test_ports(self) -> None:
+        """Each takes a 256th of OVMF's window: the 1024 GiB of 43 bits are enough for 896 GiB with
+        31 of them, and not with 32."""
+        for ports, bits in ((31, 43), (32, 44)):
+            guest = Guest(64 * GIB, uefi=True, ports=ports)
+            setting = INTEL.setting([H100_NVL] * 4, guest)
+            assert setting is not None
+            self.assertEqual(bits, setting.bits)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+
+import ddt
+import fixtures
+from oslotest import base
+
+from nova_gpu.host import address_bits, installed_memory
+from nova_gpu.host.address_bits import AddressBits
+from tests.fixtures import hosts, processors
+
+
+@ddt.ddt
+class OfHostTest(base.BaseTestCase):
+    def host(self, processor: processors.Processor = processors.SERVER) -> hosts.Host:
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        return hosts.Host(root, processor=processor)
+
+    def test_processors(self) -> None:
+        self.assertEqual(AddressBits(46, None, amd=False), address_bits.of_host(self.host().roots))
+        self.assertEqual(
+            AddressBits(48, None, amd=True),
+            address_bits.of_host(self.host(processors.EPYC).roots),
+        )
+
+    # A Xeon's, a Core's, and a Xeon's whose widest page tables are narrower than its addresses.
+    @ddt.data((0x8D2078C106F0466, 48), (0x1C0000C40660462, 39), (0x2F0262, 39))
+    @ddt.unpack
+    def test_intel_iommus(self, cap: int, bits: int) -> None:
+        host = self.host(processors.Processor("GenuineIntel", 52))
+        processors.write_intel_iommu(host.roots.sysfs, "dmar0", 0x8D2078C10FF0866)
+        processors.write_intel_iommu(host.roots.sysfs, "dmar1", cap)
+        (host.roots.sysfs / "class/iommu/ivhd0/amd-iommu").mkdir(parents=True)
+        found = address_bits.of_host(host.roots)
+        self.assertEqual(bits, found.iommu)
+        self.assertEqual(bits, found.usable)
+
+    def test_nothing_to_be_read(self) -> None:
+        host = self.host()
+        (host.roots.proc / "cpuinfo").write_text("processor\t: 0\nCPU implementer\t: 0x41\n")
+        self.assertIsNone(address_bits.of_host(host.roots).usable)
+        (host.roots.proc / "cpuinfo").unlink()
+        self.assertEqual(AddressBits(None, None, amd=False), address_bits.of_host(host.roots))
+
+    def test_memory(self) -> None:
+        host = self.host(processors.Processor("GenuineIntel", 46, memory_gib=512))
+        self.assertEqual(512 << 30, installed_memory.of_host(host.roots))
+        self.assertEqual(0, installed_memory.of_host(self.host().roots))

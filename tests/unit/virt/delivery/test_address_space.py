@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the domain of a guest with large cards says, and who is refused, over a generated host."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import ddt
+import fixtures
+from lxml import etree
+from nova import objects
+from nova.virt.libvirt import config as vconfig
+from oslo_config import fixture as config_fixture
+from oslo_utils.fixture import uuidsentinel
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt.delivery import address_space, guest_pci
+from tests.fixtures import hosts, large_cards, pci, processors
+
+
+class AddressSpaceTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.config.config(group="libvirt", virt_type="kvm", cpu_mode=None)
+        self.host = self.make_host(large_cards.H100_NVL, 4)
+
+    def make_host(
+        self, product_id: str, count: int, processor: processors.Processor = processors.SERVER
+    ) -> hosts.Host:
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root, processor=processor)
+        vendor_id, class_code, bars = large_cards.CARDS[product_id]
+        for number in range(count):
+            address = f"0000:{number + 1}1:00.0"
+            self.host.add_gpu(address, vendor_id, product_id, class_code=class_code)
+            pci.write_bars(self.host.path(address), bars)
+        return self.host
+
+    def cards(self) -> tuple[GPU, ...]:
+        selected = selection.Selection.parse(["10de", "1002"], [], [])
+        return discovery.discover(self.host.roots, selected, {}, dict)
+
+    def instance(
+        self, gib: int, extra_specs: dict[str, str] | None = None, **image: Any
+    ) -> objects.Instance:
+        flavor = objects.Flavor(extra_specs=extra_specs or {}, memory_mb=gib << 10)
+        instance = objects.Instance(flavor=flavor, system_metadata={}, uuid=uuidsentinel.instance)
+        properties = objects.ImageMetaProps(hw_machine_type="q35", **image)
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova.objects.Instance.image_meta", objects.ImageMeta(properties=properties)
+            )
+        )
+        return instance
+
+    def set_up(self, guest: Any, instance: objects.Instance) -> None:
+        is_uefi = guest_pci.has_uefi(guest)
+        setting = address_space.setting(instance, self.cards(), self.host.roots, is_uefi=is_uefi)
+        guest_pci.give_room(guest, setting)
+
+    def refused(self, instance: objects.Instance) -> str:
+        with self.assertRaises(exception.GuestUnfit) as raised:
+            address_space.refuse(instance, self.cards(), self.host.roots)
+        return str(raised.exception)
+
+
+@ddt.ddt
+class DomainTest(AddressSpaceTestCase):
+    def guest(self, *, uefi: bool, cpu_mode: str = "host-model", ports: int = 0) -> Any:
+        guest = vconfig.LibvirtConfigGuest()
+        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
+        guest.os_mach_type = "pc-q35-7.2"
+        if uefi:
+            guest.os_loader_type = "pflash"
+        if cpu_mode != "none":
+            guest.cpu = vconfig.LibvirtConfigGuestCPU()
+            guest.cpu.mode = cpu_mode
+        if ports:
+            guest.add_device(vconfig.LibvirtConfigGuestPCIeRootController())
+            guest.add_device(vconfig.LibvirtConfigGuestPCIeRootPortController())
+        guest.add_device(vconfig.LibvirtConfigGuestVideo())
+        return guest
+
+    def domain(self, gib: int, *, uefi: bool = False, ports: int = 0, **specs: str) -> Any:
+        cpu_mode = CONF.libvirt.cpu_mode or "host-model"
+        guest = self.guest(uefi=uefi, cpu_mode=cpu_mode, ports=ports)
+        extra_specs = {f"hw:{name}": value for name, value in specs.items()}
+        cards = self.cards()
+        guest_pci.add_gpus(guest, cards, option_rom=True)
+        instance = self.instance(gib, extra_specs)
+        self.set_up(guest, instance)
+        return etree.fromstring(guest.to_xml())
+
+    def said(self, domain: Any) -> tuple[dict[str, str], str | None]:
+        bits = domain.find("cpu/maxphysaddr")
+        hole = domain.findtext("devices/controller[@model='pcie-root']/pcihole64")
+        return ({} if bits is None else dict(bits.attrib)), hole
+
+    @ddt.data((256, 41, 43), (512, 41, 43), (768, 41, 43))
+    @ddt.unpack
+    def test_four_large_cards(self, gib: int, bios: int, uefi: int) -> None:
+        """The bits are worked out in tests/unit/core/guest/test_address_space.py."""
+        for is_uefi, bits in ((False, bios), (True, uefi)):
+            self.assertEqual(
+                ({"mode": "emulate", "bits": str(bits)}, str(1023 << 20)),
+                self.said(self.domain(gib, uefi=is_uefi)),
+            )
+
+    def test_one_root(self) -> None:
+        for ports in (0, 1):
+            domain = self.domain(64, ports=ports)
+            (root,) = domain.xpath("devices/controller[@model='pcie-root']")
+            self.assertEqual("0", root.get("index"))
+            self.assertEqual("KiB", root.find("pcihole64").get("unit"))
+            self.assertIs(root, domain.find("devices")[0])
+
+    def test_the_hosts_own_bits(self) -> None:
+        self.config.config(group="libvirt", cpu_mode="host-passthrough")
+        self.assertEqual(
+            ({"mode": "passthrough"}, str(1023 << 20)), self.said(self.domain(256, uefi=True))
+        )
+
+    def test_what_the_flavor_says_stays(self) -> None:
+        guest = self.guest(uefi=True)
+        guest.cpu.maxphysaddr = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
+        guest.cpu.maxphysaddr.mode, guest.cpu.maxphysaddr.bits = "emulate", 44
+        specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "44"}
+        instance = self.instance(256, specs)
+        self.set_up(guest, instance)
+        domain = etree.fromstring(guest.to_xml())
+        self.assertEqual(({"mode": "emulate", "bits": "44"}, str(1023 << 20)), self.said(domain))
+
+    def test_small_cards_leave_it_as_it_is(self) -> None:
+        for address in (f"0000:{number}1:00.0" for number in range(1, 5)):
+            pci.write_bars(self.host.path(address), [(16, False), (256, True), (32, True)])
+        for uefi in (False, True):
+            guest = self.guest(uefi=uefi)
+            before = guest.to_xml()
+            instance = self.instance(256)
+            self.set_up(guest, instance)
+            self.assertEqual(before, guest.to_xml())
+
+    def test_the_operators_figure_leaves_it_as_it_is(self) -> None:
+        self.config.config(group="gpu", guest_mmio_gib=1024)
+        self.assertEqual(({}, None), self.said(self.domain(256, uefi=True)))
+
+    def test_arm(self) -> None:
+        guest = self.guest(uefi=True)
+        guest.os_mach_type = "virt-7.2"
+        before = guest.to_xml()
+        instance = self.instance(16)
+        self.set_up(guest, instance)
+        self.assertEqual(before, guest.to_xml())
+
+
+class RefuseTest(AddressSpaceTestCase):
+    def test_without_a_cpu_model(self) -> None:
+        self.config.config(group="libvirt", cpu_mode="none")
+        said = self.refused(self.instance(256))
+        self.assertIn("together they map 1024 GiB of memory", said)
+        self.assertIn("BIOS of a guest with 256 GiB of memory finds no room in 40 address", said)
+        self.assertIn("set [libvirt]cpu_mode = host-model", said)
+        self.assertIn("have 46 bits", said)
+
+    def test_the_flavors_bits(self) -> None:
+        specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "42"}
+        instance = self.instance(256, specs, hw_firmware_type="uefi")
+        said = self.refused(instance)
+        self.assertIn("UEFI of a guest with 256 GiB", said)
+        self.assertIn("leave hw:maxphysaddr_mode and hw:maxphysaddr_bits out", said)
+        specs["hw:maxphysaddr_bits"] = "43"
+        instance = self.instance(256, specs, hw_firmware_type="uefi")
+        address_space.refuse(instance, self.cards(), self.host.roots)
+
+    def test_bits_of_the_image(self) -> None:
+        said = self.refused(
+            self.instance(256, hw_maxphysaddr_mode="emulate", hw_maxphysaddr_bits=40)
+        )
+        self.assertIn("40 address bits", said)
+
+    def test_uefi_of_a_desktop(self) -> None:
+        self.make_host("27b8", 2, processors.DESKTOP)
+        said = self.refused(self.instance(32, hw_firmware_type="uefi"))
+        self.assertIn("39 address bits", said)
+        self.assertIn("without hw_firmware_type=uefi", said)
+        address_space.refuse(self.instance(32), self.cards(), self.host.roots)
+
+    def test_a_narrow_iommu(self) -> None:
+        processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
+        said = self.refused(self.instance(256))
+        self.assertIn("39 address bits", said)
+        self.assertIn("ask for fewer, or for less memory", said)
+
+    def test_the_operators_figure(self) -> None:
+        self.config.config(group="gpu", guest_mmio_gib=512)
+        said = self.refused(self.instance(16))
+        self.assertIn("together they map 1024 GiB", said)
+        self.assertIn("unset [gpu]guest_mmio_gib", said)
