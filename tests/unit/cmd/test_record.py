@@ -153,7 +153,7 @@ class RecordTest(base.HostTestCase):
         hosts.build("h200-8", self.root, nodes.Nodes.FILES)
         self.use_library(*machines.h200())
         text = self.printed(0, lambda: record.main(survey.Survey()))
-        self.assertIn("# NVIDIA UNIX x86_64 Kernel Module  570.172.08\n", text)
+        self.assertIn("# NVIDIA UNIX Open Kernel Module for x86_64  570.172.08\n", text)
         path = self.folder() / "sent.yaml"
         path.write_text(text)
         target = adopted.adopt(path, "sent", self.folder())
