@@ -37,11 +37,16 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.host.set_autoprobe(CARD, enabled=False)
         self.plain, self.typed = self.ways()
 
+    def register(self) -> None:
+        """NVIDIA's driver has its functions, and registers them with VFIO."""
+        self.host.bind(str(FUNCTION), "nvidia")
+        self.host.register_with_vfio(str(FUNCTION))
+
     def ways(self, *device_spec: str) -> tuple[VirtualFunctions, VirtualFunctions]:
         spec = pci_aliases.DeviceSpec(device_spec)
         wanted = {"8086:56c0": 4}
         plain = plain_function.PlainFunctions(self.host.roots, spec, wanted)
-        return plain, typed_function.TypedFunctions(self.host.roots, spec)
+        return plain, typed_function.TypedFunctions(self.host.roots, spec, lambda: 10000000)
 
     def obstacle(self, way: VirtualFunctions) -> str | None:
         return way.obstacle(cards.card(CARD), [FUNCTION])
@@ -65,9 +70,11 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.assertIsNone(self.obstacle(self.plain))
         self.host.set_autoprobe(CARD, enabled=True)
         self.assertIn("the host's driver would take", self.obstacle(self.plain) or "")
+        self.register()
         self.assertIsNone(self.obstacle(self.typed))
 
     def test_what_nova_gives_itself(self) -> None:
+        self.register()
         for way in self.ways(f'{{"address": "{FUNCTION}"}}'):
             self.assertIn("[pci]device_spec", self.obstacle(way) or "")
 
@@ -106,5 +113,6 @@ class VirtualFunctionsTest(base.BaseTestCase):
         self.host = hosts.Host(root, iommu=False)
         self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
         self.host.add_vf(CARD, str(FUNCTION))
+        self.register()
         for way in self.ways():
             self.assertIn("IOMMU", self.obstacle(way) or "")

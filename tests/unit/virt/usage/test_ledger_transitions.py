@@ -50,7 +50,7 @@ class Domain:
     uuid: str
     device: PciAddress
 
-    def get_xml_desc(self) -> str:
+    def get_xml_desc(self, dump_inactive: bool = False) -> str:
         node = f"/dev/{self.device}"
         return (
             f"<domain id='7'><devices><hostdev type='misc'><source><char>{node}</char></source>"
