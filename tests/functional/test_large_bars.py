@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room in KVM guests for cards that map all of their memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lxml import etree
+
+from tests.fixtures import large_cards, pci
+from tests.functional import kvm
+from tests.functional.base import Server
+
+
+class LargeBARsTest(kvm.KVMServersTestBase):
+    def start(self) -> None:
+        self.start_host()
+        self.become_large()
+        self.period()
+
+    def become_large(self) -> None:
+        """The host's four cards get the BARs of H100 NVL."""
+        host = self.hosts["host1"]
+        for address in kvm.ALL:
+            pci.write_bars(host.path(address), large_cards.CARDS[large_cards.H100_NVL][2])
+
+    def said(self, server: Server) -> tuple[list[str], list[str]]:
+        """The address bits and the KiB of the 64-bit PCI hole in the instance's domain"""
+        domain: Any = self.domain(server)
+        bits = domain.xpath("cpu/maxphysaddr/@bits")
+        hole = domain.xpath("devices/controller[@model='pcie-root']/pcihole64/text()")
+        return bits, hole
+
+    def test_with_default_options(self) -> None:
+        """Behind 4 GiB the first BAR is at 128, and the last one ends three windows of 256 and one
+        BAR later, at 1024 and a little: that is 1021 GiB."""
+        self.start()
+        self.assertInventory(total=4)
+        server = self.boot(self.gpu_flavor(4))
+        self.assertGPUs(server, kvm.ALL)
+        self.assertEqual((["41"], [str(1021 << 20)]), self.said(server))
+
+    def test_after_a_reboot(self) -> None:
+        self.start()
+        server = self.boot(self.gpu_flavor(2))
+        before = self.said(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.said(server))
+        self.assertTrue(before[1])
+
+    def test_other_instances_are_left_as_they_are(self) -> None:
+        self.start_host()
+        plain, small = self.boot(self.flavor()), self.boot(self.gpu_flavor(1))
+        for server in (plain, small):
+            self.assertEqual(([], []), self.said(server))
+        self._delete_server(small)
+        self._reboot_server(plain, hard=True)  # by which Nova writes the domain anew, as below
+        before = self.domain_text(plain)
+        self.become_large()
+        self.period()
+        self._reboot_server(plain, hard=True)
+        self.assertEqual(before, self.domain_text(plain))
+
+    def domain_text(self, server: Server) -> bytes:
+        """Without the time and the number that are another one each time"""
+        domain: Any = self.domain(server)
+        del domain.attrib["id"]
+        domain.remove(domain.find("metadata"))
+        return bytes(etree.tostring(domain))
+
+    def test_refused_before_a_card_is_touched(self) -> None:
+        self.flags(cpu_mode="none", group="libvirt")
+        self.start()
+        self.assertInventory(total=4)
+        before = {each: self.drivers(each) for each in kvm.ALL}
+        fault = self.boot_refused(self.gpu_flavor(4))
+        for part in ("together they map 1024 GiB", "40 address bits", "[libvirt]cpu_mode"):
+            self.assertIn(part, fault)
+        self.assertEqual(before, {each: self.drivers(each) for each in kvm.ALL})
+        self.assertEqual([], self.former())
+        self.assertInventory(total=4)
