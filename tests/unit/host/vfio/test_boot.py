@@ -84,6 +84,7 @@ class TestHost(base.BaseTestCase):
         self.modules = self.root / "lib/modules" / os.uname().release
 
     def test_nothing(self) -> None:
+        (self.host.roots.proc / "cpuinfo").unlink()
         host = boot.host(self.root, self.host.roots)
         self.assertIsNone(host.cpu_vendor)
         self.assertFalse(host.built_in or host.initramfs_tools or host.dracut or host.grub_d)
