@@ -52,7 +52,8 @@ class _Step:
                 raise self._failed(server)
             with rest.clean_refusals("Nova"):
                 self.connection.compute.confirm_server_resize(server)
-            server = self._when_idle()
+            # Of a confirmation a server shows nothing before it is over.
+            server = self._when_idle(but_not=_WAITS)
         if server.status != _STATUS[self.move.way] or server.compute_host != self.there:
             raise self._failed(server)
         self._wait_for_source()
@@ -70,20 +71,21 @@ class _Step:
                 f"it is not as it was for the plan: {server.status} on {server.compute_host}{busy}"
             )
 
-    def _when_idle(self) -> Any:
-        """The server, when Nova does nothing more to it
+    def _when_idle(self, but_not: str = "") -> Any:
+        """The server, when Nova does nothing more to it, and it has another status than *but_not*
 
         :raises Stopped: where that takes too long
         """
         until = time.monotonic() + self.patience_s
         while True:
             server = self._server()
-            if not server.task_state:
+            if not server.task_state and server.status != but_not:
                 return server
             if time.monotonic() > until:
+                doing = server.task_state or "its confirmation"
                 raise Stopped(
-                    f"it is still busy with {server.task_state} after {self.patience_s:g} s; look "
-                    f"at openstack server migration list --server {server.id}, and then plan anew"
+                    f"it is still busy with {doing} after {self.patience_s:g} s; look at "
+                    f"openstack server migration list --server {server.id}, and then plan anew"
                 )
             time.sleep(POLL_S)
 

@@ -24,13 +24,26 @@ class Nova:
         self.happens = happens
         self.asked: list[tuple[str, str]] = []
         self.held: dict[str, Any] = {}
+        self.looks_until_confirmed = 0
 
     def get_server(self, uuid: str) -> Any:
+        if self.looks_until_confirmed:
+            self.looks_until_confirmed -= 1
+            if not self.looks_until_confirmed:
+                self.server.status = "ACTIVE"
         return self.server
 
     def live_migrate_server(self, server: Any, host: str) -> None:
         self.asked.append((server.id, host))
         vars(self.server).update(self.happens)
+
+    def migrate_server(self, server: Any, host: str) -> None:
+        self.asked.append((server.id, host))
+        vars(self.server).update(compute_host=host, status="VERIFY_RESIZE")
+
+    def confirm_server_resize(self, server: Any) -> None:
+        """Nova's API takes note of it; the compute host does it later."""
+        self.looks_until_confirmed = 3
 
     def migrations(self, server_id: str) -> list[Any]:
         made = [(1, "old"), (3, "newest"), (2, "older")]
@@ -52,8 +65,8 @@ class MovesTest(unittest.TestCase):
         self.assertEqual("/allocations/newest", url)
         return {"allocations": connection.compute.held}
 
-    def make(self, nova: Nova, patience_s: float = 0.0) -> None:
-        instance = Instance(UUID, "first", "node1", Need(()), ((0, 1),), Way.LIVE)
+    def make(self, nova: Nova, patience_s: float = 0.0, way: Way = Way.LIVE) -> None:
+        instance = Instance(UUID, "first", "node1", Need(()), ((0, 1),), way)
         move = Move(instance, "node1", "node2", Spot(1, ((0, 1),)), "frees 1 of node1")
         services = {"node1": "service1", "node2": "service2"}
         connection = SimpleNamespace(compute=nova)
@@ -74,6 +87,12 @@ class MovesTest(unittest.TestCase):
             [f"step 1 of 1: first ({UUID}) from node1 to node2; "],
             [self.said[0].partition("it moves")[0]],
         )
+
+    def test_confirmed_later(self) -> None:
+        nova = Nova()
+        self.make(nova, 60.0, Way.COLD)
+        self.assertEqual([(UUID, "service2")], nova.asked)
+        self.assertEqual("ACTIVE", nova.server.status)
 
     def test_it_takes_too_long(self) -> None:
         said = self.stopped(Nova(task_state="migrating"))
