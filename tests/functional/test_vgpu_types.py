@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import fixtures
 from nova.tests import fixtures as nova_fixtures
 
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import hosts, vgpu
 from tests.fixtures import nvml as machines
-from tests.functional import divided
+from tests.functional import divided, profiled
 
 PRO = "NVIDIA RTX Pro 6000 Blackwell DC-1"
 H200, RTX = "0000:3b:00.0", "0000:41:00.0"
@@ -18,6 +19,8 @@ class MIGBackedTest(divided.DividedServersTestBase):
     MACHINE = "cpu-only"
 
     def setUp(self) -> None:
+        version = "nova.tests.fixtures.libvirt.FAKE_LIBVIRT_VERSION"
+        self.useFixture(fixtures.MonkeyPatch(version, profiled.LIBVIRT))
         super().setUp()
         self.useFixture(nova_fixtures.PrivsepFixture())
         nvml.report.cache_clear()
