@@ -172,11 +172,13 @@ class Parts(Protocol):
     """A way in which parts of cards are given, of those that a host may have several of.
 
     ``kind``: what the functions say that such parts are made at. ``words``: what hosts call one to
-    each other, for ever.
+    each other, for ever. ``may_wedge``: a guest that ends as it starts may leave the function so
+    that no other starts with it, of which the host tells nothing.
     """
 
     kind: Kind
     words: str
+    may_wedge: bool = False
 
     @property
     @abc.abstractmethod

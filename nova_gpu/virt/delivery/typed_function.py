@@ -27,6 +27,7 @@ class TypedFunctions(VirtualFunctions):
     kind = Kind.TYPED
     words = "a virtual function with a type"
     managed = False  # it stays with the driver that gave it its type
+    may_wedge = True  # nova_gpu.virt.health.failed_starts has the source
 
     def __init__(
         self, roots: Roots, device_spec: DeviceSpec, libvirt_version: Callable[[], int | None]

@@ -16,7 +16,7 @@ from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu import mig
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import by_card
@@ -177,8 +177,7 @@ class VGPUs:
 
     @contextlib.contextmanager
     def _counted(self, slots: Iterable[Slot], *, is_start: bool) -> Iterator[None]:
-        look = self.cards.look
-        functions = {slot.parent for slot in slots if look.kind(slot) is Kind.TYPED}
+        functions = {slot.parent for slot in slots if self.way(slot).may_wedge}
         try:
             yield
         except (libvirt.libvirtError, exception.DeviceUnavailable) as error:
