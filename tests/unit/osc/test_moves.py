@@ -25,6 +25,7 @@ class Nova:
         self.asked: list[tuple[str, str]] = []
         self.held: dict[str, Any] = {}
         self.looks_until_confirmed = 0
+        self.actions: list[Any] = []
 
     def get_server(self, uuid: str) -> Any:
         if self.looks_until_confirmed:
@@ -50,7 +51,10 @@ class Nova:
         return [SimpleNamespace(created_at=str(when), uuid=uuid) for when, uuid in made]
 
     def server_actions(self, server: Any) -> list[Any]:
-        return []
+        return self.actions
+
+    def get_server_action(self, request_id: str, server: Any) -> Any:
+        return SimpleNamespace(events=[{"details": f"said of {request_id}"}])
 
 
 class MovesTest(unittest.TestCase):
@@ -101,6 +105,17 @@ class MovesTest(unittest.TestCase):
     def test_it_stayed(self) -> None:
         said = self.stopped(Nova())
         self.assertIn(f"it is ACTIVE on service1: see openstack server event list {UUID}", said)
+
+    def test_why_it_stayed(self) -> None:
+        nova = Nova()
+        nova.actions = [
+            SimpleNamespace(request_id="req-1", start_time="1", message="Error"),
+            SimpleNamespace(request_id="req-2", start_time="2", message="Error"),
+        ]
+        self.assertIn("it is ACTIVE on service1: said of req-2", self.stopped(nova))
+        # What failed before is not the reason of a move that says nothing.
+        nova.actions[1].message = None
+        self.assertNotIn("req-1", self.stopped(nova))
 
     def test_the_source_keeps_its_gpus(self) -> None:
         nova = Nova(compute_host="service2")
