@@ -150,8 +150,8 @@ class NotRepaired(GPUError):
 
 
 class PlacementFailed(GPUError):
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"Placement did not answer GET {url}: {reason}")
+    def __init__(self, url: str, reason: str, verb: str = "GET") -> None:
+        super().__init__(f"Placement did not answer {verb} {url}: {reason}")
         self.url, self.reason = url, reason
 
 

@@ -31,6 +31,9 @@ TRAIT_CUDA = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V"
 # Of os-traits alone: what a vGPU's heads can show, and how many there are.
 TRAIT_RESOLUTION = "HW_GPU_RESOLUTION_W"
 TRAIT_DISPLAY_HEADS = "HW_GPU_MAX_DISPLAY_HEADS_"
+# Of a compute node that an administrator empties of instances with GPUs: it gets no new one. It is
+# the operator's, and the driver leaves it.
+DRAINED = "CUSTOM_GPU_DRAINED"
 # The value of a prefix above for what is not known: it can be forbidden, never asked for.
 UNKNOWN = "UNKNOWN"
 

@@ -16,7 +16,8 @@ _COLUMNS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free
 
 
 class ListHosts(asking.Lister):
-    """List the hosts with whole GPUs, how many they have, and whether anything is started there.
+    """List the hosts with whole GPUs, how many they have, and whether instances are started with
+    them.
 
     For administrators.
     """

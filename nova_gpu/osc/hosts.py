@@ -13,6 +13,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import query, rest
+from nova_gpu.osc.planning import drained
 
 _NO_SUCH_HOST = "Nova has no such host"
 
@@ -140,8 +141,10 @@ def nameless(connection: Any, uuid: str) -> tuple[str, str]:
 
 
 def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
-    """(name, why nothing is started there) by the uuid, which is that of the provider too"""
+    """(name, why no instance with GPUs is started there) by the uuid, which is that of the provider
+    too"""
     found = {}
+    none_new = drained.nodes(connection)
     with rest.clean_refusals("Nova"):
         for node in connection.compute.hypervisors(details=True):
             reason = None
@@ -150,6 +153,8 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
                 reason = "its compute service is disabled" + (f": {why}" if why else "")
             elif node.state != "up":
                 reason = "its compute service is down"
+            if node.id in none_new:
+                reason = "; ".join(filter(None, (drained.REASON, reason)))
             found[node.id] = (node.name, reason)
     return found
 

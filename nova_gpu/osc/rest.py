@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading from Placement and Nova on behalf of whoever runs the command.
+"""Asking Placement and Nova on behalf of whoever runs the command.
 
 Everything here raises CommandError, with one line that says who refused what.
 """
@@ -63,18 +63,37 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
             return unknown_trait
         if answer.status_code == 404 and missing is not None:
             return missing
-        path = url.partition("?")[0]
-        if answer.status_code in (401, 403):
-            raise Refused(
-                f"Placement refuses GET {path} to you ({answer.status_code}): what hosts have is "
-                "for administrators (role admin, or Placement's policy)"
-            )
-        if answer.status_code != 200:
-            text = " ".join(answer.text.split())[:300]
-            raise exceptions.CommandError(
-                f"Placement answers GET {path} with {answer.status_code}: {text}"
-            )
+        _judge("GET", url, answer)
         return answer.json()
+
+
+def put(connection: Any, url: str, body: Any = None) -> bool:
+    """Whether Placement took *body*: not where somebody else has written there since it was read.
+
+    :param connection: an openstack.connection.Connection
+    :raises Refused: to whom it is not allowed
+    """
+    with clean_refusals("Placement"):
+        answer = connection.placement.put(url, json=body, microversion=_VERSION, raise_exc=False)
+        if answer.status_code == 409:
+            return False
+        _judge("PUT", url, answer)
+        return True
+
+
+def _judge(verb: str, url: str, answer: Any) -> None:
+    """:raises CommandError: for any answer that is none to use"""
+    path = url.partition("?")[0]
+    if answer.status_code in (401, 403):
+        raise Refused(
+            f"Placement refuses {verb} {path} to you ({answer.status_code}): what hosts have is "
+            "for administrators (role admin, or Placement's policy)"
+        )
+    if answer.status_code not in (200, 201, 204):
+        text = " ".join(answer.text.split())[:300]
+        raise exceptions.CommandError(
+            f"Placement answers {verb} {path} with {answer.status_code}: {text}"
+        )
 
 
 @contextlib.contextmanager

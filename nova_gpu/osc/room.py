@@ -13,7 +13,8 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request_group
 from nova_gpu.core.planning import plan
 from nova_gpu.core.planning.fleet import Fleet, Move, Need, Plan, Way
-from nova_gpu.osc import asking, flavors, hosts, instances, moves, query, rest
+from nova_gpu.osc import asking, flavors, hosts, query, rest
+from nova_gpu.osc.planning import drained, instances, moves
 
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
 # Before that no host can be named for a cold migration, and the client asks for 2.1 by itself.
@@ -97,25 +98,46 @@ class MakePlace(_Planner):
 
 
 class Drain(_Planner):
-    """Show the fewest moves after which no instance has GPUs of a host. Without --apply it moves
-    nothing.
+    """Show the fewest moves after which no instance has GPUs of a host. Without --apply and --undo
+    it changes nothing.
 
-    For administrators.
+    With --apply no new instance gets GPUs of the host from then on, until --undo. For
+    administrators.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument("host", metavar="<host>", help="Host, as gpu host list names it")
+        parser.add_argument(
+            "--undo",
+            action="store_true",
+            help="Let new instances have GPUs of the host again; nothing is moved",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        host = parsed_args.host
+        if parsed_args.undo and parsed_args.apply:
+            raise exceptions.CommandError(f"--apply drains {host} and --undo ends that; say one")
+        anew = self.connection(parsed_args)
+        if parsed_args.undo:
+            drained.end(anew, _node(anew, host))
+            self.say(f"{host}: new instances get GPUs of it again.")
+            return _COLUMNS, []
+        if not parsed_args.apply:
+            return self._planned(parsed_args)
+        drained.begin(anew, _node_with_gpus(anew, host))
+        self.say(
+            f"{host}: no new instance gets GPUs of it, until openstack gpu drain {host} --undo"
+        )
+        # What is read from now on has all that were given some before.
+        return self._planned(parsed_args)
+
+    def _planned(self, parsed_args: argparse.Namespace) -> _Table:
         connection = rest.Snapshot(self.connection(parsed_args))
         fleet, host = instances.read(connection), parsed_args.host
         if host not in (there := [each.name for each in fleet.hosts]):
-            raise exceptions.CommandError(
-                f"no host with GPUs is called {host}; openstack gpu host list and gpu group list "
-                f"name all {len(there)} there are"
-            )
+            raise _no_such_host(host, len(there))
         found = plan.drain(fleet, host)
         if not found.reached:
             raise exceptions.CommandError(
@@ -180,6 +202,34 @@ def _need(connection: Any, flavor: Any) -> Need:
             "of a host"
         )
     return found
+
+
+def _node(connection: Any, host: str) -> str:
+    """The provider of a compute node, with GPUs or without.
+
+    :raises CommandError: where there is none of that name
+    """
+    nodes = {name: uuid for uuid, (name, _) in hosts.compute_nodes(connection).items()}
+    if host not in nodes:
+        raise exceptions.CommandError(f"Nova has no host called {host}")
+    return nodes[host]
+
+
+def _node_with_gpus(connection: Any, host: str) -> str:
+    """:raises CommandError: where there is none of that name"""
+    nodes = hosts.compute_nodes(connection)
+    roots = {each["root_provider_uuid"] for each in hosts.gpu_providers(connection)}
+    named = {nodes[root][0]: root for root in roots if root in nodes}
+    if host not in named:
+        raise _no_such_host(host, len(named))
+    return named[host]
+
+
+def _no_such_host(host: str, there: int) -> exceptions.CommandError:
+    return exceptions.CommandError(
+        f"no host with GPUs is called {host}; openstack gpu host list and gpu group list name all "
+        f"{there} there are"
+    )
 
 
 def _largest(connection: Any) -> Any:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler asks Placement itself. Everything here only reads.
+"""What the scheduler asks Placement itself. Everything here only reads, but for the trait of hosts
+that are drained.
 
 Each function raises PlacementFailed where there is no answer to use.
 """
@@ -24,6 +25,20 @@ _VERSION = report.SAME_SUBTREE_VERSION
 # As Nova's own default
 _MOST_CANDIDATES = 1000
 _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
+
+
+def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
+    """Has Placement know *trait*, so that a query may name it; whether it is new there."""
+    url = f"/traits/{trait}"
+    try:
+        client = report.report_client_singleton()
+        answer = client.put(url, None, version=_VERSION, global_request_id=context.global_id)
+    except ks_exc.ClientException as e:
+        raise exception.PlacementFailed(url, str(e), verb="PUT") from e
+    if answer.status_code not in (201, 204):
+        reason = f"{answer.status_code} {answer.text}"
+        raise exception.PlacementFailed(url, reason, verb="PUT")
+    return bool(answer.status_code == 201)
 
 
 def known_traits(context: nova_context.RequestContext) -> frozenset[str]:

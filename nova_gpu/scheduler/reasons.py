@@ -155,6 +155,19 @@ def too_few(request: Request, instances: int, most: int) -> Reason:
     )
 
 
+def drained(request: Request, *, bound: bool = False) -> Reason:
+    """GPUs are free on hosts alone that an administrator empties.
+
+    :param bound: whether only the one host was looked at that the request is bound to
+    """
+    if bound:
+        return Reason.of_kind("the requested host is drained: it takes no new instance with GPUs")
+    return Reason.of_kind(
+        f"{summary.all_of(request)} asked for are free only on hosts that are drained, which take "
+        "no new instance with GPUs"
+    )
+
+
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
     """The GPUs are there, but something else is missing beside them.
 

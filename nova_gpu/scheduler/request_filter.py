@@ -22,7 +22,7 @@ from nova_gpu.core.disclosure import Detail, Reason
 from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.scheduler import placement, reasons, requested
+from nova_gpu.scheduler import drained, placement, reasons, requested
 
 LOG = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ def gpu_request_filter(
             if spelled_out is None:
                 unknown = reasons.unknown_name(each, known) or _NONE_FITS
                 raise _refusal(ctxt, request_spec, unknown, whole)
+        drained.forbid(ctxt, request_spec)
     except exception.InvalidExtraSpec as e:
         raise _refusal(ctxt, request_spec, Reason.of_request(str(e))) from e
     except exception.PlacementFailed as e:
@@ -133,6 +134,10 @@ def _why_not(
         unpinned = _wanted(request_spec, in_tree, enable_pinning_translate=False)
         if placement.has_candidate(ctxt, unpinned.to_querystring()):
             return None
+    if drained.make_trait(ctxt):
+        return _why_not(ctxt, request_spec, requests)
+    if placement.has_candidate(ctxt, drained.including(querystring)):
+        return reasons.drained(requests[0], bound=in_tree is not None)
 
     known = placement.known_traits(ctxt)
     for asked in requests:

@@ -10,8 +10,10 @@ from unittest import mock
 
 import fixtures
 from openstack.compute.v2 import _proxy
+from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, moves, room
+from nova_gpu.osc import capacity, host, room
+from nova_gpu.osc.planning import moves
 from tests.functional import base, divided, live, sdk
 from tests.functional.shown import ShownTestBase
 
@@ -154,6 +156,55 @@ class RoomTest(ShownTestBase):
             self.assertRaises(Killed, self.apply, room.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual([], self.apply(room.Drain, "host1")[0])
+
+    def listed(self) -> str:
+        (found,) = [row[1] for row in self.values(host.ListHosts) if row[0] == "host1"]
+        return str(found)
+
+    def test_drained_until_that_is_undone(self) -> None:
+        self.flags(fault_detail="all", group="gpu")
+        _, said = self.apply(room.Drain, "host1")
+        self.assertIn(
+            "host1: no new instance gets GPUs of it, until openstack gpu drain host1 --undo\n", said
+        )
+        one = self.gpu_flavor(1)
+        reason = "it is drained"
+        self.assertEqual(reason, self.listed())
+        self.period()
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual(reason, self.listed())
+        refused = "the requested host is drained: it takes no new instance with GPUs"
+        self.assertIn(refused, self.boot_refused(one, host="host1"))
+        plain = self.boot(self.flavor(), host="host1")
+        self.assertEqual(["host2"] * 2, [self.host_of(self.boot(one)) for _ in range(2)])
+        # Nor does one of its own come to have GPUs there.
+        self.api.post_server_action(plain["id"], {"resize": {"flavorRef": one}})
+        self._wait_for_state_change(plain, "VERIFY_RESIZE")
+        self.assertEqual("host2", self.host_of(plain))
+        self.assertEqual([], self.values(room.MakePlace, one))
+
+        self.assertEqual([], self.values(room.Drain, "host1", "--undo"))
+        self.assertEqual("up", self.listed())
+        self.boot(one, host="host1")
+        self.assertIn("say one", self.refusal(room.Drain, "host1", "--undo", "--apply"))
+        self.assertIn("no host called x", self.refusal(room.Drain, "x", "--undo"))
+        self.assertIn("no host with GPUs is called x", self.refusal(room.Drain, "x", "--apply"))
+
+    def test_drained_though_somebody_stays(self) -> None:
+        firm = self.boot(self.gpu_flavor(1), host="host1", name="firm")
+        said = str(self.assertRaises(exceptions.CommandError, self.apply, room.Drain, "host1"))
+        self.assertIn("firm stays", said)
+        self.assertEqual("it is drained", self.listed())
+        # What is there goes on.
+        self.api.post_server_action(firm["id"], {"os-stop": None})
+        self._wait_for_state_change(firm, "SHUTOFF")
+        self.api.post_server_action(firm["id"], {"os-start": None})
+        self._wait_for_state_change(firm, "ACTIVE")
+        self.assertGPUs(firm, self.recorded(firm))
+
+    def host_of(self, server: Any) -> str:
+        return str(self._show_server(server)["OS-EXT-SRV-ATTR:host"])
 
     def test_who_stays(self) -> None:
         firm = self.flavor(gpus="= 1", gpu_arch="s== fermi")

@@ -63,6 +63,10 @@ class HostsTest(test.NoDBTestCase):
         self.placement.add_group(ill, 8, reserved=7)
         for name, state, status in (("down", "down", "enabled"), ("off", "up", "disabled")):
             self.placement.add_group(self.add_host(name, state=state, status=status), 8)
+        self.placement.drain(self.nodes[-1].id)
+        drained = self.add_host("drained")
+        self.placement.add_group(drained, 8)
+        self.placement.drain(drained)
         stranger = self.placement.add_host("stranger")
         self.placement.add_group(stranger, 8)
         self.assertEqual(
@@ -71,7 +75,8 @@ class HostsTest(test.NoDBTestCase):
                 "part": (1, "no more GPUs"),
                 "ill": (0, "2 GPUs asked for, 1 of 8 free (7 out of service)"),
                 "down": (0, "its compute service is down"),
-                "off": (0, "its compute service is disabled: moved"),
+                "off": (0, "it is drained; its compute service is disabled: moved"),
+                "drained": (0, "it is drained"),
                 "stranger": (0, "Nova has no such host"),
             },
             self.answers(gpus="= 2", gpu_arch="s== fermi"),

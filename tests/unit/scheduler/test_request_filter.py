@@ -107,6 +107,7 @@ class QueryTest(RequestFilterTest):
                 "resources": "DISK_GB:10,MEMORY_MB:512,VCPU:1",
                 "resources_nova_gpu": "PGPU:2",
                 "required_nova_gpu": f"CUSTOM_GPU,{FERMI},CUSTOM_GPU_HYPERVISOR_LXC",
+                "root_required": "!CUSTOM_GPU_DRAINED",
             },
             dict(parse.parse_qsl(query)),
         )
@@ -372,6 +373,79 @@ class ReasonTest(RequestFilterTest):
         self.assertIn("resources:PGPU=2 beside it", self.refusal({"gpus": "= 2"}))
         self.run_filter({"gpus": "= 2", "resources:PGPU": "2"})
         self.run_filter({"resources:PGPU": "2"})
+
+
+class DrainedTest(RequestFilterTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.first = self.placement.add_host("host1")
+        self.of_first = self.placement.add_group(self.first, 8)
+        self.of_second = self.placement.add_group(self.placement.add_host("host2"), 8)
+        self.vgpus = self.placement.add_vgpus(self.first, 4, "nvidia-35")
+
+    def test_no_candidate_there_for_gpus_or_vgpus(self) -> None:
+        self.placement.drain(self.first)
+        self.assertEqual({self.of_second}, self.taken(self.run_filter({"gpus": "= 2"})))
+        self.assertEqual({self.of_second}, self.taken(self.run_filter({"resources:PGPU": "2"})))
+        self.assertIn(
+            "Scheduling failed: 1 vGPU asked for are free only on hosts that are drained",
+            self.refusal({"vgpus": "1"}),
+        )
+        self.assertEqual(2, len(self.candidates(self.run_filter({}))))
+
+    def test_the_host_asked_for(self) -> None:
+        self.placement.drain(self.first)
+        self.assertIn(
+            "the requested host is drained: it takes no new instance with GPUs",
+            self.refusal_of_host("host1"),
+        )
+
+    def refusal_of_host(self, host: str) -> str:
+        spec = request_spec({"gpus": "2"})
+        spec.requested_destination = objects.Destination(host=host)
+        try:
+            self.run_both(spec)
+        except nova_exception.RequestFilterFailed as e:
+            return str(e.message)
+        raise AssertionError("not refused")
+
+    def test_what_is_not_free_there_either_has_its_own_reason(self) -> None:
+        self.placement.drain(self.first)
+        self.assertIn("no host has 9 GPUs", self.refusal({"gpus": "9"}))
+
+    def test_before_any_was_drained(self) -> None:
+        """Placement refuses a query with a trait that it does not know."""
+        spec = self.run_filter({"gpus": "= 2"})
+        self.assertEqual({self.of_first, self.of_second}, self.taken(spec))
+
+    def test_trait_that_somebody_deletes(self) -> None:
+        self.run_filter({"gpus": "= 2"})
+        gone = self.placement.api.delete("/traits/CUSTOM_GPU_DRAINED", version="1.36")
+        self.assertEqual(204, gone.status)
+        spec = self.run_filter({"gpus": "= 2"})
+        self.assertEqual({self.of_first, self.of_second}, self.taken(spec))
+
+    def test_is_put_to_placement_once(self) -> None:
+        put: list[str] = []
+        real = report.SchedulerReportClient.put
+
+        def counting(this: report.SchedulerReportClient, url: str, *args: Any, **kw: Any) -> Any:
+            put.append(url)
+            return real(this, url, *args, **kw)
+
+        self.useFixture(fixtures.MockPatchObject(report.SchedulerReportClient, "put", counting))
+        for _ in range(3):
+            self.run_filter({"gpus": "= 2"})
+        self.assertEqual(["/traits/CUSTOM_GPU_DRAINED"], put)
+
+    def test_where_placement_does_not_take_it(self) -> None:
+        """Nobody knows then which hosts are drained."""
+
+        def fail(*args: Any, **kwargs: Any) -> Any:
+            raise ks_exc.ConnectFailure
+
+        self.useFixture(fixtures.MockPatchObject(report.SchedulerReportClient, "put", fail))
+        self.assertIn("Placement does not say which GPUs", self.refusal({"gpus": "= 2"}))
 
 
 class NeverTooStrictTest(RequestFilterTest):

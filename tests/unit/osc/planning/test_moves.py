@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from nova_gpu.core.planning.fleet import Instance, Move, Need, Spot, Way
-from nova_gpu.osc import moves
+from nova_gpu.osc.planning import moves
 
 UUID = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"
 
@@ -61,7 +61,7 @@ class MovesTest(unittest.TestCase):
     def setUp(self) -> None:
         self.said: list[str] = []
         for name, value in (("POLL_S", 0.0), ("rest.placement", self.allocations)):
-            patch = mock.patch(f"nova_gpu.osc.moves.{name}", value)
+            patch = mock.patch(f"nova_gpu.osc.planning.moves.{name}", value)
             patch.start()
             self.addCleanup(patch.stop)
 
