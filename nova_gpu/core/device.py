@@ -34,7 +34,12 @@ def resource_class(device: Device) -> str:
 
 def resource_class_of(key: GroupKey) -> str:
     """The resource class of a group's provider"""
-    return names.VGPU_RESOURCE_CLASS if key.is_in_parts else names.RESOURCE_CLASS
+    return resource_class_in(in_parts=key.is_in_parts)
+
+
+def resource_class_in(*, in_parts: bool) -> str:
+    """The resource class of whole cards, or of vGPUs"""
+    return names.VGPU_RESOURCE_CLASS if in_parts else names.RESOURCE_CLASS
 
 
 def cards(devices: Iterable[Device]) -> frozenset[PciAddress]:

@@ -6,7 +6,7 @@ From there on Nova's own fields are all there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from oslo_log import log as logging
@@ -14,22 +14,27 @@ from oslo_log import log as logging
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.host_gpus import HostGPUs
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.roots import Roots
 from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.offer import Offer
+from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import domains
 
 LOG = logging.getLogger(__name__)
 
 
-def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
+def of(guest: Any, assigned: Assigned, shared: VGPUCards, roots: Roots) -> dict[str, Any]:
     """By address, numbered from 0: :data:`nova_gpu.core.names.DIAGNOSTIC` says the keys.
 
     :param guest: a nova.virt.libvirt.guest.Guest
     :returns: nothing where the guest's XML cannot be read: what else Nova has of it is shown
     """
-    if not gpus.has_gpus:
+    if not assigned:
         return {}
-    parts = survey.parts(gpus.offer, gpus.roots, gpus.vgpus.divided())
+    offered, cards = assigned.whole.offer, shared.look.cards.values()
+    parts = survey.parts(offered, roots, [each.card for each in cards])
     try:
         named = domains.gpus_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:
@@ -37,8 +42,8 @@ def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
         return {}
     found = {}
     devices = [
-        *((str(each), _facts(gpus, each)) for each in sorted(device.cards(named))),
-        *((str(each), _facts_of_vgpu(gpus, each)) for each in sorted(device.slots(named))),
+        *((str(each), _facts(offered, each)) for each in sorted(device.cards(named))),
+        *((str(each), _facts_of_vgpu(cards, each)) for each in sorted(device.slots(named))),
     ]
     for index, (address, own) in enumerate(devices):
         facts = {"address": address, **dict(own)}
@@ -46,9 +51,9 @@ def of(gpus: HostGPUs, guest: Any) -> dict[str, Any]:
     return found
 
 
-def _facts(gpus: HostGPUs, address: PciAddress) -> Iterator[tuple[str, Any]]:
+def _facts(offered: Offer, address: PciAddress) -> Iterator[tuple[str, Any]]:
     """None of a card that is gone"""
-    for group in gpus.offer.values():
+    for group in offered.values():
         if gpu := group.gpus.get(address):
             yield "product", gpu.product.key
             yield "name", gpu.product.name
@@ -56,9 +61,9 @@ def _facts(gpus: HostGPUs, address: PciAddress) -> Iterator[tuple[str, Any]]:
             yield "trouble", group.withheld.get(address)
 
 
-def _facts_of_vgpu(gpus: HostGPUs, slot: Slot) -> Iterator[tuple[str, Any]]:
+def _facts_of_vgpu(cards: Iterable[SharedCard], slot: Slot) -> Iterator[tuple[str, Any]]:
     """Product of the vGPU's card"""
-    for card in gpus.vgpus.cards.look.cards.values():
+    for card in cards:
         if card.has(slot):
             yield "product", card.gpu.product.key
             yield "name", card.gpu.product.name

@@ -13,13 +13,12 @@ from nova.virt.libvirt import driver
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
-from nova_gpu.virt import diagnostics, signatures
+from nova_gpu.virt import signatures
 from nova_gpu.virt.delivery import container_root
 from nova_gpu.virt.delivery import guest as guests
 from nova_gpu.virt.host_gpus import HostGPUs
-from nova_gpu.virt.lifecycle import refusals, starts, vgpu_starts
-from nova_gpu.virt.live_migration import arrivals, departures, moves
-from nova_gpu.virt.usage import assigned
+from nova_gpu.virt.lifecycle import novas_vgpus
+from nova_gpu.virt.live_migration import arrivals, departures
 
 
 @signatures.of_parent
@@ -50,7 +49,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def _get_guest_config(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         guest = super()._get_guest_config(instance, *args, **kwargs)
-        starts.add_gpus(self._gpus, instance, guest)
+        self._gpus.starts.add_gpus(instance, guest)
         return guest
 
     @staticmethod
@@ -60,62 +59,62 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def get_diagnostics(self, instance: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         found: dict[str, Any] = super().get_diagnostics(instance, *args, **kwargs)
-        found.update(diagnostics.of(self._gpus, self._host.get_guest(instance)))
+        found.update(self._gpus.diagnostics(self._host.get_guest(instance)))
         return found
 
     # Nova's own vGPUs, without ours
 
     def _vgpu_allocations(self, allocations: Any, *args: Any, **kwargs: Any) -> Any:
-        own = vgpu_starts.without_ours(self._gpus, allocations)
+        own = novas_vgpus.allocations(self._gpus.assigned, allocations)
         return super()._vgpu_allocations(own, *args, **kwargs)
 
     def _get_all_assigned_mediated_devices(
         self, instance: Any = None, *args: Any, **kwargs: Any
     ) -> dict[str, str]:
         found = super()._get_all_assigned_mediated_devices(instance, *args, **kwargs)
-        return vgpu_starts.of_others(self._gpus, instance, found)
+        return novas_vgpus.mediated_devices(self._gpus.assigned, self._gpus.ledger, instance, found)
 
     # Every road to a running guest
 
     def prepare_for_spawn(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         super().prepare_for_spawn(instance, *args, **kwargs)
-        assigned.prepare(self._gpus, instance)
+        self._gpus.starts.prepare(instance)
 
     def spawn(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with starts.starting(self._gpus, instance, spawning=True):
+        with self._gpus.starts.starting(instance, spawning=True):
             return super().spawn(context, instance, *args, **kwargs)
 
     def _soft_reboot(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        if starts.is_reboot_hard(self._gpus, instance):
+        if self._gpus.starts.is_reboot_hard(instance):
             # That would pull the plug: first its guest is asked to end, as in a soft one.
             retry_s = CONF.compute.shutdown_retry_interval
             self._clean_shutdown(instance, CONF.libvirt.wait_soft_reboot_seconds, retry_s)
             return False
-        with starts.starting(self._gpus, instance):
+        with self._gpus.starts.starting(instance):
             return super()._soft_reboot(instance, *args, **kwargs)
 
     def _hard_reboot(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with starts.starting(self._gpus, instance):
+        with self._gpus.starts.starting(instance):
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
     def rescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with starts.starting(self._gpus, instance):
+        with self._gpus.starts.starting(instance):
             return super().rescue(context, instance, *args, **kwargs)
 
     def unrescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
-        with starts.starting(self._gpus, instance):
+        with self._gpus.starts.starting(instance):
             super().unrescue(context, instance, *args, **kwargs)
 
     def finish_migration(
         self, context: Any, migration: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        with starts.starting(self._gpus, instance, arriving=True):
+        with self._gpus.starts.starting(instance, arriving=True):
             return super().finish_migration(context, migration, instance, *args, **kwargs)
 
     def finish_revert_migration(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        with starts.starting(self._gpus, instance):
+        with self._gpus.starts.starting(instance):
             return super().finish_revert_migration(context, instance, *args, **kwargs)
 
     def _create_domain_cleanup_lxc(self, instance: Any, *args: Any, **kwargs: Any) -> None:
@@ -125,35 +124,35 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     # Operations that are refused for instances with GPUs
 
     def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        refusals.rescue(self._gpus, instance)
+        self._gpus.refusals.rescue(instance)
         super().power_off(instance, *args, **kwargs)
 
     def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
-        refusals.suspend(self._gpus, instance)
+        self._gpus.refusals.suspend(instance)
         super().suspend(context, instance, *args, **kwargs)
 
     def check_can_live_migrate_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        refusals.live_migration_to(self._gpus, instance)
+        self._gpus.refusals.live_migration_to(instance)
         is_able = self._host_can_support_mdev_live_migration()
-        moves.refuse_too_old(self._gpus, instance, is_able=is_able)
+        self._gpus.moves.refuse_too_old(instance, is_able=is_able)
         data = super().check_can_live_migrate_destination(context, instance, *args, **kwargs)
-        return arrivals.offered(self._gpus, instance, data)
+        return arrivals.offered(self._gpus.moves, instance, data)
 
     def check_can_live_migrate_source(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        refusals.live_migration_from(self._gpus, instance)
+        self._gpus.refusals.live_migration_from(instance)
         is_able = self._host_can_support_mdev_live_migration()
-        moves.refuse_too_old(self._gpus, instance, is_able=is_able)
+        self._gpus.moves.refuse_too_old(instance, is_able=is_able)
         data = super().check_can_live_migrate_source(context, instance, *args, **kwargs)
-        return departures.asked(self._gpus, instance, data)
+        return departures.asked(self._gpus.moves, instance, data)
 
     def migrate_disk_and_power_off(
         self, context: Any, instance: Any, dest: Any, flavor: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        refusals.resize(self._gpus, instance, flavor)
+        self._gpus.refusals.resize(instance, flavor)
         return super().migrate_disk_and_power_off(context, instance, dest, flavor, *args, **kwargs)
 
     # Moved as it runs
@@ -164,16 +163,16 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         data = super().post_claim_migrate_data(
             context, instance, migrate_data, claim, *args, **kwargs
         )
-        return arrivals.claimed(self._gpus, instance, data, claim)
+        return arrivals.claimed(self._gpus.moves, instance, data, claim)
 
     def check_source_migrate_data_at_dest(
         self, ctxt: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         data = super().check_source_migrate_data_at_dest(ctxt, instance, *args, **kwargs)
-        return arrivals.mapped(self._gpus, instance, data)
+        return arrivals.mapped(self._gpus.moves, instance, data)
 
     def pre_live_migration(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        arrivals.prepare(self._gpus, instance)
+        arrivals.prepare(self._gpus.moves, instance)
         return super().pre_live_migration(context, instance, *args, **kwargs)
 
     def _live_migration_operation(
@@ -187,7 +186,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        with departures.leaving(self._gpus, context, instance, guest) as moving:
+        with departures.leaving(self._gpus.moves, context, instance, guest) as moving:
             super()._live_migration_operation(
                 context, instance, dest, block_migration, migrate_data, moving, *args, **kwargs
             )
@@ -196,7 +195,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> None:
         super().post_live_migration_at_destination(context, instance, *args, **kwargs)
-        moves.stays(self._gpus, instance)
+        self._gpus.moves.stays(instance)
 
     # And from it
 

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova import objects
@@ -15,16 +13,14 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPUGroup, GroupKey
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import bulletin, libvirt_version, periodic
+from nova_gpu.virt import bulletin, diagnostics, libvirt_version, periodic
 from nova_gpu.virt.contained import contained
-from nova_gpu.virt.delivery.delivery import Delivery, Given
 from nova_gpu.virt.health import left_mig, monitor, xids
+from nova_gpu.virt.inventory import assigned, provider_tree, providers, stock, stranding, survey
 from nova_gpu.virt.inventory import offer as offers
-from nova_gpu.virt.inventory import provider_tree, providers, stock, stranding, survey
-from nova_gpu.virt.lifecycle import releases, vgpus
+from nova_gpu.virt.lifecycle import refusals, releases, starts, vgpus
+from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.usage import census, ledger
 from nova_gpu.virt.verify import abandoned, orphans, reconcile
 
@@ -41,22 +37,29 @@ class HostGPUs:
     def __init__(self, host: libvirt_host.Host, virtapi: nova_virtapi.VirtAPI) -> None:
         self._host = host
         self._virtapi = virtapi
-        self._ledger = ledger.Ledger()
-        self.bulletin = bulletin.Bulletin()
+        self.ledger = ledger.Ledger()
+        self._bulletin = bulletin.Bulletin()
         self._survey = survey.Survey(
-            self._ledger,
+            self.ledger,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
         )
-        self.ways = self._survey.ways
-        self.delivery = self.ways.whole
+        self.delivery = self._survey.delivery
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
-        self._stock = stock.Stock(self._ledger, self.delivery)
-        self.vgpus = vgpus.VGPUs(self._survey, self._ledger)
+        self._stock = stock.Stock(self.ledger, self.delivery)
+        self.vgpus = vgpus.VGPUs(self._survey, self.ledger)
+        self.assigned = assigned.Assigned(
+            self._stock,
+            self.vgpus.stock,
+            providers.Providers(pathlib.Path(CONF.state_path, "gpu-providers")),
+            lambda: (*self.offer, *self.vgpus.keys()),
+            lambda: virtapi.reportclient,
+            host.get_hostname,
+        )
         self._step = periodic.Step(
-            self._survey, self._watch, self._stock, self.vgpus, self.bulletin
+            self._survey, self._watch, self._stock, self.vgpus, self._bulletin
         )
         self._census = census.Census(
-            host, self._ledger, lambda: self._survey.parts(self.offer, self.vgpus.divided())
+            host, self.ledger, lambda: self._survey.parts(self.offer, self.vgpus.divided())
         )
         self._abandoned = abandoned.AbandonedMoves(CONF.host)
         self._orphans = orphans.Orphans()
@@ -66,9 +69,9 @@ class HostGPUs:
         self.releases = releases.Releases(
             self._survey,
             self._stock,
-            self._ledger,
+            self.ledger,
             self._census,
-            self.bulletin,
+            self._bulletin,
             self._watch.mended,
             self.vgpus,
             self.delivery.restore,
@@ -77,7 +80,21 @@ class HostGPUs:
             lambda card: left_mig.judge(card, self.roots, self.releases.put_away)
         )
         self._xids = xids.Xids(self.roots)
-        self._providers = providers.Providers(pathlib.Path(CONF.state_path, "gpu-providers"))
+        self.starts = starts.Starts(
+            self.assigned,
+            self._survey.ways,
+            self.vgpus,
+            self.ledger,
+            self._census,
+            self._bulletin,
+            self.hypervisor_type,
+            self.free,
+            lambda: stranding.left(virtapi.reportclient, host.get_hostname()),
+        )
+        self.refusals = refusals.Refusals(self._survey.ways, self.assigned, self.vgpus.cards)
+        self.moves = moves.Moves(
+            self.assigned, self.starts, self.vgpus, self.roots, host.get_hostname
+        )
 
     @property
     def offer(self) -> offers.Offer:
@@ -86,13 +103,12 @@ class HostGPUs:
     @property
     def has_gpus(self) -> bool:
         """Whether it offers any, whole or in parts"""
-        return bool(self.offer or self.vgpus)
+        return bool(self.assigned)
 
     @property
     def roots(self) -> Roots:
         return self._survey.roots
 
-    @property
     def hypervisor_type(self) -> str:
         """What this host reports to Nova: ``LXC`` or ``QEMU``"""
         return str(self._host.get_driver_type())
@@ -147,7 +163,7 @@ class HostGPUs:
 
     def _knows_providers(self) -> bool:
         try:
-            self.ask_for_providers()
+            self.assigned.ask_for_providers()
         except Exception as error:  # whatever Placement or the way there raise
             LOG.warning("vGPUs of instances are made when those start: %s", error)
             return False
@@ -157,14 +173,10 @@ class HostGPUs:
         """What Nova does not give back when it ended in the midst of a move."""
         client = self._virtapi.reportclient
         self._abandoned.end(
-            client, self._host.get_hostname(), lambda uuid: self._ledger.now.had_by(uuid)
+            client, self._host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
         )
-        providers = frozenset(self._provider_uuids().values())
-        self._orphans.release(client, providers, self._ledger.now.instances())
-
-    def _provider_uuids(self) -> dict[GroupKey, str]:
-        """Of all its groups, by what is known"""
-        return {**self._stock.provider_uuids, **self.vgpus.stock.provider_uuids}
+        providers = frozenset(self.assigned.provider_uuids().values())
+        self._orphans.release(client, providers, self.ledger.now.instances())
 
     # Publishing
 
@@ -172,14 +184,14 @@ class HostGPUs:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
         with contained("Placement may not be told of all of this host's GPUs"):
             try:
-                self._stock.publish(tree, nodename, self.hypervisor_type)
-                self.vgpus.stock.publish(tree, nodename, self.hypervisor_type)
+                self._stock.publish(tree, nodename, self.hypervisor_type())
+                self.vgpus.stock.publish(tree, nodename, self.hypervisor_type())
             except Exception:
-                provider_tree.refuse_claims(tree, nodename, self._ledger.now.recorded)
+                provider_tree.refuse_claims(tree, nodename, self.ledger.now.recorded)
                 raise
-            self._providers.keep(nodename, self._provider_uuids())
-            usage = self._ledger.now
-            self.bulletin.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
+            self.assigned.keep_providers(nodename)
+            usage = self.ledger.now
+            self._bulletin.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
             self._reconciliation.is_due = True
 
     def stats(self) -> str | None:
@@ -189,79 +201,18 @@ class HostGPUs:
             if self.has_gpus:
                 each, free = stranding.reserved(), self._stock.free()
                 divided = self.vgpus.stock.divided()
-                return offers.report(self.offer, self.hypervisor_type, free, each, divided)
+                return offers.report(self.offer, self.hypervisor_type(), free, each, divided)
         return None
 
     def free(self) -> int:
         """How many cards there are of which an instance could be given one now, or a part"""
         return len(self._stock.free()) + self.vgpus.stock.divided().free
 
-    @property
-    def placement(self) -> Any:
-        """Nova's client of it"""
-        return self._virtapi.reportclient
-
-    @property
-    def nodename(self) -> str:
-        return str(self._host.get_hostname())
-
     # Guests
 
-    @contextlib.contextmanager
-    def held(self, instance_uuid: str, addresses: frozenset[Device]) -> Iterator[frozenset[Device]]:
-        """Holds *addresses* while a guest is started with them, and what else it has of ours.
-
-        Gives what the guest had before, or has as long as it is rebuilt.
-
-        While Nova reboots a guest it has no domain: a card that it has by an alias would seem free.
-
-        :raises DeviceUnavailable: when another start or domain has one of them
-        :raises DomainsUnreadable: when nobody can say so
-        """
-        kept = self._ledger.now.kept_by(instance_uuid)
-        if not addresses | kept:
-            yield kept
-            return
-        look = self._census.look_at_domains
-        with self._ledger.hold(instance_uuid, addresses, look, kept):
-            try:
-                yield kept
-            finally:
-                self.delivery.started(instance_uuid)
-
-    def deliveries(self, given: Iterable[Given]) -> Iterator[tuple[Delivery, list[Given]]]:
-        """What a guest is given, by how it gets it"""
-        return self.ways.deliveries(given, self.vgpus.cards.look.kind)
-
-    def held_for(self, instance_uuid: str) -> frozenset[Device]:
-        """What is held for a start of the instance that is under way"""
-        return self._ledger.now.held_for(instance_uuid)
-
-    def named_by(self, instance_uuid: str) -> frozenset[Device]:
-        """What the instance's domain names, or named before it went to come back"""
-        return self._ledger.now.kept_by(instance_uuid)
-
-    def group_of(self, provider_uuid: str) -> GPUGroup | None:
-        """Which of this host's groups a provider stands for, ``None`` for another host's.
-
-        Guests are resumed before the first provider tree is made: then what was kept is asked, or
-        Placement.
-
-        :raises ProvidersUnknown: where neither says so
-        """
-        self.ask_for_providers()
-        return self._stock.group_of(provider_uuid)
-
-    def ask_for_providers(self) -> None:
-        """Looks up which providers stand for this host's groups, once.
-
-        :raises ProvidersUnknown: where nobody says so
-        """
-        if self._provider_uuids():
-            return  # without asking libvirt for the node's name: this is in the way of every start
-        keys = (*self.offer, *self.vgpus.keys())
-        for key, uuid in self._providers.of(self.placement, self.nodename, keys).items():
-            (self.vgpus.stock if key.is_in_parts else self._stock).provider_uuids[key] = uuid
+    def diagnostics(self, guest: Any) -> dict[str, Any]:
+        """As :func:`nova_gpu.virt.diagnostics.of`"""
+        return diagnostics.of(guest, self.assigned, self.vgpus.cards, self.roots)
 
     def end(self, instance: objects.Instance) -> None:
         """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it
@@ -271,7 +222,3 @@ class HostGPUs:
         """
         if self.has_gpus:
             self.delivery.end(self._host, instance)
-
-    def go_to_guest(self, addresses: frozenset[Device]) -> None:
-        """From now on a guest may have used them."""
-        self._ledger.was_used(addresses)

@@ -75,7 +75,7 @@ class LeavesNothing:
                     yield "vgpu", f"the type {number} of {path.parent.parent.name} of {name}"
             for node in filter(_is_opened, self.hosts[name].roots.dev.rglob("*")):
                 yield "node", f"{node} of {name} is open to every user"
-            usage = compute.driver._gpus._ledger.now
+            usage = compute.driver._gpus.ledger.now
             for address in sorted(map(str, usage.taken() | usage.used)):
                 yield "hold", f"{name} keeps {address} for a guest, or has to clean it"
         for provider in self._get_all_providers():

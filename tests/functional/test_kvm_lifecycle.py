@@ -55,7 +55,7 @@ class LifecycleTest(kvm.KVMServersTestBase):
         held: list[list[str]] = []
 
         def shutdown(guest: Any) -> None:
-            held.append(sorted(map(str, gpus.held_for(guest.uuid))))
+            held.append(sorted(map(str, gpus.ledger.now.held_for(guest.uuid))))
 
         self.useFixture(fixtures.MonkeyPatch("nova.virt.libvirt.guest.Guest.shutdown", shutdown))
         self.flags(wait_soft_reboot_seconds=0, group="libvirt")

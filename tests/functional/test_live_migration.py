@@ -81,7 +81,7 @@ class Moves(live.Moving):
 
     def assertThere(self) -> None:
         self.assertVGPUs(self.server, self.THERE, "host2")
-        named = self.computes["host2"].driver._gpus.named_by(self.server["id"])
+        named = self.computes["host2"].driver._gpus.ledger.now.kept_by(self.server["id"])
         self.assertEqual(sorted(self.THERE), sorted(map(str, named)))
         self.assertMade(0, "host1")
         self.assertMade(3, "host2")
@@ -115,8 +115,8 @@ class Moves(live.Moving):
             self.assertMade(2, "host1")
             # The database's answer may be one from before the claim.
             gpus = self.computes["host2"].driver._gpus
-            nothing = dataclasses.replace(gpus._ledger.now, records=records.Records({}))
-            with mock.patch.object(gpus._ledger, "_now", nothing):
+            nothing = dataclasses.replace(gpus.ledger.now, records=records.Records({}))
+            with mock.patch.object(gpus.ledger, "_now", nothing):
                 gpus.releases.settle()
                 gpus.vgpus.retries.wait()
             self.assertMade(3, "host2")

@@ -57,7 +57,7 @@ class MovesTest(base.GPUServersTestBase):
         instance = self.instance(self.server)
         driver = {name: compute.driver for name, compute in self.computes.items()}
         gpus = driver["host2"]._gpus
-        with gpus.held(instance.uuid, gpus.named_by(instance.uuid)):
+        with gpus.starts.holding(instance.uuid, gpus.ledger.now.kept_by(instance.uuid)):
             self.assertIn("/dev/nvidia5", self.xml(driver["host2"], instance))
         self.assertNotIn("/dev/nvidia", self.xml(driver["host1"], instance))
 

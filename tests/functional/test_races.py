@@ -72,7 +72,7 @@ class ForgottenClaimTest(RacesTestBase):
 
         def overtake(compute: manager.ComputeManager) -> None:
             lost.append(compute.host)
-            used = compute.driver._gpus._ledger
+            used = compute.driver._gpus.ledger
             self._wait_for_assert(
                 lambda: self.assertEqual(frozenset(), used.now.devices(snapshot.State.CLAIMED))
             )

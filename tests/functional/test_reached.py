@@ -167,7 +167,8 @@ class RoadTest(ContainerTestBase):
         driver, instance = self.driver, self.instance(server)
         said = self.assertRaises(ComputeResourcesUnavailable, self.xml, driver, instance)
         self.assertIn("in a way that this nova-gpu does not know", str(said))
-        with driver._gpus.held(server["id"], driver._gpus.named_by(server["id"])):
+        gpus = driver._gpus
+        with gpus.starts.holding(server["id"], gpus.ledger.now.kept_by(server["id"])):
             self.assertIn("/dev/nvidia4", self.xml(driver, instance))
 
     def test_a_release_that_nobody_has_tried(self) -> None:

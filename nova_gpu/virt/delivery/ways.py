@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_gpu.conf import CONF
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
@@ -28,6 +29,8 @@ from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
+
+_Given = TypeVar("_Given", Given, Device)
 
 
 class Ways:
@@ -75,10 +78,10 @@ class Ways:
         return self.parts.get(kind) or next(iter(self.parts.values()))
 
     def deliveries(
-        self, given: Iterable[Given], kind: Callable[[Slot], Kind]
-    ) -> Iterator[tuple[Delivery, list[Given]]]:
-        """What a guest is *given*, by how it gets it: first that of whole cards, which looks after
-        guests that have none, too.
+        self, given: Iterable[_Given], kind: Callable[[Slot], Kind]
+    ) -> Iterator[tuple[Delivery, list[_Given]]]:
+        """What a guest is *given*, or the device alone, by how it gets it: first that of whole
+        cards, which looks after guests that have none, too.
 
         :param kind: the kind of the part at a slot
         """
@@ -88,7 +91,7 @@ class Ways:
         for delivery, own in itertools.groupby(ordered, key=lambda each: each[0]):
             yield delivery, [each for _, each in own]
 
-    def _delivery(self, given: Given, kind: Callable[[Slot], Kind]) -> Delivery:
+    def _delivery(self, given: Given | Device, kind: Callable[[Slot], Kind]) -> Delivery:
         return self.part(kind(given)).delivery if isinstance(given, Slot) else self.whole
 
     # What the host has

@@ -4,21 +4,37 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any, Generic, TypeVar
 
+from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GroupKey
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.model import GroupKey, PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.virt.delivery.delivery import Given
 from nova_gpu.virt.inventory import provider_tree
 from nova_gpu.virt.usage.ledger import Ledger
 
 Group = TypeVar("Group")
+Key = TypeVar("Key", PciAddress, Slot)
 
 
-class Published(abc.ABC, Generic[Group]):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holding(Generic[Group, Key]):
+    """A device that an instance has. ``given``: what its way of delivery is told of it."""
+
+    group: Group
+    device: Key
+    given: Given
+
+
+class Published(abc.ABC, Generic[Group, Key]):
     """What whole cards and vGPUs have in common as a :class:`nova_gpu.virt.inventory.pool.Supply`.
 
     It looks at nothing: what was found, and who has what, is noted by others, so that a claim never
@@ -26,10 +42,16 @@ class Published(abc.ABC, Generic[Group]):
     """
 
     in_parts: bool
+    # To whoever reads why an instance is not started with what it has
+    noun: str
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.provider_uuids: dict[GroupKey, str] = {}
+
+    @abc.abstractmethod
+    def __bool__(self) -> bool:
+        """Whether this host has any of them"""
 
     @abc.abstractmethod
     def groups(self) -> Mapping[GroupKey, Group]:
@@ -40,6 +62,75 @@ class Published(abc.ABC, Generic[Group]):
         keys = {uuid: key for key, uuid in self.provider_uuids.items()}
         key = keys.get(provider_uuid)
         return None if key is None else self.groups().get(key)
+
+    # What instances have
+
+    def of_this_host(self, resources: Iterable[objects.Resource] | None) -> list[tuple[Group, Key]]:
+        """The *resources* that are devices of this host, well or not, each with its group.
+
+        After a move they may name another host's devices, whose addresses may be ones of this host
+        as well: only the provider tells.
+        """
+        return [
+            (group, self._parse(each.identifier))
+            for each in resources or ()
+            if self.counts(each) and (group := self.group_of(each.provider_uuid)) is not None
+        ]
+
+    def counts(self, resource: objects.Resource) -> bool:
+        """Whether *resource* is one such as these, of whatever host"""
+        return bool(resource.resource_class == device.resource_class_in(in_parts=self.in_parts))
+
+    def devices(self, resources: Iterable[objects.Resource] | None) -> frozenset[Key]:
+        """The devices of :meth:`of_this_host`"""
+        return frozenset(each for _, each in self.of_this_host(resources))
+
+    def held(self, resources: Iterable[objects.Resource] | None) -> list[Holding[Group, Key]]:
+        """What *resources* have of this host, in the order of the devices.
+
+        :raises DeviceUnavailable: where one of them is not here, or cannot be given
+        """
+        found = []
+        for group, each in self.of_this_host(resources):
+            if reason := self._unavailable(group, each):
+                raise exception.DeviceUnavailable(
+                    str(each), reason, "mend or replace the card, or move the instance"
+                )
+            found.append(Holding(group, each, self._given(group, each)))
+        return sorted(found, key=lambda holding: holding.device)
+
+    @abc.abstractmethod
+    def _parse(self, identifier: str) -> Key:
+        """The device of a resource"""
+
+    @abc.abstractmethod
+    def _unavailable(self, group: Group, key: Key) -> str | None:
+        """Why nobody at all can be given the device, ``None`` where who has it can"""
+
+    @abc.abstractmethod
+    def _given(self, group: Group, key: Key) -> Given:
+        """What the way of delivery is told of a device that is well"""
+
+    @abc.abstractmethod
+    def mismatch(
+        self,
+        asked: FlavorRequest,
+        held: Collection[Holding[Group, Key]],
+        hypervisor_type: str,
+        *,
+        is_new: bool,
+    ) -> str | None:
+        """Why what an instance holds is not what its flavor asks for, ``None`` where it is.
+
+        :param is_new: whether it is given them now, and did not have them before: what the host may
+            not be able to tell any more keeps nobody from what he has
+        """
+
+    def apart(
+        self, asked: FlavorRequest, held: Collection[Holding[Group, Key]], hypervisor_type: str
+    ) -> str | None:
+        """Why what is held is not as near each other as the flavor insists on"""
+        return None
 
     # Publishing
 

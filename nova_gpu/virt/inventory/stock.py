@@ -7,25 +7,26 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
-from nova import objects
-
-from nova_gpu.core import device, names
+from nova_gpu.core import device
 from nova_gpu.core.device import Device
+from nova_gpu.core.flavor import compare
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree
-from nova_gpu.virt.inventory.published import Published
+from nova_gpu.virt.inventory.published import Holding, Published
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.snapshot import Owner
 
 
-class Stock(Published[GPUGroup]):
+class Stock(Published[GPUGroup, PciAddress]):
     """The whole cards of a host"""
 
     in_parts = False
+    noun = "GPUs"
 
     def __init__(self, ledger: Ledger, delivery: WholeCards) -> None:
         super().__init__(ledger)
@@ -38,6 +39,9 @@ class Stock(Published[GPUGroup]):
     @property
     def offer(self) -> offers.Offer:
         return self._offer
+
+    def __bool__(self) -> bool:
+        return bool(self._offer)
 
     def groups(self) -> offers.Offer:
         return self._offer
@@ -77,13 +81,40 @@ class Stock(Published[GPUGroup]):
         recorded = {each for _, each in self._recorded(self.provider_uuids)}
         return device.cards(recorded | self._ledger.now.started())
 
-    def addresses(self, resources: Iterable[objects.Resource]) -> set[PciAddress]:
-        """The *resources* that are cards of this host."""
-        return {
-            PciAddress.parse(each.identifier)
-            for each in resources
-            if each.resource_class == names.RESOURCE_CLASS and self.group_of(each.provider_uuid)
-        }
+    # What instances have
+
+    def _parse(self, identifier: str) -> PciAddress:
+        return PciAddress.parse(identifier)
+
+    def _unavailable(self, group: GPUGroup, key: PciAddress) -> str | None:
+        return group.ill.get(key) if key in group.gpus else "it is not on this host"
+
+    def _given(self, group: GPUGroup, key: PciAddress) -> GPU:
+        return group.gpus[key]
+
+    def mismatch(
+        self,
+        asked: FlavorRequest,
+        held: Collection[Holding[GPUGroup, PciAddress]],
+        hypervisor_type: str,
+        *,
+        is_new: bool,
+    ) -> str | None:
+        if not held and not asked.asks_for_gpus:
+            return None
+        whole, facts = asked.whole, _facts(held, hypervisor_type)
+        reason = compare.gpu_mismatch(whole, facts, hypervisor_type)
+        if whole and reason is None and is_new:
+            return compare.other_product(whole, facts)
+        return reason
+
+    def apart(
+        self,
+        asked: FlavorRequest,
+        held: Collection[Holding[GPUGroup, PciAddress]],
+        hypervisor_type: str,
+    ) -> str | None:
+        return compare.apart(asked.whole, _facts(held, hypervisor_type)) if asked.whole else None
 
     # Publishing
 
@@ -146,3 +177,23 @@ class Stock(Published[GPUGroup]):
         gpus = {gpu.address: gpu for gpu in self.cards()}
         cards = device.cards(free)
         return choose.choose(cards, count, topology.places(gpus[card] for card in cards))
+
+
+def _facts(
+    held: Collection[Holding[GPUGroup, PciAddress]], hypervisor_type: str
+) -> list[compare.Held]:
+    """What a flavor is compared with"""
+    cards = {each.device: each.group.gpus[each.device] for each in held}
+    circles = topology.circles(cards.values())
+    return [
+        compare.Held(
+            count=1,
+            architecture=each.group.product.architecture,
+            traits=provider_tree.traits(each.group, hypervisor_type, ()),
+            model=each.group.product.name,
+            memory_mib=each.group.product.memory_mib,
+            numa_node=cards[each.device].numa_node,
+            circle=circles[each.device],
+        )
+        for each in held
+    ]

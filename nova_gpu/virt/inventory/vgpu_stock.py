@@ -9,25 +9,28 @@ from typing import Any
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
+from nova_gpu.core.flavor import compare
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.placement import vgpu_inventory
 from nova_gpu.core.scheduling import stats
-from nova_gpu.core.vgpu import vgpu_choice
+from nova_gpu.core.vgpu import mig, vgpu_choice
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.core.vgpu.vgpu_room import Room
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import provider_tree
-from nova_gpu.virt.inventory.published import Published
+from nova_gpu.virt.inventory.published import Holding, Published
 from nova_gpu.virt.inventory.vgpu_cards import Look, VGPUCards
 from nova_gpu.virt.inventory.vgpu_rooms import Rooms, Use
 from nova_gpu.virt.usage.ledger import Ledger
 
 
-class VGPUStock(Published[VGPUGroup]):
+class VGPUStock(Published[VGPUGroup, Slot]):
     """The vGPUs of a host"""
 
     in_parts = True
+    noun = "vGPUs"
 
     def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger) -> None:
         super().__init__(ledger)
@@ -35,8 +38,39 @@ class VGPUStock(Published[VGPUGroup]):
         self._made = made
         self._rooms = Rooms()
 
+    def __bool__(self) -> bool:
+        """Whether this host has any, or had"""
+        return bool(self.groups() or self.provider_uuids or self._made.instances())
+
     def groups(self) -> Mapping[GroupKey, VGPUGroup]:
         return self._cards.look.groups
+
+    # What instances have
+
+    def _parse(self, identifier: str) -> Slot:
+        return Slot.parse(identifier)
+
+    def _unavailable(self, group: VGPUGroup, key: Slot) -> str | None:
+        card = group.card_of(key)
+        if card is None:
+            return "no card of this host has it"
+        return card.ill or (mig.LOST if card.lacks(key) else None)
+
+    def _given(self, group: VGPUGroup, key: Slot) -> Slot:
+        return key
+
+    def mismatch(
+        self,
+        asked: FlavorRequest,
+        held: Collection[Holding[VGPUGroup, Slot]],
+        hypervisor_type: str,
+        *,
+        is_new: bool,
+    ) -> str | None:
+        reason = compare.vgpu_mismatch(asked, [each.group.facts for each in held])
+        if asked.vgpus and reason is None and is_new:
+            return compare.other_vgpu_facts(asked.vgpus, [each.group for each in held])
+        return reason
 
     # Publishing
 

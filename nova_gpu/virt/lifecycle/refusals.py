@@ -8,6 +8,7 @@ having mounted its disk.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from nova import exception as nova_exception
@@ -15,10 +16,12 @@ from nova import objects
 from nova.compute import task_states
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception
 from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery.delivery import Delivery, Operation
-from nova_gpu.virt.host_gpus import HostGPUs
+from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 
 LOG = logging.getLogger(__name__)
 
@@ -46,98 +49,95 @@ class RescueRefused(BaseException):
         return str(self)
 
 
-def suspend(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Nova suspends a guest for a snapshot as well, where it takes none of a running one; but no
-    container.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusals:
+    """What guests of one host cannot have done to them.
 
-    :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+    :param cards: the cards given in parts, which say in which way each part is given
     """
-    is_snapshot = instance.task_state in _SNAPSHOT
-    operation = Operation.SNAPSHOT if is_snapshot else Operation.SUSPEND
-    if reason := _refused_to_all(gpus, operation) or _refused(gpus, instance, operation):
-        raise nova_exception.InstanceFaultRollback(
-            nova_exception.InstanceSuspendFailure(reason=reason)
-        )
 
+    ways: Ways
+    assigned: Assigned
+    cards: VGPUCards
 
-def rescue(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Refuse a rescue where Nova stops the guest, which is the first thing done to it.
+    def suspend(self, instance: objects.Instance) -> None:
+        """Nova suspends a guest for a snapshot as well, where it takes none of a running one; but
+        no container.
 
-    :raises RescueRefused: the instance goes on as it was
-    """
-    if instance.task_state != task_states.RESCUING:
-        return
-    if reason := _refused_to_all(gpus, Operation.RESCUE):
-        instance.task_state = None
-        instance.save(expected_task_state=[task_states.RESCUING])
-        said = nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
-        LOG.warning("%s", said, instance=instance)
-        raise RescueRefused(str(said))
+        :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+        """
+        is_snapshot = instance.task_state in _SNAPSHOT
+        operation = Operation.SNAPSHOT if is_snapshot else Operation.SUSPEND
+        if reason := self._refused_to_all(operation) or self._refused(instance, operation):
+            raise nova_exception.InstanceFaultRollback(
+                nova_exception.InstanceSuspendFailure(reason=reason)
+            )
 
+    def rescue(self, instance: objects.Instance) -> None:
+        """Refuse a rescue where Nova stops the guest, which is the first thing done to it.
 
-def resize(gpus: HostGPUs, instance: objects.Instance, flavor: objects.Flavor) -> None:
-    """Refuses at the source what the destination could only refuse when the guest is gone.
+        :raises RescueRefused: the instance goes on as it was
+        """
+        if instance.task_state != task_states.RESCUING:
+            return
+        if reason := self._refused_to_all(Operation.RESCUE):
+            instance.task_state = None
+            instance.save(expected_task_state=[task_states.RESCUING])
+            said = nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
+            LOG.warning("%s", said, instance=instance)
+            raise RescueRefused(str(said))
 
-    :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
-    """
-    asked = flavors.request_of_flavor(flavor)
-    if not asked.asks_for_gpus:
-        return
-    try:
-        gpus.delivery.refuse_flavor(instance, asked)
-    except exception.GPUError as error:
-        raise nova_exception.InstanceFaultRollback(
-            nova_exception.ResizeError(reason=str(error))
-        ) from error
+    def resize(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
+        """Refuses at the source what the destination could only refuse when the guest is gone.
 
+        :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+        """
+        asked = flavors.request_of_flavor(flavor)
+        if not asked.asks_for_gpus:
+            return
+        try:
+            self.ways.whole.refuse_flavor(instance, asked)
+        except exception.GPUError as error:
+            raise nova_exception.InstanceFaultRollback(
+                nova_exception.ResizeError(reason=str(error))
+            ) from error
 
-def live_migration_from(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """Refuse the live migration of what no host moves. What there is about vGPUs is said with what
-    the destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
+    def live_migration_from(self, instance: objects.Instance) -> None:
+        """Refuse the live migration of what no host moves. What there is about vGPUs is said with
+        what the destination gives (:mod:`nova_gpu.virt.live_migration.departures`).
 
-    :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
-    """
-    if reason := _refused(gpus, instance, Operation.LIVE_MIGRATION):
-        raise nova_exception.MigrationPreCheckError(reason=reason)
+        :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
+        """
+        if reason := self._refused(instance, Operation.LIVE_MIGRATION):
+            raise nova_exception.MigrationPreCheckError(reason=reason)
 
+    def live_migration_to(self, instance: objects.Instance) -> None:
+        """The destination is asked first, and of another error than this one the conductor would
+        keep the reason to itself and try the next host.
 
-def live_migration_to(gpus: HostGPUs, instance: objects.Instance) -> None:
-    """The destination is asked first, and of another error than this one the conductor would keep
-    the reason to itself and try the next host.
+        :raises nova.exception.NoValidHost: the instance goes on as it was
+        """
+        asked = flavors.request_of(instance)
+        ways: list[Delivery] = []
+        if asked.asks_for_gpus:
+            ways.append(self.ways.whole)
+        if asked.has_vgpu_words:
+            ways += [way.delivery for way in self.ways.parts.values()]
+        if reason := _first(ways, Operation.LIVE_MIGRATION):
+            raise nova_exception.NoValidHost(reason=reason)
 
-    :raises nova.exception.NoValidHost: the instance goes on as it was
-    """
-    asked = flavors.request_of(instance)
-    ways: list[Delivery] = []
-    if asked.asks_for_gpus:
-        ways.append(gpus.delivery)
-    if asked.has_vgpu_words:
-        ways += [way.delivery for way in gpus.ways.parts.values()]
-    if reason := _first(ways, Operation.LIVE_MIGRATION):
-        raise nova_exception.NoValidHost(reason=reason)
+    def _refused_to_all(self, operation: Operation) -> str | None:
+        """Why no guest of this host can have it done, with GPUs or without. A host without any
+        leaves its guests to Nova."""
+        return self.ways.whole.refused_to_all.get(operation) if self.assigned else None
 
-
-def _refused_to_all(gpus: HostGPUs, operation: Operation) -> str | None:
-    """Why no guest of this host can have it done, with GPUs or without. A host without any leaves
-    its guests to Nova."""
-    return gpus.delivery.refused_to_all.get(operation) if gpus.has_gpus else None
-
-
-def _refused(gpus: HostGPUs, instance: objects.Instance, operation: Operation) -> str | None:
-    """Why the instance cannot have it done, for what it has of this host, well or not"""
-    whole = [gpus.delivery] if _cards(gpus, instance) else []
-    slots = gpus.vgpus.slots(instance.resources)
-    return _first([*whole, *(gpus.vgpus.way(slot).delivery for slot in slots)], operation)
+    def _refused(self, instance: objects.Instance, operation: Operation) -> str | None:
+        """Why the instance cannot have it done, for what it has of this host, well or not"""
+        devices = self.assigned.devices(instance.resources)
+        found = self.ways.deliveries(devices, self.cards.look.kind)
+        return _first((delivery for delivery, own in found if own), operation)
 
 
 def _first(deliveries: Iterable[Delivery], operation: Operation) -> str | None:
     found = (each.refused.get(operation) for each in deliveries)
     return next(filter(None, found), None)
-
-
-def _cards(gpus: HostGPUs, instance: objects.Instance) -> list[str]:
-    return sorted(
-        each.identifier
-        for each in instance.resources or ()
-        if each.resource_class == names.RESOURCE_CLASS and gpus.group_of(each.provider_uuid)
-    )

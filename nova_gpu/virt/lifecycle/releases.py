@@ -108,9 +108,9 @@ class Releases:
         its domain did not go."""
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
-            cards = self._cards(self._stock.addresses(old))
+            cards = self._cards(self._stock.devices(old))
             self._release_all(cards, Owner(instance.uuid, instance.project_id))
-            slots = self._vgpus.slots(old)
+            slots = self._vgpus.stock.devices(old)
             self._bulletin.released(instance, cards, self._vgpus.of_products(slots))
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 

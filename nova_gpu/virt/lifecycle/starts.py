@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Set
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from typing import Any
 
 from nova import exception as nova_exception
 from nova import objects
@@ -12,167 +14,209 @@ from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, names
+from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.disclosure import Detail
-from nova_gpu.core.flavor import compare
-from nova_gpu.core.flavor.compare import Held
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.model import GPU, GPUGroup
-from nova_gpu.core.topology import topology
-from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt import counters, flavors, libvirt_errors
-from nova_gpu.virt.host_gpus import HostGPUs
-from nova_gpu.virt.inventory import provider_tree, stranding
-from nova_gpu.virt.lifecycle import vgpu_starts
-from nova_gpu.virt.usage import assigned
+from nova_gpu.core.model import GPU
+from nova_gpu.virt import bulletin, counters, flavors, libvirt_errors
+from nova_gpu.virt.delivery.delivery import Delivery, Given
+from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.inventory import stranding
+from nova_gpu.virt.inventory.assigned import Assigned, Supply
+from nova_gpu.virt.inventory.published import Holding
+from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from nova_gpu.virt.usage.census import Census
+from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
-_RESOURCE_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
+Held = Mapping[Supply, Collection[Holding[Any, Any]]]
 
 
-@contextlib.contextmanager
-def starting(
-    gpus: HostGPUs, instance: objects.Instance, *, spawning: bool = False, arriving: bool = False
-) -> Iterator[None]:
-    """Wrap every start of a guest: look at what the instance holds, compare it with its flavor and
-    hold the GPUs until libvirt knows the guest.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Starts:
+    """The starts of guests on one host.
 
-    :param arriving: the instance was moved here, or resized
-    :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
-    :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
-    :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
+    :param hypervisor_type: what the host reports to Nova: ``LXC`` or ``QEMU``
+    :param free: how many GPUs an instance could be given now, whole or a part of
+    :param left: how many vCPUs, and MiB of memory, no instance has
     """
-    with contextlib.ExitStack() as stack:
-        with _in_novas_words(instance, spawning):
-            held = assigned.gpus_of(gpus, instance)
-            parts = vgpu_starts.held(gpus, instance)
-            cards = [gpu for _, gpu in held]
-            slots = frozenset(slot for _, slot in parts)
-            # First, because the pool has them back as soon as a hold ends or is refused.
-            addresses = frozenset(gpu.address for gpu in cards)
-            before = stack.enter_context(gpus.held(instance.uuid, addresses | slots))
-            asked = flavors.request_of(instance)
-            _compare(gpus, instance, asked, held, spawning=spawning, arriving=arriving)
-            vgpu_starts.compare(asked, parts, given=spawning or arriving)
-            if spawning and not cards and not slots:
-                stranding.refuse(
-                    instance,
-                    asked,
-                    gpus.free,
-                    lambda: stranding.left(gpus.placement, gpus.nodename),
+
+    assigned: Assigned
+    ways: Ways
+    vgpus: VGPUs
+    ledger: Ledger
+    census: Census
+    bulletin: bulletin.Bulletin
+    hypervisor_type: Callable[[], str]
+    free: Callable[[], int]
+    left: Callable[[], tuple[float, float]]
+
+    def prepare(self, instance: objects.Instance) -> None:
+        """Has the cards made ready beside what Nova does before a new guest is started: its
+        network, its volumes.
+
+        To have a card from the host's driver may take seconds. What fails here is said at the
+        start.
+        """
+        if self.ways.whole.shares_driver:
+            return  # then there is nothing to be had from it
+        with contextlib.suppress(Exception):
+            for each in self.assigned.held_of(self.assigned.whole, instance.resources):
+                self.ways.whole.begin(each.group.gpus[each.device], instance.uuid)
+
+    @contextlib.contextmanager
+    def starting(
+        self, instance: objects.Instance, *, spawning: bool = False, arriving: bool = False
+    ) -> Iterator[None]:
+        """Wrap every start of a guest: look at what the instance holds, compare it with its flavor
+        and hold the GPUs until libvirt knows the guest.
+
+        :param arriving: the instance was moved here, or resized
+        :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
+        :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
+        :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
+        """
+        with contextlib.ExitStack() as stack:
+            with _in_novas_words(instance, spawning):
+                held = self.assigned.held(instance.resources)
+                devices, given = _devices(held), _given(held)
+                # First, because the pool has them back as soon as a hold ends or is refused.
+                before = stack.enter_context(self.holding(instance.uuid, devices))
+                asked = flavors.request_of(instance)
+                self._compare(instance, asked, held, spawning=spawning, arriving=arriving)
+                if spawning and not devices:
+                    stranding.refuse(instance, asked, self.free, self.left)
+                for delivery, own in self._deliveries(given):
+                    delivery.make_ready(instance, own)
+                # From now on a guest may have used them.
+                self.ledger.was_used(devices)
+                self.vgpus.make(instance.uuid, devices)
+            if spawning or arriving:
+                # What is rebuilt in its place is spawned with what it has.
+                self._report(instance, held, before)
+            if devices:
+                words = ", ".join(str(each.device) for own in held.values() for each in own)
+                LOG.info("Starting with GPUs %s", words, instance=instance)
+            with (
+                _in_novas_words(instance, spawning),
+                libvirt_errors.translated(_cards(given)),
+                self.vgpus.start(devices),
+            ):
+                yield
+
+    @contextlib.contextmanager
+    def holding(
+        self, instance_uuid: str, devices: frozenset[Device]
+    ) -> Iterator[frozenset[Device]]:
+        """Holds *devices* while a guest is started with them, and what else it has of ours.
+
+        Gives what the guest had before, or has as long as it is rebuilt.
+
+        While Nova reboots a guest it has no domain: a card that it has by an alias would seem free.
+
+        :raises DeviceUnavailable: when another start or domain has one of them
+        :raises DomainsUnreadable: when nobody can say so
+        """
+        kept = self.ledger.now.kept_by(instance_uuid)
+        if not devices | kept:
+            yield kept
+            return
+        with self.ledger.hold(instance_uuid, devices, self.census.look_at_domains, kept):
+            try:
+                yield kept
+            finally:
+                self.ways.whole.started(instance_uuid)
+
+    def is_reboot_hard(self, instance: objects.Instance) -> bool:
+        """Whether a soft reboot of the instance is a hard one.
+
+        It starts the domain as it is, which may lead to another card by now; a hard reboot writes
+        the domain anew.
+        """
+        if not self.ways.whole.needs_hard_reboot:
+            return False
+        supplies, resources = self.assigned.supplies, instance.resources or ()
+        has_any = any(supply.counts(each) for each in resources for supply in supplies)
+        return has_any or bool(self.ledger.now.kept_by(instance.uuid))
+
+    def add_gpus(self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
+        """Renders the GPUs the instance holds into the guest's configuration.
+
+        :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
+        """
+        if not self.assigned:
+            return
+        with _in_novas_words(instance, spawning=False):
+            held = self.assigned.held(instance.resources)
+            self._refuse_unheld(instance, _devices(held))
+            for delivery, own in self._deliveries(_given(held)):
+                delivery.render(instance, guest, own)
+
+    def _deliveries(self, given: Collection[Given]) -> Iterator[tuple[Delivery, list[Given]]]:
+        return self.ways.deliveries(given, self.vgpus.cards.look.kind)
+
+    def _refuse_unheld(self, instance: objects.Instance, devices: Set[Device]) -> None:
+        """So that a road of Nova's to a running guest which is not overridden is none.
+
+        :raises DeviceUnavailable: where nobody has seen that no other guest has them
+        """
+        for each in sorted(devices - self.ledger.now.held_for(instance.uuid), key=str):
+            raise exception.DeviceUnavailable(
+                str(each),
+                "Nova starts the guest in a way that this nova-gpu does not know, and nobody has "
+                "seen that no other guest has it",
+                "install the nova-gpu that goes with this Nova (nova-gpu-status upgrade check)",
+            )
+
+    def _compare(
+        self,
+        instance: objects.Instance,
+        asked: FlavorRequest,
+        held: Held,
+        *,
+        spawning: bool,
+        arriving: bool,
+    ) -> None:
+        """:raises RequestMismatch: where the flavor asks for others than the instance holds
+        :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not
+            have
+        """
+        hypervisor_type, is_new = self.hypervisor_type(), spawning or arriving
+        for supply, own in held.items():
+            if reason := supply.mismatch(asked, own, hypervisor_type, is_new=is_new):
+                raise exception.RequestMismatch(
+                    reason,
+                    "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was "
+                    f"its flavor changed to one with {supply.noun} by a resize?",
                 )
-            _make_ready(gpus, instance, cards, slots)
-            gpus.go_to_guest(addresses | slots)
-            gpus.vgpus.make(instance.uuid, slots)
-        if spawning or arriving:
-            # What is rebuilt in its place is spawned with what it has.
-            new = [(group.product, slot) for group, slot in parts if slot not in before]
-            gpus.bulletin.claimed(instance, [c for c in cards if c.address not in before], new)
-        if addresses or slots:
-            given = ", ".join([*map(str, sorted(addresses)), *map(str, sorted(slots))])
-            LOG.info("Starting with GPUs %s", given, instance=instance)
-        with (
-            _in_novas_words(instance, spawning),
-            libvirt_errors.translated(cards),
-            gpus.vgpus.start(slots),
-        ):
-            yield
+            if is_new and (reason := supply.apart(asked, own, hypervisor_type)):
+                if spawning:
+                    raise exception.BetterElsewhere(
+                        None, reason, "another host may have them together"
+                    )
+                # Nobody would schedule it a second time: an error would cost the instance.
+                LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
+
+    def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
+        """Notify of what the instance has now and did not have *before*."""
+        new = [each for own in held.values() for each in own if each.device not in before]
+        vgpus = self.vgpus.of_products(each.device for each in new)
+        self.bulletin.claimed(instance, _cards([each.given for each in new]), vgpus)
 
 
-def is_reboot_hard(gpus: HostGPUs, instance: objects.Instance) -> bool:
-    """Whether a soft reboot of the instance is a hard one.
-
-    It starts the domain as it is, which may lead to another card by now; a hard reboot writes the
-    domain anew.
-    """
-    if not gpus.delivery.needs_hard_reboot:
-        return False
-    has_any = any(each.resource_class in _RESOURCE_CLASSES for each in instance.resources or ())
-    return has_any or bool(gpus.named_by(instance.uuid))
+def _devices(held: Held) -> frozenset[Device]:
+    return frozenset(each.device for own in held.values() for each in own)
 
 
-def add_gpus(gpus: HostGPUs, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
-    """Renders the GPUs the instance holds into the guest's configuration.
-
-    :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
-    """
-    if not gpus.has_gpus:
-        return
-    with _in_novas_words(instance, spawning=False):
-        held = [gpu for _, gpu in assigned.gpus_of(gpus, instance)]
-        slots = [slot for _, slot in vgpu_starts.held(gpus, instance)]
-        _refuse_unheld(gpus, instance, {*(gpu.address for gpu in held), *slots})
-        for delivery, own in gpus.deliveries([*held, *slots]):
-            delivery.render(instance, guest, own)
+def _given(held: Held) -> list[Given]:
+    """What the ways of delivery are told, whole cards first"""
+    return [each.given for own in held.values() for each in own]
 
 
-def _refuse_unheld(gpus: HostGPUs, instance: objects.Instance, devices: Set[Device]) -> None:
-    """So that a road of Nova's to a running guest which is not overridden is none.
-
-    :raises DeviceUnavailable: where nobody has seen that no other guest has them
-    """
-    for each in sorted(devices - gpus.held_for(instance.uuid), key=str):
-        raise exception.DeviceUnavailable(
-            str(each),
-            "Nova starts the guest in a way that this nova-gpu does not know, and nobody has seen "
-            "that no other guest has it",
-            "install the nova-gpu that goes with this Nova (nova-gpu-status upgrade check)",
-        )
-
-
-def _compare(
-    gpus: HostGPUs,
-    instance: objects.Instance,
-    asked: FlavorRequest,
-    held: list[tuple[GPUGroup, GPU]],
-    *,
-    spawning: bool,
-    arriving: bool,
-) -> None:
-    """:raises RequestMismatch: where the flavor asks for other GPUs than the instance holds
-    :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not have
-    """
-    if not held and not asked.asks_for_gpus:
-        return
-    whole = asked.whole
-    circles = topology.circles(gpu for _, gpu in held)
-    parts = [
-        Held(
-            count=1,
-            architecture=group.product.architecture,
-            traits=provider_tree.traits(group, gpus.hypervisor_type, ()),
-            model=group.product.name,
-            memory_mib=group.product.memory_mib,
-            numa_node=gpu.numa_node,
-            circle=circles[gpu.address],
-        )
-        for group, gpu in held
-    ]
-    reason = compare.gpu_mismatch(whole, parts, gpus.hypervisor_type)
-    if whole and reason is None and (spawning or arriving):
-        reason = compare.other_product(whole, parts)
-    if reason:
-        raise exception.RequestMismatch(
-            reason,
-            "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was its "
-            "flavor changed to one with GPUs by a resize?",
-        )
-    if whole and (reason := compare.apart(whole, parts)):
-        if spawning:
-            raise exception.BetterElsewhere(None, reason, "another host may have them together")
-        if arriving:
-            # Nobody would schedule it a second time: an error would cost the instance.
-            LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
-
-
-def _make_ready(
-    gpus: HostGPUs, instance: objects.Instance, cards: list[GPU], slots: Collection[Slot]
-) -> None:
-    """:raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now"""
-    for delivery, own in gpus.deliveries([*cards, *sorted(slots)]):
-        delivery.make_ready(instance, own)
+def _cards(given: Collection[Given]) -> list[GPU]:
+    return [each for each in given if isinstance(each, GPU)]
 
 
 @contextlib.contextmanager

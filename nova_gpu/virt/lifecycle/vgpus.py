@@ -9,15 +9,12 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import libvirt
-from nova import objects
 from oslo_log import log as logging
 
-from nova_gpu.core import device, exception, names
+from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu import mig
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import by_card
 from nova_gpu.virt import threads
@@ -49,7 +46,7 @@ class VGPUs:
 
     def __bool__(self) -> bool:
         """Whether this host has any, or had"""
-        return bool(self.cards.look.groups or self.stock.provider_uuids or self._made.instances())
+        return bool(self.stock)
 
     def keys(self) -> list[GroupKey]:
         """The groups, and those in which their cards would be whole"""
@@ -71,38 +68,6 @@ class VGPUs:
         if not self._survey.delivery.shares_driver:
             return []
         return [each.gpu for each in self.cards.look.cards.values()]
-
-    def held(self, resources: Iterable[objects.Resource] | None) -> list[tuple[VGPUGroup, Slot]]:
-        """What *resources* have of this host, by slot.
-
-        :raises DeviceUnavailable: where one of them is not here, or cannot be given
-        """
-        found = []
-        for slot, group in self._of_this_host(resources):
-            card = group.card_of(slot)
-            reason = card.ill if card else "no card of this host has it"
-            if card and card.lacks(slot):
-                reason = reason or mig.LOST
-            if reason:
-                raise exception.DeviceUnavailable(
-                    str(slot), reason, "mend or replace the card, or move the instance"
-                )
-            found.append((group, slot))
-        return sorted(found, key=lambda each: each[1])
-
-    def slots(self, resources: Iterable[objects.Resource] | None) -> list[Slot]:
-        """The slots among *resources* that are of this host, whether or not they are well"""
-        return sorted(slot for slot, _ in self._of_this_host(resources))
-
-    def _of_this_host(
-        self, resources: Iterable[objects.Resource] | None
-    ) -> list[tuple[Slot, VGPUGroup]]:
-        return [
-            (Slot.parse(each.identifier), group)
-            for each in resources or ()
-            if each.resource_class == names.VGPU_RESOURCE_CLASS
-            and (group := self.stock.group_of(each.provider_uuid))
-        ]
 
     def of_products(self, devices: Iterable[Device]) -> list[tuple[Product, Slot]]:
         """The slots of known cards among *devices*, each with its group's product"""
@@ -145,12 +110,12 @@ class VGPUs:
                 LOG.error("GPU %s is not divided: %s", card.address, error)
         return True
 
-    def make(self, instance_uuid: str, slots: Iterable[Slot]) -> None:
-        """What the instance has at *slots* is there when it returns.
+    def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
+        """What the instance has at those of *devices* that are slots is there when it returns.
 
         :raises DeviceUnavailable: where one cannot be made now
         """
-        for slot in slots:
+        for slot in sorted(device.slots(devices)):
             other = self._made.instances().get(slot)
             if other not in (None, instance_uuid) and self.cards.look.is_made(slot, other):
                 raise exception.DeviceUnavailable(
@@ -170,10 +135,10 @@ class VGPUs:
             finally:
                 self.cards.read_again(slot)
 
-    def start(self, slots: Iterable[Slot]) -> contextlib.AbstractContextManager[None]:
-        """The start of a guest with *slots*: functions with which several fail one after another
-        are given to nobody new."""
-        return self._counted(slots, is_start=True)
+    def start(self, devices: Iterable[Device]) -> contextlib.AbstractContextManager[None]:
+        """The start of a guest with *devices*: functions of vGPUs with which several fail one after
+        another are given to nobody new."""
+        return self._counted(device.slots(devices), is_start=True)
 
     @contextlib.contextmanager
     def _counted(self, slots: Iterable[Slot], *, is_start: bool) -> Iterator[None]:

@@ -11,25 +11,24 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.host_gpus import HostGPUs
-from nova_gpu.virt.lifecycle import starts
 from nova_gpu.virt.live_migration import likeness, moves
+from nova_gpu.virt.live_migration.moves import Moves
 
 
-def offered(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
+def offered(host: Moves, instance: objects.Instance, data: Any) -> Any:
     """*data* for the source, which says that this host takes vGPUs of a guest that runs"""
-    if moves.are_moved(gpus, instance):
+    if host.are_moved(instance):
         data.target_mdevs = {}
         data.dst_supports_numa_live_migration = True
     return data
 
 
-def claimed(gpus: HostGPUs, instance: objects.Instance, data: Any, claim: Any) -> Any:
+def claimed(host: Moves, instance: objects.Instance, data: Any, claim: Any) -> Any:
     """*data* after the resource tracker's *claim*, which is given up where it is of no use.
 
     :raises nova.exception.MigrationPreCheckError: where what was claimed is not what the guest has
     """
-    if not moves.are_moved(gpus, instance):
+    if not host.are_moved(instance):
         return data
     if not claim.claimed_numa_topology:
         # Without pins in it Nova's pre_live_migration fails.
@@ -37,17 +36,17 @@ def claimed(gpus: HostGPUs, instance: objects.Instance, data: Any, claim: Any) -
     asked = {Slot.parse(text): what for text, what in data.source_mdev_types.items()}
     # Else Nova looks for mediated devices of its own.
     data.source_mdev_types = {}
-    if reason := _mismatch(gpus, instance, asked):
+    if reason := _mismatch(host, instance, asked):
         claim.abort()
-        raise moves.refused(f"on {gpus.nodename}: {reason}")
+        raise moves.refused(f"on {host.nodename()}: {reason}")
     return data
 
 
-def _mismatch(gpus: HostGPUs, instance: objects.Instance, asked: dict[Slot, str]) -> str | None:
-    gpus.ask_for_providers()
+def _mismatch(host: Moves, instance: objects.Instance, asked: dict[Slot, str]) -> str | None:
+    host.assigned.ask_for_providers()
     new = instance.migration_context.new_resources
     try:
-        given = moves.described(gpus, gpus.vgpus.held(new))
+        given = host.described(host.assigned.parts.held(new))
     except exception.DeviceUnavailable as error:
         return error.told(Detail(CONF.gpu.fault_detail))
     if len(given) != len(asked) or len(moves.recorded(new)) != len(asked):
@@ -55,34 +54,34 @@ def _mismatch(gpus: HostGPUs, instance: objects.Instance, asked: dict[Slot, str]
     for old, place in moves.pairs(instance):
         if reason := likeness.mismatch(asked.get(old), given[place]):
             return reason
-        if reason := gpus.vgpus.way(place).stateless(place, is_running=False):
+        if reason := host.vgpus.way(place).stateless(place, is_running=False):
             return reason
     return None
 
 
-def mapped(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
+def mapped(host: Moves, instance: objects.Instance, data: Any) -> Any:
     """*data* with what each vGPU is in the guest's XML at this host.
 
     :raises nova.exception.MigrationPreCheckError: where nothing was claimed here
     """
-    if not moves.are_moved(gpus, instance):
+    if not host.are_moved(instance):
         return data
     if "src_supports_numa_live_migration" not in data:
         raise moves.refused(
             "the RPC between the hosts is too old for a claim of vGPUs ([upgrade_levels]compute)"
         )
     for old, new in moves.pairs(instance):
-        gpus.vgpus.way(new).moved(data, instance.uuid, old, new)
+        host.vgpus.way(new).moved(data, instance.uuid, old, new)
     return data
 
 
-def prepare(gpus: HostGPUs, instance: objects.Instance) -> None:
+def prepare(host: Moves, instance: objects.Instance) -> None:
     """Make what was claimed, as for a guest that is started, and keep it until libvirt names it.
 
     :raises nova.exception.ComputeResourcesUnavailable: where it cannot be
     """
-    if not moves.are_moved(gpus, instance):
+    if not host.are_moved(instance):
         return
     slots = moves.recorded(instance.migration_context.new_resources)
-    with instance.mutated_migration_context(), starts.starting(gpus, instance, arriving=True):
-        gpus.vgpus.keep(instance.uuid, slots)
+    with instance.mutated_migration_context(), host.starts.starting(instance, arriving=True):
+        host.vgpus.keep(instance.uuid, slots)

@@ -20,9 +20,8 @@ from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.refused import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors
-from nova_gpu.virt.host_gpus import HostGPUs
-from nova_gpu.virt.lifecycle import vgpu_starts
 from nova_gpu.virt.live_migration import moves
+from nova_gpu.virt.live_migration.moves import Moves
 from nova_gpu.virt.usage import domains
 
 LOG = logging.getLogger(__name__)
@@ -45,13 +44,13 @@ class MovingGuest(libvirt_guest.Guest):  # type: ignore[misc]
         super().migrate(*args, destination_xml=destination_xml, **kwargs)
 
 
-def asked(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
+def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
     """*data*, with what the instance needs at the destination.
 
     :raises nova.exception.MigrationPreCheckError: where its vGPUs cannot leave this host as it runs
     """
     try:
-        found = vgpu_starts.held(gpus, instance)
+        found = host.assigned.held_of(host.assigned.parts, instance.resources)
     except exception.DeviceUnavailable as error:
         raise moves.refused(error.told(Detail(CONF.gpu.fault_detail))) from error
     if not found:
@@ -65,10 +64,11 @@ def asked(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
         raise moves.refused(
             "it has vGPUs of Nova's own ([devices]enabled_mdev_types) beside nova-gpu's"
         )
-    for _, slot in found:
-        if reason := gpus.vgpus.way(slot).stateless(slot, is_running=True):
+    for each in found:
+        way = host.vgpus.way(each.device)
+        if reason := way.stateless(each.device, is_running=True):
             raise moves.refused(reason)
-    described = moves.described(gpus, found)
+    described = host.described(found)
     data.source_mdev_types = {str(slot): described[slot] for slot in described}
     data.src_supports_numa_live_migration = True
     return data
@@ -76,7 +76,7 @@ def asked(gpus: HostGPUs, instance: objects.Instance, data: Any) -> Any:
 
 @contextlib.contextmanager
 def leaving(
-    gpus: HostGPUs, context: nova_context.RequestContext, instance: objects.Instance, guest: Any
+    host: Moves, context: nova_context.RequestContext, instance: objects.Instance, guest: Any
 ) -> Iterator[Any]:
     """Wrap libvirt's migration of a guest; yields the guest to migrate, with its metadata rewritten
     for the destination.
@@ -84,17 +84,17 @@ def leaving(
     Where libvirt refuses to move one of its vGPUs, nothing is raised: of an error here Nova makes
     an instance in ERROR, after it has seen that the guest runs on here and has undone all else.
     """
-    if not moves.are_moved(gpus, instance):
+    if not host.are_moved(instance):
         yield guest
         return
-    slots = gpus.vgpus.slots(instance.resources)
+    slots = host.assigned.parts.devices(instance.resources)
     new = [each for _, each in moves.pairs(instance)]
     # Its domain may be gone a while before Nova comes to clean up after it.
-    gpus.vgpus.keep(instance.uuid, slots)
+    host.vgpus.keep(instance.uuid, slots)
     try:
         yield MovingGuest(guest, slots, new)
     except Exception as error:
-        moves.stays(gpus, instance)
+        host.stays(instance)
         names = {str(slot.parent): slot for slot in slots}
         names |= {device_uuid(instance.uuid, slot): slot for slot in slots}
         said = libvirt_errors.of_move(error, names)
@@ -102,17 +102,17 @@ def leaving(
             raise
         LOG.error("The guest stays on this host: %s; %s", said, COLD_REMEDY, instance=instance)
         _note(
-            context, gpus, instance, nova_exception.MigrationError(reason=f"{said}; {COLD_REMEDY}")
+            context, host, instance, nova_exception.MigrationError(reason=f"{said}; {COLD_REMEDY}")
         )
 
 
 def _note(
     context: nova_context.RequestContext,
-    gpus: HostGPUs,
+    host: Moves,
     instance: objects.Instance,
     error: nova_exception.MigrationError,
 ) -> None:
     """With the events of the live migration, where the instance's user reads it."""
-    reporter = compute_utils.EventReporter(context, _EVENT, gpus.nodename, instance.uuid)
+    reporter = compute_utils.EventReporter(context, _EVENT, host.nodename(), instance.uuid)
     with contextlib.suppress(nova_exception.InstanceActionNotFound, type(error)), reporter:
         raise error

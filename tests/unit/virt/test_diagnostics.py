@@ -28,14 +28,9 @@ class VGPUsTest(unittest.TestCase):
         parents = {FUNCTION: Parent(Kind.TYPED, {}, {"nvidia-1155": 1})}
         shared = SharedCard(gpu, DividedCard({}, parents), withheld="it is in quarantine")
         look = vgpu_cards.Look({CARD: shared})
-        gpus: Any = types.SimpleNamespace(
-            has_gpus=True,
-            offer={},
-            roots=Roots(*[pathlib.Path("/nowhere")] * 3, ()),
-            vgpus=types.SimpleNamespace(
-                divided=lambda: [shared.card], cards=types.SimpleNamespace(look=look)
-            ),
-        )
+        assigned: Any = types.SimpleNamespace(whole=types.SimpleNamespace(offer={}))
+        parts: Any = types.SimpleNamespace(look=look)
+        roots = Roots(*[pathlib.Path("/nowhere")] * 3, ())
         config = vconfig.LibvirtConfigGuest()
         config.name, config.virt_type, config.os_type = "one", "kvm", "hvm"
         slot = Slot(FUNCTION, "nvidia-1155", 0)
@@ -51,5 +46,5 @@ class VGPUsTest(unittest.TestCase):
                 "gpu0_trouble": "it is in quarantine",
                 "gpu1_address": str(GONE),
             },
-            diagnostics.of(gpus, guest),
+            diagnostics.of(guest, assigned, parts, roots),
         )

@@ -142,6 +142,6 @@ class StockTest(base.BaseTestCase):
             objects.Resource(provider_uuid=provider, resource_class="PGPU", identifier=A)
             for provider in (OTHER_NODES, self.stock.provider_uuids[KEY])
         ]
-        self.assertEqual(set(), self.stock.addresses(resources[:1]))
-        self.assertEqual(set(cards.addresses(A)), self.stock.addresses(resources))
+        self.assertEqual(set(), self.stock.devices(resources[:1]))
+        self.assertEqual(set(cards.addresses(A)), self.stock.devices(resources))
         self.assertIsNone(self.stock.group_of(OTHER_NODES))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+import dataclasses
 from typing import Any
 from unittest import mock
 
@@ -16,7 +16,8 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import refused
+from nova_gpu.core import device, refused
+from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import ways
@@ -55,18 +56,26 @@ class RefusalsTest(base.BaseTestCase):
             uuid=UUID, task_state=None, resources=None, flavor=objects.Flavor(extra_specs={})
         )
 
-    def gpus(self, virt_type: str, *slots: Slot, has_gpus: bool = True) -> Any:
+    def gpus(self, virt_type: str, *slots: Slot, has_gpus: bool = True) -> refusals.Refusals:
         self.config(group="libvirt", virt_type=virt_type)
         found = ways.Ways(Roots(), lambda _: None)
         kind = Kind.INSTANCE if virt_type == "lxc" else Kind.MEDIATED
-        vgpus = types.SimpleNamespace(slots=lambda _: slots, way=lambda _: found.part(kind))
-        return types.SimpleNamespace(
-            ways=found,
-            delivery=found.whole,
-            vgpus=vgpus,
-            has_gpus=has_gpus,
-            group_of=lambda provider: provider == PROVIDER or None,
-        )
+        cards = mock.Mock(look=mock.Mock(kind=lambda _: kind))
+        return refusals.Refusals(found, self.Assigned(slots, has_gpus), cards)
+
+    @dataclasses.dataclass
+    class Assigned:
+        """What Nova has assigned, of this host by its provider"""
+
+        slots: tuple[Slot, ...]
+        has_gpus: bool
+
+        def __bool__(self) -> bool:
+            return self.has_gpus
+
+        def devices(self, resources: Any) -> list[Device]:
+            cards = [each for each in resources or () if each.resource_class == "PGPU"]
+            return [*(device.parse(each.identifier) for each in cards), *self.slots]
 
     def with_a_card(self) -> None:
         self.instance.resources = objects.ResourceList(
@@ -80,9 +89,9 @@ class RefusalsTest(base.BaseTestCase):
             ]
         )
 
-    def suspended(self, gpus: Any) -> str | None:
+    def suspended(self, gpus: refusals.Refusals) -> str | None:
         try:
-            refusals.suspend(gpus, self.instance)
+            gpus.suspend(self.instance)
         except nova_exception.InstanceFaultRollback as error:
             return str(error.inner_exception)
         return None
@@ -99,12 +108,12 @@ class RefusalsTest(base.BaseTestCase):
 
     def test_live_migration_of_what_it_has(self) -> None:
         for virt_type, slots in (("kvm", ()), ("kvm", (SLOT,)), ("lxc", ())):
-            refusals.live_migration_from(self.gpus(virt_type, *slots), self.instance)
+            self.gpus(virt_type, *slots).live_migration_from(self.instance)
         with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, "container"):
-            refusals.live_migration_from(self.gpus("lxc", SLOT), self.instance)
+            self.gpus("lxc", SLOT).live_migration_from(self.instance)
         self.with_a_card()
         with self.assertRaisesRegex(nova_exception.MigrationPreCheckError, "passed through"):
-            refusals.live_migration_from(self.gpus("kvm"), self.instance)
+            self.gpus("kvm").live_migration_from(self.instance)
 
     def test_live_migration_by_its_flavor(self) -> None:
         for virt_type, specs, said in (
@@ -118,17 +127,15 @@ class RefusalsTest(base.BaseTestCase):
                 self.instance.flavor = objects.Flavor(extra_specs=specs)
                 gpus = self.gpus(virt_type)
                 if said is None:
-                    refusals.live_migration_to(gpus, self.instance)
+                    gpus.live_migration_to(self.instance)
                     continue
                 with self.assertRaisesRegex(nova_exception.NoValidHost, said):
-                    refusals.live_migration_to(gpus, self.instance)
+                    gpus.live_migration_to(self.instance)
 
     def test_rescue_of_any_container(self) -> None:
-        refusals.rescue(self.gpus("lxc"), self.instance)
+        self.gpus("lxc").rescue(self.instance)
         self.instance.task_state = task_states.RESCUING
-        refusals.rescue(self.gpus("kvm", SLOT), self.instance)
-        refusals.rescue(self.gpus("lxc", has_gpus=False), self.instance)
+        self.gpus("kvm", SLOT).rescue(self.instance)
+        self.gpus("lxc", has_gpus=False).rescue(self.instance)
         with mock.patch.object(objects.Instance, "save"):
-            self.assertRaises(
-                refusals.RescueRefused, refusals.rescue, self.gpus("lxc"), self.instance
-            )
+            self.assertRaises(refusals.RescueRefused, self.gpus("lxc").rescue, self.instance)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova has assigned to an instance of this host's devices, whole cards and vGPUs alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from nova import objects
+
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GroupKey
+from nova_gpu.virt.inventory.providers import Providers
+from nova_gpu.virt.inventory.published import Group, Holding, Key, Published
+from nova_gpu.virt.inventory.stock import Stock
+from nova_gpu.virt.inventory.vgpu_stock import VGPUStock
+
+Supply: TypeAlias = Published[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assigned:
+    """Which devices are an instance's, told by the providers of this host's groups.
+
+    Guests are resumed before the first provider tree is made: then what was kept is asked, or
+    Placement, of the groups that ``keys`` has.
+    """
+
+    whole: Stock
+    parts: VGPUStock
+    providers: Providers
+    keys: Callable[[], Iterable[GroupKey]]
+    placement: Callable[[], Any]
+    nodename: Callable[[], str]
+
+    @property
+    def supplies(self) -> tuple[Supply, ...]:
+        return self.whole, self.parts
+
+    def __bool__(self) -> bool:
+        """Whether this host has any, whole or in parts"""
+        return any(self.supplies)
+
+    def held(
+        self, resources: Iterable[objects.Resource] | None
+    ) -> Mapping[Supply, list[Holding[Any, Any]]]:
+        """What *resources* have of this host, of whole cards and of vGPUs.
+
+        :raises DeviceUnavailable: where one of them is not here, or cannot be given
+        :raises ProvidersUnknown: where nobody says which providers are this host's
+        """
+        return {each: self.held_of(each, resources) for each in self.supplies}
+
+    def held_of(
+        self, supply: Published[Group, Key], resources: Iterable[objects.Resource] | None
+    ) -> list[Holding[Group, Key]]:
+        """What *resources* have of one of them, as :meth:`held`"""
+        return supply.held(resources) if self._concern(supply, resources) else []
+
+    def devices(self, resources: Iterable[objects.Resource] | None) -> list[Device]:
+        """The *resources* that are devices of this host, whether or not they are well, whole cards
+        first.
+
+        :raises ProvidersUnknown: as :meth:`held`
+        """
+        return [
+            each
+            for supply in self.supplies
+            if self._concern(supply, resources)
+            for each in sorted(supply.devices(resources))
+        ]
+
+    def _concern(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
+        """Whether *resources* may be of this host. Of others nobody is asked about them."""
+        if not supply or not any(supply.counts(each) for each in resources or ()):
+            return False
+        self.ask_for_providers()
+        return True
+
+    # Providers
+
+    def provider_uuids(self) -> dict[GroupKey, str]:
+        """The providers of all groups, by what is known"""
+        return {key: uuid for each in self.supplies for key, uuid in each.provider_uuids.items()}
+
+    def keep_providers(self, nodename: str) -> None:
+        """Notes the providers for the next start of the service. Runs inside every claim."""
+        self.providers.keep(nodename, self.provider_uuids())
+
+    def ask_for_providers(self) -> None:
+        """Looks up which providers stand for this host's groups, once.
+
+        :raises ProvidersUnknown: where nobody says so
+        """
+        if self.provider_uuids():
+            return  # without asking libvirt for the node's name: this is in the way of every start
+        found = self.providers.of(self.placement(), self.nodename(), self.keys())
+        for supply in self.supplies:
+            own = {key: found[key] for key in found if key.is_in_parts is supply.in_parts}
+            supply.provider_uuids.update(own)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import fixtures
+from nova import exception as nova_exception
+from nova.virt.libvirt import config as vconfig
+from oslo_utils import uuidutils
+from oslotest import base
+
+from nova_gpu.core.events import Event, EventType
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
+from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
+from tests.fixtures.compute import Compute, devices
+
+WHOLE, PARTS = "2335", "1bb3"
+ONE, FAR, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
+PART = f"{DIVIDED}/nvidia-63/0"
+
+
+class StartsTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        host.add_gpu(ONE, "10de", WHOLE, driver="vfio-pci", numa_node=0)
+        host.add_gpu(FAR, "10de", WHOLE, driver="vfio-pci", numa_node=1)
+        host.add_gpu(DIVIDED, "10de", PARTS)
+        vgpu.add_types(host, DIVIDED, vgpu.TESLA_P4)
+        self.kernel = self.useFixture(dividing_kernel.DividingKernel(host))
+        self.host = host
+        self.compute = self.useFixture(Compute(host))
+        self.whole = self.compute.provider(WHOLE)
+        self.parts = self.compute.provider(PARTS, "nvidia-63")
+        self.starts = self.compute.gpus.starts
+        self.ledger = self.compute.gpus.ledger
+
+
+class StartingTest(StartsTestCase):
+    def test_whole_card_and_vgpu(self) -> None:
+        """Held from before anything is made until libvirt knows the guest, and rendered."""
+        both = {"gpus": "1", "vgpus": "1"}
+        instance = self.compute.instance(both, (self.whole, ONE), (self.parts, PART))
+        uuid = device_uuid(instance.uuid, Slot.parse(PART))
+        with self.compute.spawning(instance) as xml:
+            self.assertEqual(devices([ONE, PART]), self.ledger.now.held_for(instance.uuid))
+            self.assertEqual([uuid], self.kernel.made)
+            for text in ('<address domain="0x0000" bus="0x3b"', f'uuid="{uuid}"', PART):
+                self.assertIn(text, xml)
+        self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
+        self.assertEqual(devices([ONE, PART]), self.ledger.now.had_by(instance.uuid))
+        self.assertIn(f"Starting with GPUs {ONE}, {PART}", self.log.output)
+
+    def test_nothing_is_left_of_a_start_that_fails(self) -> None:
+        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        with self.assertRaisesRegex(ZeroDivisionError, ""), self.compute.spawning(instance):
+            raise ZeroDivisionError
+        self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
+
+    def test_one_guest_only(self) -> None:
+        """Whoever comes second is sent to another host."""
+        first = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        second = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        refused = nova_exception.ComputeResourcesUnavailable
+        with self.compute.spawning(first):
+            self.assertRaises(refused, self.compute.spawn, second)
+        self.assertRaises(refused, self.compute.spawn, second)
+
+    def test_another_hosts(self) -> None:
+        """After a move the address may be one of this host as well."""
+        other = uuidutils.generate_uuid()
+        instance = self.compute.instance({}, (other, ONE), (other, PART))
+        with self.compute.spawning(instance) as xml:
+            self.assertNotIn("hostdev", xml)
+            self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
+
+    def test_what_cannot_be_given(self) -> None:
+        gone = "0000:d8:00.0"
+        for had, said in (
+            ((self.whole, gone), "it is not on this host"),
+            ((self.parts, f"{gone}/nvidia-63/0"), "no card of this host has it"),
+        ):
+            specs = {"gpus" if had[0] == self.whole else "vgpus": "1"}
+            instance = self.compute.instance(specs, had)
+            with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
+                self.compute.spawn(instance)
+            del self.compute.instances[instance.uuid]
+
+    def test_plain_instance_asks_nobody(self) -> None:
+        before = self.compute.asked
+        for supply in self.compute.gpus.assigned.supplies:
+            supply.provider_uuids.clear()
+        self.assertNotIn("hostdev", self.compute.spawn(self.compute.instance({})))
+        self.assertEqual(before, self.compute.asked)
+
+
+class CompareTest(StartsTestCase):
+    def test_other_than_its_flavor_says(self) -> None:
+        for specs, had, said in (
+            ({}, (self.whole, ONE), "it holds 1 GPUs and its flavor asks for 0.*one with GPUs"),
+            ({"gpus": "2"}, (self.whole, ONE), "holds 1 GPUs and its flavor asks for 2"),
+            ({}, (self.parts, PART), "holds 1 vGPUs, and its flavor asks for none.*with vGPUs"),
+        ):
+            with self.subTest(said):
+                self.compute.instances.clear()
+                instance = self.compute.instance(specs, had)
+                with self.assertRaisesRegex(nova_exception.BuildAbortException, said):
+                    self.compute.spawn(instance)
+                with self.assertRaisesRegex(nova_exception.InstanceUnacceptable, said):
+                    self.compute.spawn(instance, spawning=False)
+
+    def test_what_may_be_known_no_more_keeps_nobody_from_what_he_has(self) -> None:
+        specs = {"gpus": "1", "gpu:memory_mib": "1"}
+        instance = self.compute.instance(specs, (self.whole, ONE))
+        with self.assertRaisesRegex(nova_exception.BuildAbortException, "memory is unknown"):
+            self.compute.spawn(instance)
+        self.assertIn("0x3b", self.compute.spawn(instance, spawning=False))
+
+    def test_nor_of_vgpus(self) -> None:
+        specs = {"vgpus": "1", "gpu:memory_mib": "4096"}
+        instance = self.compute.instance(specs, (self.parts, PART))
+        with self.assertRaisesRegex(nova_exception.BuildAbortException, "of nvidia-63 it is 1024"):
+            self.compute.spawn(instance)
+        self.assertIn("mdev", self.compute.spawn(instance, spawning=False))
+
+    def test_too_far_apart(self) -> None:
+        """While it is spawned another host may do better; of a move nobody looks for one."""
+        specs = {"gpus": "2", "gpu:topology": "numa"}
+        instance = self.compute.instance(specs, (self.whole, ONE), (self.whole, FAR))
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, "1 are together"):
+            self.compute.spawn(instance)
+        self.assertNotIn("goes on all the same", self.log.output)
+        self.compute.spawn(instance, arriving=True)
+        self.assertIn("The instance goes on all the same: its flavor insists", self.log.output)
+
+    def test_who_would_strand_gpus(self) -> None:
+        self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)
+        few = dataclasses.replace(self.starts, left=lambda: (1.0, 1.0))
+        self.compute.gpus.starts = few
+        said = "this host keeps that for its GPUs"
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, said):
+            self.compute.spawn(self.compute.instance({}))
+        self.compute.spawn(self.compute.instance({}), arriving=True)
+        self.compute.gpus.starts = dataclasses.replace(few, free=lambda: 0)
+        self.compute.spawn(self.compute.instance({}))
+
+
+class GuestsTest(StartsTestCase):
+    def test_road_that_is_not_overridden(self) -> None:
+        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        guest = vconfig.LibvirtConfigGuest()
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, "does not know"):
+            self.starts.add_gpus(instance, guest)
+        self.assertEqual([], guest.devices)
+
+    def test_what_it_has_is_reported_once(self) -> None:
+        """A guest that is rebuilt in its place is spawned with what it has."""
+        told: list[Event] = []
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.notifications.emit", told.append))
+        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        self.compute.spawn(instance)
+        self.assertEqual(
+            [(EventType.CLAIM, (ONE,))], [(each.type, each.addresses) for each in told]
+        )
+        self.compute.spawn(instance)
+        self.assertEqual(1, len(told))
+
+    def test_cards_are_got_ready_beside_the_network(self) -> None:
+        begun: list[tuple[str, str]] = []
+        self.useFixture(
+            fixtures.MockPatchObject(
+                PCIPassthrough,
+                "begin",
+                lambda _, card, uuid: begun.append((str(card.address), uuid)),
+            )
+        )
+        instance = self.compute.instance(
+            {"gpus": "1", "vgpus": "1"}, (self.whole, ONE), (self.parts, PART)
+        )
+        self.starts.prepare(instance)
+        self.assertEqual([(ONE, instance.uuid)], begun)
+        # What fails here is said at the start.
+        self.starts.prepare(self.compute.instance({}, (self.whole, "0000:d8:00.0")))
+
+    def test_soft_reboot(self) -> None:
+        instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))
+        self.assertFalse(self.starts.is_reboot_hard(instance))
+
+
+class ContainersTest(base.BaseTestCase):
+    def test_soft_reboot_is_a_hard_one(self) -> None:
+        """The nodes of its domain may be another card's by now."""
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        host = hosts.Host(root, nodes=nodes.Nodes.FILES)
+        host.add_gpu(ONE, "10de", WHOLE)
+        compute = self.useFixture(Compute(host, "lxc"))
+        starts = compute.gpus.starts
+        instance = compute.instance({"gpus": "1"}, (compute.provider(WHOLE), ONE))
+        plain = compute.instance({})
+        self.assertTrue(starts.is_reboot_hard(instance))
+        self.assertFalse(starts.is_reboot_hard(plain))
+        compute.spawn(instance)
+        instance.resources = None
+        self.assertTrue(starts.is_reboot_hard(instance), "its domain names one")
