@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import fixtures
+import libvirt
+from oslo_utils import uuidutils
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.virt.health import failed_starts
+from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from tests.fixtures import dividing_kernel, hosts, vgpu
+from tests.fixtures.compute import Compute, devices
+
+CARD, PROFILED, WHOLE = "0000:5e:00.0", "0000:82:00.0", "0000:3b:00.0"
+ONE, TWO = (Slot.parse(f"{CARD}/nvidia-63/{number}") for number in (0, 1))
+MINE, OTHERS = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+
+
+class VGPUsTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        self.host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
+        self.host.add_gpu(CARD, "10de", "1bb3")
+        vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
+        self.prepare()
+        self.kernel = self.useFixture(dividing_kernel.DividingKernel(self.host))
+        self.compute = self.useFixture(Compute(self.host))
+        self.ledger = self.compute.gpus.ledger
+        self.cleaned: list[str] = []
+
+    def prepare(self) -> None:
+        """Adds to the host what a test needs."""
+
+    @property
+    def vgpus(self) -> VGPUs:
+        return self.compute.gpus.vgpus
+
+    def clean(self, _: object, slot: Slot) -> None:
+        self.cleaned.append(str(slot))
+
+    def assertMade(self, *slots: Slot, uuid: str = MINE) -> None:
+        self.assertEqual(sorted(device_uuid(uuid, slot) for slot in slots), self.kernel.made)
+
+
+class MadeAndRemovedTest(VGPUsTestCase):
+    def test_made_for_who_starts(self) -> None:
+        self.vgpus.make(MINE, [PciAddress.parse(WHOLE), TWO, ONE])
+        self.assertMade(ONE, TWO)
+        self.assertTrue(self.vgpus.cards.look.is_made(ONE, MINE), "known without a look")
+        self.vgpus.make(MINE, [ONE])
+        self.assertMade(ONE, TWO)
+
+    def test_what_is_left_of_another(self) -> None:
+        self.vgpus.make(OTHERS, [ONE])
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "an instance that is gone"):
+            self.vgpus.make(MINE, [ONE])
+        self.assertMade(ONE, uuid=OTHERS)
+
+    def test_what_cannot_be_noted_is_not_made(self) -> None:
+        (self.host.root / "state/gpu-vgpus").write_text("no folder")
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be noted"):
+            self.vgpus.make(MINE, [ONE])
+        self.assertMade()
+
+    def test_removed(self) -> None:
+        self.vgpus.make(MINE, [ONE, TWO])
+        self.ledger.was_used([ONE, TWO])
+        self.vgpus.release([ONE, PciAddress.parse(WHOLE)], self.clean, MINE)
+        self.assertMade(TWO)
+        self.assertEqual(frozenset({TWO}), self.ledger.now.used)
+        self.assertFalse(self.vgpus.cards.look.is_made(ONE, MINE))
+
+    def test_not_while_somebody_has_it(self) -> None:
+        self.vgpus.make(MINE, [ONE])
+        self.ledger.saw_domains({MINE: frozenset({ONE})})
+        self.vgpus.release([ONE], self.clean, MINE)
+        self.assertMade(ONE)
+
+    def test_what_is_not_removed_is_tried_again(self) -> None:
+        """It stays out of the pool until it is."""
+        self.vgpus.make(MINE, [ONE])
+        self.ledger.was_used([ONE])
+        with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.remove", _failing):
+            self.vgpus.release([ONE], self.clean, MINE)
+        self.assertEqual(frozenset({ONE}), self.ledger.now.used)
+        self.assertIn("kept from instances until it is removed: no daemon", self.log.output)
+        self.vgpus.settle(self.ledger.now.left(), self.clean)
+        self.vgpus.retries.wait()
+        self.assertMade()
+        self.assertEqual(frozenset(), self.ledger.now.used)
+
+    def test_after_a_host_boot(self) -> None:
+        """An instance's are there again before anybody else has their room; nobody's are not."""
+        provider = self.compute.provider("1bb3", "nvidia-63")
+        instance = self.compute.instance({"vgpus": "1"}, (provider, str(ONE)))
+        self.compute.spawn(instance)
+        self.vgpus.make(OTHERS, [TWO])
+        self.kernel.forget_all()
+        self.compute.restart()
+        self.assertMade(ONE, uuid=instance.uuid)
+        self.assertEqual(devices([str(TWO)]), self.compute.gpus.ledger.now.left())
+
+
+def _failing(*_: object) -> None:
+    raise OSError("no daemon")
+
+
+class KnownTest(VGPUsTestCase):
+    def test_groups(self) -> None:
+        """And those in which their cards would be whole"""
+        keys = list(self.vgpus.keys())
+        types = {key.vgpu_type for key in keys}
+        self.assertEqual({None, *(each.id for each in vgpu.TESLA_P4)}, types)
+        self.assertEqual({"1bb3"}, {key.product_id for key in keys})
+
+    def test_cards(self) -> None:
+        self.assertTrue(self.vgpus)
+        self.assertEqual(devices([CARD]), self.vgpus.functions())
+        self.assertEqual([], self.vgpus.containers_cards())
+        gone = Slot.parse("0000:d8:00.0/nvidia-63/0")
+        found = self.vgpus.of_products([ONE, gone, PciAddress.parse(WHOLE)])
+        self.assertEqual([("10de:1bb3", ONE)], [(each.key, slot) for each, slot in found])
+
+
+class FailedStartsTest(VGPUsTestCase):
+    def prepare(self) -> None:
+        self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=2)
+        self.functions = vgpu.add_functions(self.host, PROFILED, 2)
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+            self.host.bind(function, "nvidia")
+            self.host.register_with_vfio(function)
+
+    def offered(self) -> set[str]:
+        card = self.vgpus.cards.look.cards[PciAddress.parse(PROFILED)]
+        return {str(slot.parent) for slot in card.free_slots("nvidia-1155", (), ())}
+
+    def fail(self, slot: Slot) -> None:
+        with self.assertRaises(libvirt.libvirtError), self.vgpus.start([slot]):
+            raise libvirt.libvirtError("guest ended")
+
+    def test_function_that_fails_again_and_again(self) -> None:
+        first, second = self.functions
+        slot = Slot.parse(f"{first}/nvidia-1155/0")
+        for _ in range(failed_starts.MOST - 1):
+            self.fail(slot)
+        with self.vgpus.start([slot]):
+            pass  # counts anew
+        self.fail(slot)
+        self.assertEqual({first, second}, self.offered())
+        for _ in range(failed_starts.MOST - 1):
+            self.fail(slot)
+        self.assertEqual({second}, self.offered())
+        self.vgpus.keep_failed()
+        self.assertEqual({second}, self.offered(), "it is still there")
+
+    def test_mediated_devices_are_not_counted(self) -> None:
+        for _ in range(failed_starts.MOST):
+            self.fail(ONE)
+        self.assertNotIn("is given to nobody new", self.log.output)
