@@ -23,12 +23,10 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.virt.inventory import offer, survey
-from nova_gpu.virt.usage import domains, records
-from nova_gpu.virt.verify import gather_providers, gather_vgpus, orphans
-from nova_gpu.virt.verify.gather_providers import Card
-from nova_gpu.virt.verify.sources import Guest, Holder, Instance, Truths
+from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.usage import records
+from nova_gpu.virt.verify import gather_host, gather_providers, orphans
+from nova_gpu.virt.verify.sources import Holder, Instance, Truths
 
 _T = TypeVar("_T")
 # What says where each of them is.
@@ -78,24 +76,23 @@ def gather(sources: Sources) -> Truths:
     """What each of the four says now. Nothing raises: who does not answer is in ``unread``."""
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
-    there = answers.of("sysfs", lambda: _gpus(sources))
-    gpus, parts, divided, unread = there or (None, {}, (), frozenset())
-    functions = frozenset(address for card in parts.values() for address in card.parents) | unread
+    looked = sources.looked
+    cards = answers.of("sysfs", lambda: gather_host.read(looked, sources.obstacles))
+    whole = cards.whole if cards is not None else {}
     guests, nodename = None, None
-    if there is not None:
-        whole = there[0]
-        guests = answers.of("libvirt", lambda: _guests(sources, whole, parts.values()))
+    if cards is not None:
+        guests = answers.of("libvirt", lambda: gather_host.guests(looked, sources.libvirt, cards))
         if guests is not None:
             nodename = answers.of("libvirt", sources.libvirt.get_hostname)
     if nodename is None:
         nodename = answers.of("Nova's database", lambda: _nodename(context))
     found = providers = None
     if nodename is not None:
-        node, mode = nodename, sources.looked.delivery.mode
+        node, mode = nodename, looked.delivery.mode
         # Before the database: who comes to be in between is looked up there.
         providers = answers.of(
             "Placement",
-            lambda: gather_providers.read(sources.placement, context, node, mode, gpus or {}),
+            lambda: gather_providers.read(sources.placement, context, node, mode, whole),
         )
         with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
         found = answers.of("Nova's database", lambda: _instances(context, node, with_gpus))
@@ -106,69 +103,29 @@ def gather(sources: Sources) -> Truths:
         others = consumers - instances.keys()
         holders = answers.of("Nova's database", lambda: _holders(others))
     made, vgpus_free = None, {}
-    if there is not None and guests is not None and instances is not None:
+    if cards is not None and guests is not None and instances is not None:
         owners = {uuid: guest.cards for uuid, guest in guests.items()}
         for uuid, instance in instances.items():
             owners[uuid] = owners.get(uuid, frozenset()) | instance.cards
-        made = answers.of("sysfs", lambda: gather_vgpus.made(sources.looked, parts, owners))
-    if made is not None and nodename is not None:
+        made = answers.of("sysfs", lambda: gather_host.made(looked, cards.parts, owners))
+    if cards is not None and made is not None and nodename is not None:
         there_are = frozenset().union(*made.values())
         taken = there_are.union(*owners.values())
-        free = gather_vgpus.free(divided, parts, taken, there_are)
+        free = gather_host.free(cards.shared, cards.parts, taken, there_are)
         vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
     return Truths(
-        cards=None if gpus is None else frozenset(gpus),
-        unfit={} if gpus is None else _unfit(sources, gpus),
+        cards=None if cards is None else frozenset(whole),
+        unfit=gather_host.unfit(looked, whole),
         guests=guests,
         instances=instances,
         returning=returning,
         providers=providers,
         holders=holders or {},
         unread=tuple(dict.fromkeys(answers.unread)),
-        functions=functions,
+        functions=frozenset() if cards is None else cards.functions,
         made=made,
         vgpus_free=vgpus_free,
     )
-
-
-def _gpus(
-    sources: Sources,
-) -> tuple[
-    dict[PciAddress, Card],
-    Mapping[PciAddress, DividedCard],
-    Collection[GPU],
-    frozenset[PciAddress],
-]:
-    """The cards that are given whole, and those that are given in parts: how, and which they are;
-    and those that have MIG instances of which more is not known"""
-    found = sources.looked.find()
-    parts, others = sources.looked.in_parts(found)
-    whole = [gpu for gpu in found if gpu.address not in parts]
-    obstacles = sources.obstacles(whole)
-    unread = frozenset[PciAddress]()
-    if sources.looked.delivery.shares_driver:
-        obstacles, unread = {**obstacles, **others}, frozenset(others)
-    cards = {gpu.address: Card(gpu, obstacles.get(gpu.address)) for gpu in whole}
-    return cards, parts, [gpu for gpu in found if gpu.address in parts], unread
-
-
-def _unfit(sources: Sources, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
-    looked = sources.looked
-    unfit = {address: looked.delivery.unfit(card.gpu) for address, card in cards.items()}
-    found = {address: unfit[address] or card.obstacle for address, card in cards.items()}
-    return {address: reason for address, reason in found.items() if reason}
-
-
-def _guests(
-    sources: Sources, cards: Mapping[PciAddress, Card], divided: Iterable[DividedCard]
-) -> dict[str, Guest]:
-    looked = sources.looked
-    everything = offer.offer(
-        (card.gpu for card in cards.values()), {}, looked.delivery.mode, {}, offer.Ailments()
-    )
-    named = domains.gpus_by_domain(sources.libvirt, looked.parts(everything, divided))
-    running = domains.running(sources.libvirt)
-    return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
 
 
 def _nodename(context: nova_context.RequestContext) -> str:

@@ -47,6 +47,10 @@ class MovesTest(moving.MovingTestCase):
         self.compute.libvirt.domains[instance.uuid] = Domain(instance.uuid, guest.to_xml())
         self.moves.stays(instance)
         self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.kept_by(instance.uuid))
+        self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.had_by(instance.uuid))
+        self.compute.libvirt.domains.clear()
+        self.compute.gpus.refresh()
+        self.assertEqual(frozenset(), self.ledger.now.kept_by(instance.uuid))
         self.moves.stays(self.plain)
         self.assertEqual(frozenset(), self.ledger.now.kept_by(self.plain.uuid))
 

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks sysfs, and what nova-compute has noted, about a host's cards and their parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from nova.virt.libvirt import host as libvirt_host
+
+from nova_gpu.core import device
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, GroupKey, PciAddress
+from nova_gpu.core.vgpu import vgpu_group
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.inventory import offer, survey
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.verify.gather_providers import Card
+from nova_gpu.virt.verify.sources import Guest
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cards:
+    """The cards of a host: those given whole, and those given in parts.
+
+    ``parts``: how the ``shared`` ones are divided. ``unread``: cards that have MIG instances of
+    which more is not known.
+    """
+
+    whole: Mapping[PciAddress, Card]
+    parts: Mapping[PciAddress, DividedCard]
+    shared: tuple[GPU, ...]
+    unread: frozenset[PciAddress]
+
+    @property
+    def functions(self) -> frozenset[PciAddress]:
+        """What is given in parts, or may be"""
+        known = (address for card in self.parts.values() for address in card.parents)
+        return frozenset(known) | self.unread
+
+
+def read(
+    looked: survey.Survey, obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
+) -> Cards:
+    """What the host has now.
+
+    :param obstacles: why cards cannot be given
+    :raises DiscoveryFailed: where sysfs cannot be read
+    """
+    found = looked.find()
+    parts, others = looked.in_parts(found)
+    whole = [gpu for gpu in found if gpu.address not in parts]
+    reasons = obstacles(whole)
+    unread = frozenset[PciAddress]()
+    if looked.delivery.shares_driver:
+        reasons, unread = {**reasons, **others}, frozenset(others)
+    cards = {gpu.address: Card(gpu, reasons.get(gpu.address)) for gpu in whole}
+    return Cards(cards, parts, tuple(gpu for gpu in found if gpu.address in parts), unread)
+
+
+def unfit(looked: survey.Survey, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
+    """Why whole cards cannot be given to a guest, or are with another driver than theirs needs"""
+    found = {a: looked.delivery.unfit(card.gpu) or card.obstacle for a, card in cards.items()}
+    return {address: reason for address, reason in found.items() if reason}
+
+
+def guests(looked: survey.Survey, libvirt: libvirt_host.Host, cards: Cards) -> dict[str, Guest]:
+    """The domains by uuid, each with what it names of the host's cards.
+
+    :raises DomainsUnreadable: where libvirt does not say
+    """
+    everything = offer.offer(
+        (card.gpu for card in cards.whole.values()), {}, looked.delivery.mode, {}, offer.Ailments()
+    )
+    named = domains.gpus_by_domain(libvirt, looked.parts(everything, cards.parts.values()))
+    running = domains.running(libvirt)
+    return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
+
+
+# Parts of cards
+
+
+def made(
+    looked: survey.Survey,
+    parts: Mapping[PciAddress, DividedCard],
+    owners: Mapping[str, Collection[Device]],
+) -> dict[str, frozenset[Slot]]:
+    """The vGPUs that there are, by the uuid of whose they are.
+
+    Somebody else's are not among them: neither do we know whose they are.
+
+    :param owners: what domains name and the database counts, by uuid
+    :raises OSError: where the kernel does not tell which mediated devices there are
+    """
+    functions = {a: parent for card in parts.values() for a, parent in card.parents.items()}
+    asked = {(uuid, each) for uuid, has in owners.items() for each in device.slots(has)}
+    asked |= {(uuid, slot) for slot, uuid in MadeVGPUs(looked.vgpus).instances().items()}
+    found: dict[str, frozenset[Slot]] = {}
+    for uuid, slot in asked:
+        parent = functions.get(slot.parent)
+        way = looked.ways.part(parent.kind if parent else Kind.MEDIATED)
+        if way.is_there(slot, uuid, parent):
+            found[uuid] = found.get(uuid, frozenset()) | {slot}
+    return found
+
+
+def free(
+    gpus: Iterable[GPU],
+    parts: Mapping[PciAddress, DividedCard],
+    taken: Collection[Device],
+    made: Collection[Slot],
+) -> dict[GroupKey, int]:
+    """How many more vGPUs there can be of each group of *parts*, whatever its cards' health.
+
+    :param gpus: those of *parts*
+    :param taken: the slots, and the functions, that anybody has
+    :param made: those of the slots at which something is
+    """
+    whole = frozenset(taken)
+    slots = device.slots(taken)
+    plain = {
+        address
+        for card in parts.values()
+        for address, parent in card.parents.items()
+        if parent.kind is Kind.PLAIN
+    }
+    # Of a plain function its driver does not tell that it is somebody's.
+    pending = {each for each in slots if each.parent in plain or each not in made}
+    cards = {gpu.address: SharedCard(gpu, parts[gpu.address]).without(whole) for gpu in gpus}
+    return {
+        key: sum(c.room(group.facts.id, slots, pending).free for c in group.cards.values())
+        for key, group in vgpu_group.groups(cards).items()
+    }

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.vgpu import division
+from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.verify import gather_host, sources
+from tests.fixtures import compute, histories, hosts, vgpu
+
+MEDIATING, PROFILED, WHOLE = "0000:3b:00.0", "0000:82:00.0", "0000:af:00.0"
+ONE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+TWO = "0b9c8d7e-1111-4222-8333-444455556666"
+
+
+class TestMade(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root)
+        self.host.add_gpu(MEDIATING, "10de", "1bb3")
+        self.host.add_gpu(PROFILED, "10de", "26b9", totalvfs=2)
+        vgpu.add_types(self.host, MEDIATING, vgpu.TESLA_P4)
+        self.functions = vgpu.add_functions(self.host, PROFILED, 2)
+        for function in self.functions:
+            vgpu.set_profiles(self.host, function, vgpu.L40S)
+        self.notes = root / "gpu-vgpus"
+
+    def made(self, owners: dict[str, set[Any]]) -> dict[str, frozenset[Slot]]:
+        chosen = selection.Selection.parse(["10de", "8086"], [], [])
+        cards = discovery.discover(self.host.roots, chosen, {}, dict)
+        looked: Any = types.SimpleNamespace(
+            vgpus=self.notes, ways=ways.Ways(self.host.roots, lambda _: None)
+        )
+        return gather_host.made(looked, division.divided(cards, self.host.roots), owners)
+
+    def test_whose_is_there(self) -> None:
+        mediated = Slot.parse(f"{MEDIATING}/nvidia-64/0")
+        function, other = (Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions)
+        owners = {ONE: {mediated, function}, TWO: {mediated, other, mediated.parent}}
+        self.assertEqual({}, self.made(owners))
+        vgpu.make(self.host, MEDIATING, "nvidia-64", device_uuid(ONE, mediated))
+        vgpu.set_profiles(self.host, self.functions[0], {}, current=1155)
+        vgpu.set_profiles(self.host, self.functions[1], {}, current=1156)
+        there = {ONE: frozenset({mediated, function})}
+        self.assertEqual(there, self.made(owners))
+        self.assertEqual({}, self.made({}))
+        # Nobody names it or counts it, but it is noted.
+        noted = made_vgpus.MadeVGPUs(self.notes)
+        noted.add(function, TWO)
+        noted.add(mediated, TWO)  # which is not there
+        self.assertEqual({TWO: frozenset({function})}, self.made({}))
+
+    def test_plain_function_is_there_as_long_as_its_card_has_it(self) -> None:
+        self.host.add_gpu("0000:c3:00.0", "8086", "56c0", totalvfs=1)
+        self.host.add_vf("0000:c3:00.0", "0000:c3:00.1")
+        here, gone = (Slot.parse(f"0000:c3:00.{each}/vf/0") for each in (1, 2))
+        self.assertEqual({ONE: frozenset({here})}, self.made({ONE: {here, gone}}))
+
+
+class ReadTest(base.BaseTestCase):
+    """Of a host with a whole card and one that is given in parts"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        host.add_gpu(WHOLE, "10de", "2335", driver="vfio-pci")
+        host.add_gpu(MEDIATING, "10de", "1bb3")
+        vgpu.add_types(host, MEDIATING, vgpu.TESLA_P4)
+        self.compute = self.useFixture(compute.Compute(host))
+        self.looked = self.compute.gpus._survey
+        self.cards = self.read()
+
+    def read(self, reason: str | None = None) -> gather_host.Cards:
+        def obstacles(found: Iterable[GPU]) -> dict[PciAddress, str]:
+            return {gpu.address: reason for gpu in found if reason}
+
+        return gather_host.read(self.looked, obstacles)
+
+    def test_cards(self) -> None:
+        self.assertEqual({WHOLE}, set(map(str, self.cards.whole)))
+        self.assertEqual({MEDIATING}, set(map(str, self.cards.parts)))
+        self.assertEqual([MEDIATING], [str(gpu.address) for gpu in self.cards.shared])
+        self.assertEqual({MEDIATING}, set(map(str, self.cards.functions)))
+
+    def test_unfit(self) -> None:
+        self.assertEqual({}, gather_host.unfit(self.looked, self.cards.whole))
+        bad = self.read("it has no IOMMU")
+        (card,) = bad.whole
+        self.assertEqual({card: "it has no IOMMU"}, gather_host.unfit(self.looked, bad.whole))
+
+    def test_guests(self) -> None:
+        instance = self.compute.instance({"gpus": "1"}, (self.compute.provider("2335"), WHOLE))
+        self.compute.spawn(instance)
+        xml = f"<domain><uuid>{ONE}</uuid></domain>"
+        self.compute.libvirt.domains[ONE] = histories.Domain(ONE, xml, running=False)
+        found = gather_host.guests(self.looked, self.compute.libvirt, self.cards)
+        self.assertEqual(sources.Guest(True, compute.devices([WHOLE])), found[instance.uuid])
+        self.assertEqual(sources.Guest(False, frozenset()), found[ONE])
+
+    def test_free(self) -> None:
+        """By the size of what is there already, and of all that was claimed"""
+        slot = Slot.parse(f"{MEDIATING}/nvidia-64/0")
+        parts = self.cards.parts
+        free = {
+            key.vgpu_type: count
+            for key, count in gather_host.free(self.cards.shared, parts, {slot}, ()).items()
+        }
+        self.assertEqual((0, 3), (free["nvidia-63"], free["nvidia-64"]))
