@@ -20,7 +20,7 @@ from nova_gpu.host.state import small_files
 from nova_gpu.virt.inventory import survey
 
 # Those that say how a host is read. Others may have a path or a command of somebody's own.
-_OPTIONS = ("vendors", "product_ids", "product", "linked", "nvml", "guest_mmio_gib")
+_OPTIONS = ("vendors", "product_ids", "product", "link_groups", "nvml", "guest_mmio_gib")
 # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.172.08  Release Build  (root@host)":
 # which modules, of which release; not where they were built.
 _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")

@@ -68,7 +68,8 @@ an integer) and ``name`` (the rest of the line, hence the last), for example
 """,
     ),
     cfg.MultiStrOpt(
-        "linked",
+        "link_groups",
+        deprecated_name="linked",
         default=[],
         help="""
 Cards that direct links (NVLink, XGMI) join with each other, by PCI address:
@@ -133,7 +134,8 @@ or ``resources:VGPU``. Read by nova-scheduler.
 """,
     ),
     cfg.IntOpt(
-        "handed_out_timeout",
+        "claim_grace_period",
+        deprecated_name="handed_out_timeout",
         default=60,
         min=1,
         max=3600,

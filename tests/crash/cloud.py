@@ -30,7 +30,7 @@ class Cloud(apart.Apart, base.LXCTestCase):
             *("virt_type", "connection_uri", "images_type", "uid_maps", "gid_maps"),
             *("wait_soft_reboot_seconds",),
         ),
-        "gpu": ("sysfs_root", "proc_root", "cdi_spec_dirs", "nvml", "handed_out_timeout"),
+        "gpu": ("sysfs_root", "proc_root", "cdi_spec_dirs", "nvml", "claim_grace_period"),
     }
 
     def set_host_flags(self) -> None:

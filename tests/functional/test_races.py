@@ -66,7 +66,7 @@ class ForgottenClaimTest(RacesTestBase):
 
     def test_past_that_memory_the_hold_refuses_and_another_host_is_tried(self) -> None:
         self.start_host("host2")
-        self.flags(handed_out_timeout=1, group="gpu")
+        self.flags(claim_grace_period=1, group="gpu")
         servers: list[base.Server] = []
         lost: list[str] = []
 

@@ -88,7 +88,9 @@ class TopologyTest(SchedulingTestBase):
 class KVMTopologyTest(kvm.KVMServersTestBase):
     def test_the_operator_says_what_is_linked(self) -> None:
         """Over both sockets, as no NUMA node would have it"""
-        self.flags(linked=["0000:3b:00.0 0000:af:00.0", "0000:5e:00.0 0000:d8:00.0"], group="gpu")
+        self.flags(
+            link_groups=["0000:3b:00.0 0000:af:00.0", "0000:5e:00.0 0000:d8:00.0"], group="gpu"
+        )
         self.start_host()
         flavor = self.flavor(**{"gpus": "= 2", "gpu:topology": "nvlink"})
         for expected in (("0000:3b:00.0", "0000:af:00.0"), ("0000:5e:00.0", "0000:d8:00.0")):

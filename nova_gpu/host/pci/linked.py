@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from nova_gpu.core import exception, model
 
-OPTION = "linked"
+OPTION = "link_groups"
 
 _REMEDY = (
     "write the addresses of cards that are joined with each other, such as "
@@ -23,7 +23,7 @@ Sets = Sequence[frozenset[model.PciAddress]]
 
 
 def parse(lines: Iterable[str]) -> Sets:
-    """The sets of cards that ``[gpu]linked`` names.
+    """The sets of cards that ``[gpu]link_groups`` names.
 
     :raises InvalidOption: where one cannot be understood, or a card is in two
     """

@@ -179,5 +179,5 @@ class Published(abc.ABC, Generic[Group, Key]):
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:
-        timeout_s = CONF.gpu.handed_out_timeout
+        timeout_s = CONF.gpu.claim_grace_period
         self._ledger.claim(addresses, back, assigned, timeout_s)

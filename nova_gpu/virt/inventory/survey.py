@@ -70,7 +70,7 @@ class Survey:
                 CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
             )
             self._overrides = products.parse_overrides(CONF.gpu.product)
-            self._linked = linked.parse(CONF.gpu.linked)
+            self._linked = linked.parse(CONF.gpu.link_groups)
             self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error

@@ -315,7 +315,7 @@ def _log_forgotten(wanted: Device, claim: Claim, now: float) -> None:
         LOG.warning(
             "GPU %s is kept from a claim: %d s ago it was handed out to another, which Nova's "
             "resource tracker does not know any more and whose guest is not being started. It can "
-            "be claimed in %d s at the latest ([gpu]handed_out_timeout).",
+            "be claimed in %d s at the latest ([gpu]claim_grace_period).",
             wanted,
             now - claim.since,
             claim.until - now + 1,

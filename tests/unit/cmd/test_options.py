@@ -86,7 +86,7 @@ class MistakesTest(base.CommandTestCase):
         self.assertOneLine(said, "--config-file", self.conf, "--config-file", path)
         for text, said in (
             ("nvml = maybe", "[gpu]nvml (in {path}): Unexpected boolean value 'maybe'; correct"),
-            ("linked = maybe", "(in {path})"),
+            ("link_groups = maybe", "(in {path})"),
         ):
             path.write_text(f"[gpu]\n{text}\n")
             files = ("--config-file", self.conf, "--config-file", path)

@@ -26,7 +26,7 @@ class ParseTest(unittest.TestCase):
             with self.subTest(lines=lines), self.assertRaises(exception.InvalidOption) as caught:
                 linked.parse(lines)
             self.assertIn(part, str(caught.exception))
-            self.assertIn("[gpu]linked", str(caught.exception))
+            self.assertIn("[gpu]link_groups", str(caught.exception))
 
 
 class WithLinksTest(unittest.TestCase):
