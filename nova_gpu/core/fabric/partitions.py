@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The partitions that a board's fabric manager offers, and which of them a guest gets.
+
+The cards of a guest compute together only where they are exactly one of these sets. They are few,
+fixed by the board, and overlap: on HGX H100 and H200 all eight cards, two sets of four, four pairs
+and each card alone. Their members are numbered by the place on the board (*module*, NVML's module
+id and Fabric Manager's physical id), which is not the order of PCI addresses.
+
+Of equally large free partitions the one is taken that leaves most of the large ones free, the
+largest size first.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+
+from nova_gpu.core.model import PciAddress
+
+Module = int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Partition:
+    """One set of cards that can be joined; ``degraded`` are those with fewer NVLinks than they have
+    when all is well."""
+
+    id: int
+    modules: frozenset[Module]
+    active: bool = False
+    degraded: frozenset[Module] = frozenset()
+
+    @property
+    def size(self) -> int:
+        return len(self.modules)
+
+
+def free(offered: Iterable[Partition], taken: Collection[Module]) -> list[Partition]:
+    """The partitions of which no card is taken, in the order of their numbers.
+
+    :param taken: the modules that cannot be given: a guest's, ill, or otherwise in the way
+    """
+    away = frozenset(taken)
+    return sorted((each for each in offered if not each.modules & away), key=lambda each: each.id)
+
+
+def choose(
+    offered: Collection[Partition], taken: Collection[Module], count: int
+) -> Partition | None:
+    """The free partition of exactly *count* cards to give next, ``None`` where there is none"""
+    candidates = [each for each in free(offered, taken) if each.size == count]
+
+    def left_free(chosen: Partition) -> tuple[tuple[int, ...], int]:
+        left = free(offered, chosen.modules.union(taken))
+        return tuple(sorted((each.size for each in left), reverse=True)), -chosen.id
+
+    return max(candidates, key=left_free, default=None)
+
+
+def exactly(offered: Iterable[Partition], modules: Collection[Module]) -> Partition | None:
+    """The partition that is these cards and no other, ``None`` where they cannot be joined"""
+    wanted = frozenset(modules)
+    return next((each for each in offered if each.modules == wanted), None)
+
+
+def room(offered: Collection[Partition], taken: Collection[Module]) -> Mapping[int, int]:
+    """How many guests of each size could be given a partition at once, without sizes of which none
+    could"""
+    by_size: dict[int, list[frozenset[Module]]] = collections.defaultdict(list)
+    for each in free(offered, taken):
+        by_size[each.size].append(each.modules)
+    return {size: _most_disjoint(by_size[size]) for size in sorted(by_size)}
+
+
+def _most_disjoint(sets: list[frozenset[Module]]) -> int:
+    """How many of *sets* at most have no member in common"""
+    if not sets:
+        return 0
+    first, *others = sets
+    apart = [each for each in others if not each & first]
+    with_first = 1 + _most_disjoint(apart)
+    # Where first is in nobody's way, as in every published table, it is one of the best.
+    return with_first if len(apart) == len(others) else max(with_first, _most_disjoint(others))
+
+
+def refusal(offered: Collection[Partition], taken: Collection[Module], count: int) -> str:
+    """Why a guest of *count* cards is given none: ``6 of 8 free, no free partition of 4``"""
+    modules = frozenset[Module]().union(*(each.modules for each in offered))
+    state = f"{len(modules.difference(taken))} of {len(modules)} free"
+    sizes = sorted({each.size for each in offered})
+    if count not in sizes:
+        known = ", ".join(map(str, sizes)) or "none"
+        return f"{state}, and the board has no partition of {count} (sizes: {known})"
+    return f"{state}, no free partition of {count}"
+
+
+def joined(
+    offered: Iterable[Partition], modules: Mapping[PciAddress, Module]
+) -> Mapping[int, frozenset[PciAddress]]:
+    """The cards of each partition, by its number; those of which a card is not known are left out,
+    as nobody could be given them.
+
+    :param modules: the module that each card is
+    """
+    cards = {module: address for address, module in modules.items()}
+    return {
+        each.id: frozenset(cards[module] for module in each.modules)
+        for each in offered
+        if each.modules <= cards.keys()
+    }
