@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls Fabric Manager's library and prints one JSON object. Run as a script, never imported.
+
+It is a process of its own because a call waits for another service, without end where that hangs.
+It needs the standard library alone, so that it starts fast. Its arguments are the address of Fabric
+Manager, the milliseconds it may take to connect, and what is to be done::
+
+    127.0.0.1:6666 5000 partitions
+    {"partitions": [{"id": 1, "active": false,
+                     "gpus": [{"module": 1, "links": 18, "most_links": 18}, ...]}, ...],
+     "unsupported": [{"id": 0, "modules": [1, 2, ...]}],
+     "failed": [{"address": "00000000:05:00.0", "is_switch": true, "ports": [3, 4]}]}
+
+    127.0.0.1 5000 activate 1 [0000:86:00.4 ...]      (with the virtual functions of its cards)
+    127.0.0.1 5000 deactivate 1
+    127.0.0.1 5000 set 1 9                            (what is active, after it has restarted)
+    {"done": true}
+
+    {"error": "fmConnect", "code": -9}, {"error": "why the library is not there"}
+
+``unsupported`` and ``failed`` are null where it does not tell. Which cards the modules are only
+NVML knows: from H100 on Fabric Manager leaves their addresses empty.
+
+Names, numbers and structures are those of nv_fm_agent.h and nv_fm_types.h, as NVIDIA/go-nvfm has
+them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+_LIBRARIES = ("libnvfm.so.1", "libnvfm.so")
+
+SUCCESS = 0
+_INET, _UNIX = 1, 2  # NV_FM_API_ADDR_TYPE_*
+_MAX_GPUS, _MAX_SWITCHES, _MAX_PARTITIONS, _MAX_PORTS = 16, 12, 64, 64
+_uint = ctypes.c_uint
+
+
+class _ConnectParams(ctypes.Structure):
+    """fmConnectParams_v2"""
+
+    _fields_ = (
+        ("version", _uint),
+        ("addressInfo", ctypes.c_char * 256),
+        ("timeoutMs", _uint),
+        ("addressIsUnixSocket", _uint),
+        ("addressType", _uint),
+    )
+
+
+class _PciDevice(ctypes.Structure):
+    """fmPciDevice_t"""
+
+    _fields_ = (("domain", _uint), ("bus", _uint), ("device", _uint), ("function", _uint))
+
+
+class _Gpu(ctypes.Structure):
+    """fmFabricPartitionGpuInfo_t"""
+
+    _fields_ = (
+        ("physicalId", _uint),
+        ("uuid", ctypes.c_char * 80),
+        ("pciBusId", ctypes.c_char * 32),
+        ("numNvLinksAvailable", _uint),
+        ("maxNumNvLinks", _uint),
+        ("nvlinkLineRateMBps", _uint),
+    )
+
+
+class _Partition(ctypes.Structure):
+    """fmFabricPartitionInfo_t"""
+
+    _fields_ = (
+        ("partitionId", _uint),
+        ("isActive", _uint),
+        ("numGpus", _uint),
+        ("gpuInfo", _Gpu * _MAX_GPUS),
+    )
+
+
+class _Partitions(ctypes.Structure):
+    """fmFabricPartitionList_v2, whose version is 1 all the same"""
+
+    _fields_ = (
+        ("version", _uint),
+        ("numPartitions", _uint),
+        ("maxNumPartitions", _uint),
+        ("partitionInfo", _Partition * _MAX_PARTITIONS),
+    )
+
+
+class _Activated(ctypes.Structure):
+    """fmActivatedFabricPartitionList_v1"""
+
+    _fields_ = (
+        ("version", _uint),
+        ("numPartitions", _uint),
+        ("partitionIds", _uint * _MAX_PARTITIONS),
+    )
+
+
+class _FailedDevice(ctypes.Structure):
+    """fmNvlinkFailedDeviceInfo_t"""
+
+    _fields_ = (
+        ("uuid", ctypes.c_char * 80),
+        ("pciBusId", ctypes.c_char * 32),
+        ("numPorts", _uint),
+        ("portNum", _uint * _MAX_PORTS),
+    )
+
+
+class _FailedDevices(ctypes.Structure):
+    """fmNvlinkFailedDevices_v1"""
+
+    _fields_ = (
+        ("version", _uint),
+        ("numGpus", _uint),
+        ("numSwitches", _uint),
+        ("gpuInfo", _FailedDevice * _MAX_GPUS),
+        ("switchInfo", _FailedDevice * _MAX_SWITCHES),
+    )
+
+
+class _Unsupported(ctypes.Structure):
+    """fmUnsupportedFabricPartitionInfo_t"""
+
+    _fields_ = (("partitionId", _uint), ("numGpus", _uint), ("gpuPhysicalIds", _uint * _MAX_GPUS))
+
+
+class _UnsupportedPartitions(ctypes.Structure):
+    """fmUnsupportedFabricPartitionList_v1"""
+
+    _fields_ = (
+        ("version", _uint),
+        ("numPartitions", _uint),
+        ("partitionInfo", _Unsupported * _MAX_PARTITIONS),
+    )
+
+
+class Failed(Exception):
+    """A call of the library: its name and the number it gave back"""
+
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(name, code)
+        self.name, self.code = name, code
+
+
+def _versioned(kind: Any, number: int = 1) -> Any:
+    """An empty structure with its version, MAKE_FM_PARAM_VERSION"""
+    return kind(version=ctypes.sizeof(kind) | number << 24)
+
+
+def _call(library: Any, name: str, *arguments: Any) -> None:
+    """:raises Failed: where the function does not succeed
+    :raises AttributeError: where the library has none of that name
+    """
+    function = getattr(library, name)
+    function.restype = ctypes.c_int
+    code = function(*arguments)
+    if code != SUCCESS:
+        raise Failed(name, code)
+
+
+def _connected(library: Any, address: str, timeout_ms: int) -> ctypes.c_void_p:
+    params = _versioned(_ConnectParams, 2)
+    params.addressInfo = address.encode()
+    params.timeoutMs = timeout_ms
+    is_socket = address.startswith("/")
+    params.addressIsUnixSocket = is_socket  # read by those that do not know addressType
+    params.addressType = _UNIX if is_socket else _INET
+    handle = ctypes.c_void_p()
+    _call(library, "fmConnect", ctypes.byref(params), ctypes.byref(handle))
+    return handle
+
+
+def _partitions(library: Any, handle: ctypes.c_void_p) -> dict[str, Any]:
+    found = _versioned(_Partitions)
+    _call(library, "fmGetSupportedFabricPartitions", handle, ctypes.byref(found))
+    return {
+        "partitions": [
+            {
+                "id": each.partitionId,
+                "active": bool(each.isActive),
+                "gpus": [
+                    {
+                        "module": gpu.physicalId,
+                        "links": gpu.numNvLinksAvailable,
+                        "most_links": gpu.maxNumNvLinks,
+                    }
+                    for gpu in each.gpuInfo[: each.numGpus]
+                ],
+            }
+            for each in found.partitionInfo[: found.numPartitions]
+        ],
+        "unsupported": _unsupported(library, handle),
+        "failed": _failed(library, handle),
+    }
+
+
+def _unsupported(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]] | None:
+    found = _versioned(_UnsupportedPartitions)
+    try:
+        _call(library, "fmGetUnsupportedFabricPartitions", handle, ctypes.byref(found))
+    except (Failed, AttributeError):
+        return None
+    return [
+        {"id": each.partitionId, "modules": each.gpuPhysicalIds[: each.numGpus]}
+        for each in found.partitionInfo[: found.numPartitions]
+    ]
+
+
+def _failed(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]] | None:
+    found = _versioned(_FailedDevices)
+    try:
+        _call(library, "fmGetNvlinkFailedDevices", handle, ctypes.byref(found))
+    except (Failed, AttributeError):
+        return None
+    gpus, switches = found.gpuInfo[: found.numGpus], found.switchInfo[: found.numSwitches]
+    return [
+        {
+            "address": each.pciBusId.decode(errors="replace"),
+            "is_switch": is_switch,
+            "ports": each.portNum[: each.numPorts],
+        }
+        for is_switch, devices in ((False, gpus), (True, switches))
+        for each in devices
+    ]
+
+
+def _activate(library: Any, handle: ctypes.c_void_p, number: str, *functions: str) -> None:
+    if not functions:
+        _call(library, "fmActivateFabricPartition", handle, _uint(int(number)))
+        return
+    devices = (_PciDevice * len(functions))(*map(_pci_device, functions))
+    name = "fmActivateFabricPartitionWithVFs"
+    _call(library, name, handle, _uint(int(number)), devices, _uint(len(functions)))
+
+
+def _pci_device(address: str) -> _PciDevice:
+    domain, bus, rest = address.split(":")
+    slot, function = rest.split(".")
+    return _PciDevice(*(int(part, 16) for part in (domain, bus, slot, function)))
+
+
+def _set(library: Any, handle: ctypes.c_void_p, *numbers: str) -> None:
+    active = _versioned(_Activated)
+    active.numPartitions = len(numbers)
+    for place, number in enumerate(numbers):
+        active.partitionIds[place] = int(number)
+    _call(library, "fmSetActivatedFabricPartitions", handle, ctypes.byref(active))
+
+
+def _do(library: Any, handle: ctypes.c_void_p, verb: str, *words: str) -> dict[str, Any]:
+    if verb == "partitions":
+        return _partitions(library, handle)
+    if verb == "activate":
+        _activate(library, handle, *words)
+    elif verb == "deactivate":
+        _call(library, "fmDeactivateFabricPartition", handle, _uint(int(words[0])))
+    elif verb == "set":
+        _set(library, handle, *words)
+    else:
+        raise ValueError(verb)
+    return {"done": True}
+
+
+def _library() -> Any:
+    """:raises OSError: where there is none"""
+    for name in _LIBRARIES[:-1]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return ctypes.CDLL(_LIBRARIES[-1])
+
+
+def probe(address: str, timeout_ms: str, *words: str) -> dict[str, Any]:
+    try:
+        library = _library()
+    except OSError as error:
+        return {"error": str(error)}
+    try:
+        _call(library, "fmLibInit")
+        try:
+            handle = _connected(library, address, int(timeout_ms))
+            try:
+                return _do(library, handle, *words)
+            finally:
+                library.fmDisconnect(handle)
+        finally:
+            library.fmLibShutdown()
+    except Failed as error:
+        return {"error": error.name, "code": error.code}
+    except AttributeError as error:
+        return {"error": str(error)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    print(json.dumps(probe(*arguments)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
