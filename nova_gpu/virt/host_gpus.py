@@ -15,7 +15,6 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, diagnostics, libvirt_version, periodic
-from nova_gpu.virt.contained import contained
 from nova_gpu.virt.health import left_mig, monitor, xids
 from nova_gpu.virt.inventory import assigned, provider_tree, providers, stock, stranding, survey
 from nova_gpu.virt.inventory import offer as offers
@@ -118,7 +117,7 @@ class HostGPUs:
     def begin(self) -> None:
         """At service start, before guests are resumed: look, and have there what cards lack."""
         self.refresh(starting=True)
-        with contained("Device nodes and libraries of guests were not looked at"):
+        with periodic.contained("Device nodes and libraries of guests were not looked at"):
             cards = (*self._stock.cards(), *self.vgpus.containers_cards())
             self.delivery.serve(cards, self._host)
 
@@ -128,7 +127,9 @@ class HostGPUs:
         Where it fails of anything else nobody new gets a card before a look that does not.
         :param starting: look even where there is no card: an instance may have one that is gone
         """
-        with contained("GPU discovery failed; no GPU is given to new instances until it succeeds"):
+        with periodic.contained(
+            "GPU discovery failed; no GPU is given to new instances until it succeeds"
+        ):
             try:
                 self._look(starting)
             except Exception:
@@ -182,7 +183,7 @@ class HostGPUs:
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
-        with contained("Placement may not be told of all of this host's GPUs"):
+        with periodic.contained("Placement may not be told of all of this host's GPUs"):
             try:
                 self._stock.publish(tree, nodename, self.hypervisor_type())
                 self.vgpus.stock.publish(tree, nodename, self.hypervisor_type())
@@ -197,7 +198,7 @@ class HostGPUs:
     def stats(self) -> str | None:
         """What the scheduler reads of this host, ``None`` without GPUs or where that is not known:
         then nobody who asks for some is sent here."""
-        with contained("The scheduler is not told of this host's GPUs"):
+        with periodic.contained("The scheduler is not told of this host's GPUs"):
             if self.has_gpus:
                 each, free = stranding.reserved(), self._stock.free()
                 divided = self.vgpus.stock.divided()

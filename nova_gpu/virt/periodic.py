@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a host's cards: which there are, how they are, and whether they are given whole."""
+"""What is done in every period: a look at a host's cards, of which no failure reaches instances
+without GPUs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from oslo_log import log as logging
 
@@ -17,6 +20,19 @@ from nova_gpu.virt.lifecycle import vgpus
 LOG = logging.getLogger(__name__)
 
 UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
+
+
+@contextlib.contextmanager
+def contained(what: str) -> Iterator[None]:
+    """Log whatever goes wrong in the block, which instances without GPUs go through as well, and
+    let them go on.
+
+    :param what: what failed and what follows from it, for the log
+    """
+    try:
+        yield
+    except Exception:
+        LOG.exception("%s. This is a bug, please report it", what)
 
 
 class Step:

@@ -262,6 +262,17 @@ class TestPackages(unittest.TestCase):
                 name = path.stem.removeprefix("test_")
                 self.assertTrue(any(name.startswith(module) for module in modules))
 
+    def test_each_module_of_virt_has_one(self):
+        tests = PACKAGE.parent / "tests/unit/virt"
+        modules = (path.relative_to(PACKAGE / "virt") for path in PACKAGE.glob("virt/**/*.py"))
+        missing = [
+            str(module)
+            for module in modules
+            if module.stem != "__init__"
+            and not (tests / module.parent / f"test_{module.name}").is_file()
+        ]
+        self.assertEqual([], missing)
+
     def test_modules_that_the_page_names(self):
         pages = PACKAGE.parent / "doc/source/contributor"
         page = "".join((pages / name).read_text() for name in ("where.rst", "state.rst"))

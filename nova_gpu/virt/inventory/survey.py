@@ -34,7 +34,7 @@ from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import vgpu_selection
 from nova_gpu.virt.inventory.offer import Offer
-from nova_gpu.virt.usage import domains, identities
+from nova_gpu.virt.usage import domains
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
@@ -158,8 +158,18 @@ class Survey:
         return quarantine.reasons(self.quarantine, found, self.roots, self.identities)
 
     def identities(self, found: Iterable[GPU]) -> Mapping[PciAddress, identity.Identity]:
-        """As :func:`nova_gpu.virt.usage.identities.of`"""
-        return identities.of(found, self.roots)
+        """What tells the cards apart, by address; with what nova-compute itself can read where the
+        privileged process fails."""
+        # Only now: half a second, and only nova-compute asks for privilege here.
+        import nova_gpu.privsep.identity
+
+        own = {card.address: identity.of(card, self.roots) for card in found}
+        try:
+            more = nova_gpu.privsep.identity.of([str(address) for address in own])
+        except Exception as error:  # whatever privsep raises
+            LOG.warning("The serial numbers of GPUs are not known: %s", error)
+            more = {}
+        return {address: {**more.get(str(address), {}), **own[address]} for address in own}
 
     def parts(self, offered: Offer, divided: Iterable[DividedCard] = ()) -> domains.Parts:
         return parts(offered, self.roots, divided)

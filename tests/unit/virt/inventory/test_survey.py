@@ -154,6 +154,25 @@ class HypervisorTest(SurveyTestCase):
         self.assertEqual(["asked"], asked)
 
 
+class IdentitiesTest(SurveyTestCase):
+    def test_what_root_can_read_besides(self) -> None:
+        """Without it, what nova-compute itself can read of the card"""
+        self.host.add_gpu(CARD, "1002", "740c")
+        unique = self.host.path(CARD) / "unique_id"
+        unique.write_text("0123456789abcdef\n")
+        looked = self.survey("kvm")
+        (card,) = looked.find()
+        own = looked.identities([card])[card.address]
+        self.assertEqual({"amdgpu"}, own.keys())
+        more = {CARD: {"pcie": "00-11", "amdgpu": "another"}}
+        name = "nova_gpu.privsep.identity.of"
+        with fixtures.MonkeyPatch(name, lambda _: more):
+            self.assertEqual({**own, "pcie": "00-11"}, looked.identities([card])[card.address])
+        with fixtures.MonkeyPatch(name, lambda _: 1 // 0):
+            self.assertEqual(own, looked.identities([card])[card.address])
+        self.assertIn("The serial numbers of GPUs are not known", self.log.output)
+
+
 class DeviceSpecTest(SurveyTestCase):
     def setUp(self) -> None:
         super().setUp()

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What whole cards and vGPUs have in common, by whole cards; the rest is in test_stock."""
+
+from __future__ import annotations
+
+import fixtures
+from oslo_utils import uuidutils
+from oslotest import base
+
+from nova_gpu.core import device, exception
+from nova_gpu.virt.usage.snapshot import State
+from tests.fixtures import hosts
+from tests.fixtures.compute import Compute, devices, resource, resources
+from tests.fixtures.histories import NODENAME
+
+ONE, TWO, GONE = "0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"
+
+
+class PublishedTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
+        self.compute = self.useFixture(Compute(self.host))
+        self.stock = self.compute.gpus.assigned.whole
+        self.ledger = self.compute.gpus.ledger
+        self.provider = self.compute.provider("2335")
+
+    def test_of_this_host(self) -> None:
+        other = uuidutils.generate_uuid()
+        had = resources((self.provider, TWO), (other, ONE), (self.provider, GONE))
+        self.assertEqual(devices([TWO, GONE]), self.stock.devices(had))
+        self.assertEqual(frozenset(), self.stock.devices(None))
+        part = resource(self.provider, f"{ONE}/nvidia-63/0")
+        self.assertEqual(frozenset(), self.stock.devices([part]), "of another resource class")
+
+    def test_held(self) -> None:
+        had = resources((self.provider, TWO), (self.provider, ONE))
+        held = self.stock.held(had)
+        self.assertEqual([ONE, TWO], [str(each.device) for each in held])
+        group = self.stock.group_of(self.provider)
+        for each in held:
+            self.assertIs(group, each.group)
+            self.assertEqual(each.device, each.given.address)  # type: ignore[union-attr]
+        self.assertRaises(
+            exception.DeviceUnavailable, self.stock.held, resources((self.provider, GONE))
+        )
+
+    def test_group_of_a_provider_of_somebody_else(self) -> None:
+        self.assertIsNone(self.stock.group_of(uuidutils.generate_uuid()))
+
+    def test_claimed_for_as_long_as_the_option_says(self) -> None:
+        self.compute.config(group="gpu", claim_grace_period=7)
+        asked: list[float] = []
+        claim = self.ledger.claim
+
+        def noted(*args: object) -> None:
+            asked.append(args[-1])  # type: ignore[arg-type]
+            claim(*args)  # type: ignore[arg-type]
+
+        self.useFixture(fixtures.MockPatchObject(self.ledger, "claim", noted))
+        address = device.parse(ONE)
+        self.stock.hand_out([address], [], set())
+        self.assertEqual(([7], State.CLAIMED), (asked, self.ledger.now.state_of(address)))
+        self.assertNotIn(address, self.stock.usable(self.provider, devices([ONE, TWO]), set()))
+
+    def inventory(self, field: str) -> int:
+        return int(self.compute.tree.data(self.provider).inventory["PGPU"][field])
+
+    def test_a_product_that_is_no_more(self) -> None:
+        """Its provider may have allocations, and offers nothing."""
+        self.assertEqual((2, 0), (self.inventory("total"), self.inventory("reserved")))
+        for address in (ONE, TWO):
+            self.host.remove(address)
+        self.compute.restart()
+        self.assertEqual(self.inventory("total"), self.inventory("reserved"))
+        self.assertIsNone(self.stock.group_of(NODENAME))
+
+    def test_host_without_any(self) -> None:
+        bare = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        compute = self.useFixture(Compute(bare))
+        self.assertEqual([compute.tree.data(NODENAME).uuid], compute.tree.get_provider_uuids())
+        self.assertFalse(compute.gpus.has_gpus)

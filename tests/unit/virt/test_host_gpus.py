@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How what a driver has works together; each part has tests of its own."""
+
+from __future__ import annotations
+
+import fixtures
+from nova import objects
+from nova.virt.libvirt import guest as libvirt_guest
+from oslotest import base
+
+from nova_gpu.core.scheduling import stats
+from nova_gpu.virt import periodic
+from nova_gpu.virt.inventory.stock import Stock
+from tests.fixtures import hosts, vgpu
+from tests.fixtures.compute import Compute, devices
+
+ONE, TWO, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
+
+
+class HostGPUsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
+        self.host.add_gpu(DIVIDED, "10de", "1bb3")
+        vgpu.add_types(self.host, DIVIDED, vgpu.TESLA_P4)
+        self.compute = self.useFixture(Compute(self.host))
+        self.gpus = self.compute.gpus
+        self.provider = self.compute.provider("2335")
+
+    def inventory(self) -> tuple[int, int]:
+        found = self.compute.tree.data(self.provider).inventory["PGPU"]
+        return found["total"], found["reserved"]
+
+    def resources(self) -> set[objects.Resource]:
+        return set(self.compute.tree.data(self.provider).resources["PGPU"])
+
+    def fail(self, *_: object, **__: object) -> None:  # type: ignore[override]
+        raise ZeroDivisionError("by a bug")
+
+    def test_free(self) -> None:
+        """Whole ones, and shared ones with room"""
+        self.assertEqual(3, self.gpus.free())
+        instance = self.compute.instance({"gpus": "1"}, (self.provider, ONE))
+        self.compute.spawn(instance)
+        self.compute.period()
+        self.assertEqual(2, self.gpus.free())
+        self.compute.delete(instance)
+        self.compute.period()
+        self.assertEqual(3, self.gpus.free())
+
+    def test_stats(self) -> None:
+        told = stats.loads(self.gpus.stats() or "")
+        self.assertEqual((3, 1), (told.cards, told.divided.free))
+        bare = self.useFixture(Compute(hosts.Host(self.useFixture(fixtures.TempDir()).path)))
+        self.assertIsNone(bare.gpus.stats())
+
+    def test_look_that_fails_gives_nobody_a_card(self) -> None:
+        """Until one does not"""
+        with fixtures.MockPatchObject(periodic.Step, "look", self.fail):
+            self.gpus.refresh()
+        self.assertIn("GPU discovery failed", self.log.output)
+        self.assertEqual(0, self.gpus.free())
+        self.compute.publish()
+        self.assertEqual((2, 2), self.inventory())
+        self.compute.period()
+        self.assertEqual(((2, 0), 3), (self.inventory(), self.gpus.free()))
+
+    def test_inventory_that_fails_takes_no_claim(self) -> None:
+        """As at the first of a service, whose tree Placement filled without the devices"""
+        devices_of = self.compute.tree.data(self.provider).resources
+        self.compute.tree.update_resources(self.provider, {})
+        with fixtures.MockPatchObject(Stock, "publish", self.fail):
+            self.compute.publish()
+        self.assertIn("Placement may not be told", self.log.output)
+        self.assertEqual(set(), set(self.resources()))
+        self.compute.publish()
+        self.assertEqual(set(devices_of["PGPU"]), set(self.resources()))
+        self.assertEqual(2, len(devices_of["PGPU"]))
+
+    def test_what_an_earlier_service_had_begun(self) -> None:
+        """A guest that runs keeps its card whatever the service forgot."""
+        instance = self.compute.instance({"gpus": "1"}, (self.provider, ONE))
+        self.compute.spawn(instance)
+        self.compute.restart()
+        usage = self.compute.gpus.ledger.now
+        self.assertEqual(devices([ONE]), usage.had_by(instance.uuid))
+        self.assertEqual(devices([ONE]), usage.taken())
+
+    def test_diagnostics(self) -> None:
+        instance = self.compute.instance({"gpus": "1"}, (self.provider, ONE))
+        self.compute.spawn(instance)
+        guest = libvirt_guest.Guest(self.compute.libvirt.domains[instance.uuid])
+        self.useFixture(
+            fixtures.MockPatchObject(
+                libvirt_guest.Guest, "get_xml_desc", lambda g: g._domain.get_xml_desc()
+            )
+        )
+        found = self.gpus.diagnostics(guest)
+        self.assertEqual((ONE, "10de:2335"), (found["gpu0_address"], found["gpu0_product"]))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import fixtures
+from nova import objects
+from oslotest import base
+
+from nova_gpu.core.device import Device
+from nova_gpu.virt.verify import abandoned
+from tests.fixtures.compute import devices
+
+HOST, NODE = "host1", "node1"
+MOVE, UUID = "1b9c8d7e-1111-4222-8333-444455556666", "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+
+
+class Placement:
+    """What is asked of Nova's report client"""
+
+    def __init__(self) -> None:
+        self.allocated = {MOVE}
+        self.moved: list[tuple[str, str]] = []
+
+    def get_allocations_for_consumer(self, context: object, uuid: str) -> dict[str, int]:
+        return {"group": 1} if uuid in self.allocated else {}
+
+    def move_allocations(self, context: object, source: str, target: str) -> None:
+        self.moved.append((source, target))
+
+
+class AbandonedMovesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.placement = Placement()
+        self.moves = abandoned.AbandonedMoves(HOST)
+        self.saved: list[str] = []
+        self.dropped: list[str] = []
+        self.has: frozenset[Device] = frozenset()
+        self.migration = objects.Migration(
+            id=3,
+            uuid=MOVE,
+            instance_uuid=UUID,
+            source_compute=HOST,
+            status="migrating",
+            migration_type="resize",
+        )
+        self.instance = objects.Instance(
+            uuid=UUID,
+            host=HOST,
+            task_state=None,
+            vm_state="active",
+            migration_context=objects.MigrationContext(migration_id=3),
+        )
+        for owner, name, what in (
+            (objects.MigrationList, "get_in_progress_and_error", lambda *_: [self.migration]),
+            (objects.Instance, "get_by_uuid", lambda *_, **__: self.instance),
+            (objects.Instance, "drop_migration_context", lambda i: self.dropped.append(i.uuid)),
+            (objects.Migration, "save", lambda m: self.saved.append(m.status)),
+        ):
+            self.useFixture(fixtures.MockPatchObject(owner, name, what))
+
+    def looks(self, count: int = 2) -> bool:
+        """Whether the move was ended after so many looks"""
+        self.saved.clear()
+        for _ in range(count):
+            self.moves.end(self.placement, NODE, lambda _: self.has)
+        return bool(self.saved)
+
+    def test_resize_that_nobody_goes_on_with(self) -> None:
+        self.assertTrue(self.looks())
+        self.assertEqual([(MOVE, UUID)], self.placement.moved)
+        self.assertEqual((["error"], [UUID]), (self.saved, self.dropped))
+
+    def test_one_under_way_may_be_between_two_tasks(self) -> None:
+        self.assertFalse(self.looks(1))
+        self.instance.task_state = "resize_migrating"
+        self.assertFalse(self.looks(1))
+        self.instance.task_state = None
+        self.assertFalse(self.looks(1), "seen anew")
+
+    def test_others(self) -> None:
+        """Moves that are confirmed or reverted, of other hosts, and of instances that moved"""
+        for owner, changes in (
+            (self.migration, {"status": "finished"}),
+            (self.migration, {"source_compute": "host2"}),
+            (self.migration, {"migration_type": "evacuation"}),
+            (self.instance, {"host": "host2"}),
+            (self.instance, {"vm_state": "resized"}),
+        ):
+            before: dict[str, Any] = {name: getattr(owner, name) for name in changes}
+            for name, value in changes.items():
+                setattr(owner, name, value)
+            self.assertFalse(self.looks(), changes)
+            for name, value in before.items():
+                setattr(owner, name, value)
+        self.assertTrue(self.looks())
+
+    def test_live_migration(self) -> None:
+        """As long as its domain is here, and its context is of this one"""
+        self.migration.migration_type, self.migration.status = "live-migration", "running"
+        self.assertFalse(self.looks())
+        self.has = devices(["0000:3b:00.0"])
+        self.assertTrue(self.looks())
+        self.instance.migration_context = None
+        self.assertFalse(self.looks())
+
+    def test_what_placement_gave_back_already(self) -> None:
+        self.placement.allocated.clear()
+        self.assertTrue(self.looks())
+        self.assertEqual([], self.placement.moved)
+
+    def test_nothing_is_raised(self) -> None:
+        def fail(*_: object) -> None:
+            raise OSError("no conductor")
+
+        name = "get_in_progress_and_error"
+        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, name, fail))
+        self.assertFalse(self.looks())
+        self.assertIn("cannot be looked for: no conductor", self.log.output)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.virt.verify import compare, gather, reconcile
+from nova_gpu.virt.verify.sources import Difference, Kind, Truths
+
+SILENT = Truths(None, {}, None, None, frozenset(), None, {}, unread=("libvirt: it is away",))
+ONE, TWO = (Difference(Kind.NO_DOMAIN, each, f"{each} differs", "mend it") for each in "12")
+
+
+class ReconciliationTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.asked = 0
+        self.found: list[Difference] = []
+        self.useFixture(fixtures.MockPatchObject(gather, "gather", self._gather))
+        self.useFixture(fixtures.MockPatchObject(compare, "compare", lambda _: self.found))
+        looked: Any = type("Survey", (), {"obstacles": None})()
+        host: Any = object()
+        self.reconciliation = reconcile.Reconciliation(looked, host, lambda: None)
+        self.reconciliation.is_due = True
+
+    def _gather(self, sources: gather.Sources) -> Truths:
+        self.asked += 1
+        return SILENT
+
+    def look(self, *found: Difference) -> None:
+        self.found = list(found)
+        self.reconciliation.look()
+
+    def test_what_was_so_both_times(self) -> None:
+        """In the first alone an instance may be between one source and the next."""
+        self.look(ONE)
+        self.assertNotIn("differs", self.log.output)
+        self.look(ONE, TWO)
+        self.assertIn("1 differs (no-domain): mend it", self.log.output)
+        self.assertNotIn("2 differs", self.log.output)
+        self.assertIn("is not compared: libvirt: it is away", self.log.output)
+        for _ in range(3):
+            self.look(TWO)
+        self.assertEqual((2, False), (self.asked, "2 differs" in self.log.output))
+
+    def test_not_before_placement_was_told(self) -> None:
+        self.reconciliation.is_due = False
+        self.look(ONE)
+        self.assertEqual(0, self.asked)
+
+    def test_it_ends_no_period(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(compare, "compare", lambda _: 1 // 0))
+        for _ in range(2):
+            self.look()
+        self.assertIn("is not compared", self.log.output)
+        self.assertEqual(1, self.asked, "nor is it tried again in every one")

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import fixtures
+from nova import objects
+from oslotest import base
+
+from nova_gpu.core import device, exception
+from nova_gpu.virt.verify import repair
+from nova_gpu.virt.verify.sources import Difference, Holder, Instance, Kind, Provider, Truths
+from tests.fixtures.compute import resources
+
+CARD = "0000:3b:00.0"
+UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+GROUP, ROOT = "0b9c8d7e-1111-4222-8333-444455556666", "1b9c8d7e-1111-4222-8333-444455556666"
+NOTHING = frozenset[device.Device]()
+
+
+class Placement:
+    """What is asked of Nova's report client"""
+
+    def __init__(self) -> None:
+        self.allocations: dict[str, Any] = {
+            ROOT: {"resources": {"VCPU": 2}},
+            GROUP: {"resources": {"PGPU": 2}},
+        }
+        self.put: list[Any] = []
+        self.deleted: list[tuple[str, str]] = []
+        self.takes = True
+
+    def get_allocs_for_consumer(self, context: object, uuid: str) -> dict[str, Any]:
+        return {"allocations": self.allocations, "consumer_generation": 7}
+
+    def put_allocations(self, context: object, uuid: str, payload: dict[str, Any]) -> bool:
+        self.put.append(payload)
+        return self.takes
+
+    def delete_allocation_for_instance(
+        self, context: object, uuid: str, consumer_type: str
+    ) -> None:
+        self.deleted.append((uuid, consumer_type))
+
+
+class RepairTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.placement = Placement()
+        self.instance = objects.Instance(
+            uuid=UUID,
+            task_state=None,
+            project_id="project",
+            user_id="user",
+            resources=resources((GROUP, CARD)),
+        )
+        self.useFixture(
+            fixtures.MockPatchObject(
+                objects.Instance, "get_by_uuid", lambda *_, **__: self.instance
+            )
+        )
+        counted = frozenset({(GROUP, device.parse(CARD))})
+        self.truths = Truths(
+            cards=None,
+            unfit={},
+            guests=None,
+            instances={UUID: Instance(True, True, 1, counted)},
+            returning=frozenset(),
+            providers={GROUP: Provider("h_gpu", 2, 0, {UUID: 2}, NOTHING, NOTHING)},
+            holders={UUID: Holder.DELETED},
+        )
+
+    def repair(self, kind: Kind = Kind.ALLOCATION_DIFFERS) -> None:
+        difference = Difference(kind, UUID, "text", "remedy", True)
+        repair.repair(difference, self.truths, self.placement)
+
+    def assertNotRepaired(self, reason: str, kind: Kind = Kind.ALLOCATION_DIFFERS) -> None:
+        with self.assertRaisesRegex(exception.NotRepaired, reason):
+            self.repair(kind)
+
+    def test_what_it_has_is_counted(self) -> None:
+        self.repair()
+        (payload,) = self.placement.put
+        expected = {ROOT: {"resources": {"VCPU": 2}}, GROUP: {"resources": {"PGPU": 1}}}
+        self.assertEqual((expected, 7), (payload["allocations"], payload["consumer_generation"]))
+
+    def test_what_it_has_no_more_is_not(self) -> None:
+        self.instance.resources = None
+        nothing = Instance(True, True, 0, frozenset())
+        self.truths = dataclasses.replace(self.truths, instances={UUID: nothing})
+        self.repair()
+        self.assertEqual([ROOT], list(self.placement.put[0]["allocations"]))
+
+    def test_what_has_changed_since(self) -> None:
+        self.instance.task_state = "rebuilding"
+        self.assertNotRepaired("has changed since")
+        self.instance.task_state = None
+        self.instance.resources = resources((GROUP, "0000:af:00.0"))
+        self.assertNotRepaired("has changed since")
+        self.assertEqual([], self.placement.put)
+
+    def test_placement_that_refuses(self) -> None:
+        self.placement.takes = False
+        self.assertNotRepaired("Placement refuses")
+
+    def test_what_is_left_is_removed(self) -> None:
+        self.repair(Kind.ALLOCATION_LEFT)
+        self.truths = dataclasses.replace(self.truths, holders={UUID: Holder.ENDED_MOVE})
+        self.repair(Kind.ALLOCATION_LEFT)
+        self.assertEqual([(UUID, "instance"), (UUID, "migration")], self.placement.deleted)
+
+    def test_nothing_else(self) -> None:
+        self.assertNotRepaired("not for a command to repair", Kind.NO_DOMAIN)
+
+    def test_any_error_says_what_is_not_repaired(self) -> None:
+        self.truths = dataclasses.replace(self.truths, holders={})
+        self.assertNotRepaired(UUID, Kind.ALLOCATION_LEFT)
