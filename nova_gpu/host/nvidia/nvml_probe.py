@@ -38,6 +38,11 @@ null of those that cannot; no other card is opened::
 
     {"cards": [{"address": "0000:19:00.0", "mig": 1, "ecc": 1}, ...]}
 
+With ``--modules`` it says which place on its board each of them has, null of one that is on none;
+no other card is opened::
+
+    {"cards": [{"address": "0000:86:00.0", "module": 1}, ...]}
+
 With ``--vgpus`` before the addresses it says into which vGPUs a vGPU host's driver can divide
 them; ``most`` are those of a type on a card of which nothing else is made, ``per_instance`` those
 on one GPU instance of the ``profile`` that the type needs, and ``instances`` how many GPU instances
@@ -215,6 +220,16 @@ def _modes(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     return cards
 
 
+def _modules(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
+    ask = _asking(nvml)
+    cards = []
+    for address in addresses:
+        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
+        if handle is not None:
+            cards.append({"address": address, "module": ask("nvmlDeviceGetModuleId", handle)})
+    return cards
+
+
 def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     ask = _asking(nvml)
     cards = []
@@ -303,7 +318,7 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except ImportError as error:
         return {"error": f"nvidia-ml-py cannot be imported ({error}); install nova-gpu[nvml]"}
     try:
-        if addresses[:1] == ["--modes"]:
+        if addresses[:1] in (["--modes"], ["--modules"]):
             # It opens those cards alone: others may be changing hands.
             pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_ATTACH)
         else:
@@ -315,6 +330,8 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
             return {"cards": _usage(pynvml, addresses[1:])}
         if addresses[:1] == ["--modes"]:
             return {"cards": _modes(pynvml, addresses[1:])}
+        if addresses[:1] == ["--modules"]:
+            return {"cards": _modules(pynvml, addresses[1:])}
         if addresses[:1] == ["--vgpus"]:
             return {"cards": _vgpus(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
