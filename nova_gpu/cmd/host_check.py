@@ -10,6 +10,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from nova_gpu.cmd import fabric
 from nova_gpu.core.guest import mmio
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
@@ -19,6 +20,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind
 from nova_gpu.virt.delivery import address_space
 from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory.board import Board
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,12 +42,25 @@ def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
     found = looked.find()
     parts, others = looked.in_parts(found)
     alike = collections.Counter(gpu.product for gpu in found if gpu.address not in parts)
-    return [
+    findings = [
         _in_parts(gpu, parts[gpu.address])
         if gpu.address in parts
         else _finding(looked, gpu, root, others.get(gpu.address), alike[gpu.product])
         for gpu in found
     ]
+    board = looked.board(found)
+    if board is None:
+        return findings
+    return [_on_board(each, gpu, board) for each, gpu in zip(findings, found, strict=True)]
+
+
+def _on_board(finding: Finding, gpu: GPU, board: Board) -> Finding:
+    if gpu.address not in board.cards:
+        return finding
+    remarks = (*finding.remarks, *fabric.of_card(board, gpu.address))
+    return dataclasses.replace(
+        finding, obstacles=(*finding.obstacles, *board.faults()), remarks=remarks
+    )
 
 
 def _in_parts(gpu: GPU, card: DividedCard) -> Finding:

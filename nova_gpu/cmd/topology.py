@@ -9,12 +9,13 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import cards, holders
+from nova_gpu.cmd import cards, fabric, holders
 from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.formats import print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory.board import Board
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
@@ -24,11 +25,13 @@ def main(looked: survey.Survey, *, as_json: bool) -> int:
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     found = cards.read(looked)
-    held, unknown = holders.read(looked, [each.gpu for each in found]) if found else ({}, None)
+    gpus = [each.gpu for each in found]
+    held, unknown = holders.read(looked, gpus) if found else ({}, None)
+    board = looked.board(gpus)
     if as_json:
-        print_json([described(each, held, unknown) for each in found])
+        print_json([{**described(c, held, unknown), **_on_board(c, board)} for c in found])
     elif found:
-        print("\n".join(picture(found, held, unknown)))
+        print("\n".join([*picture(found, held, unknown), *fabric.table(board, gpus, held)]))
     else:
         print(cards.NONE)
     return 0
@@ -38,6 +41,19 @@ def described(card: Card, held: _Held, unknown: str | None) -> dict[str, Any]:
     """One card as plain values: ``instances`` is null where libvirt was not heard."""
     uuids = None if unknown else list(held.get(card.gpu.address, ()))
     return {**cards.describe(card.gpu, card.reason, card.parts), "instances": uuids}
+
+
+def _on_board(card: Card, board: Board | None) -> dict[str, Any]:
+    """Its place on a board with NVSwitches: ``module`` and ``partitions`` are null of a card that
+    is on none, or of which it is not known."""
+    module = board and board.modules.get(card.gpu.address)
+    partitions = board.partitions_of(card.gpu.address) if board and board.fabric else None
+    return {
+        "module": module,
+        "partitions": None
+        if partitions is None
+        else [{"id": p.id, "size": p.size, "active": p.active} for p in partitions],
+    }
 
 
 def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:

@@ -110,6 +110,20 @@ Related options:
 * ``[gpu]nvml``
 """,
     ),
+    cfg.StrOpt(
+        "fabric_manager_address",
+        default="127.0.0.1:6666",
+        help="""
+Where NVIDIA's Fabric Manager serves its interface (``FM_CMD_BIND_INTERFACE`` and
+``FM_CMD_PORT_NUMBER`` of ``fabricmanager.cfg``): an IPv4 address with or without a port, or the
+path of its Unix socket (``FM_CMD_UNIX_SOCKET_PATH``). It is asked on KVM hosts whose cards are
+modules of a board with NVSwitches.
+
+Related options:
+
+* ``[gpu]nvml``: only NVML knows which module of its board a card is.
+""",
+    ),
     *health.OPTS,
     cfg.BoolOpt(
         "allow_privileged_containers",

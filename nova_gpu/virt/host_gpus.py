@@ -116,6 +116,8 @@ class HostGPUs:
 
     def begin(self) -> None:
         """At service start, before guests are resumed: look, and have there what cards lack."""
+        with periodic.contained("Which modules of their boards the GPUs are is not kept"):
+            self._survey.keep_modules()
         self.refresh(starting=True)
         with periodic.contained("Device nodes and libraries of guests were not looked at"):
             cards = (*self._stock.cards(), *self.vgpus.containers_cards())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 
 from nova_gpu.core import model
 from nova_gpu.host.pci import products, sysfs
@@ -46,13 +47,48 @@ def board(gpu: model.GPU, roots: Roots) -> str | None:
     return None
 
 
+def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
+    """Why no Fabric Manager of this host shares the switches of a card's board between guests, and
+    what to do; ``None`` where one can."""
+    listed = products.table().get(gpu.product.key, gpu.product)
+    if listed.architecture in _SWITCHES_UNSEEN:
+        return (
+            "its NVSwitches are of the fifth generation of NVLink, behind network functions that a "
+            "subnet manager drives (NVLSM), and nova-gpu does not know those; use the host for LXC "
+            "guests"
+        )
+    given = sorted(name for name in _switches(roots) if _is_given(name, roots))
+    if given:
+        return (
+            f"its NVSwitch {given[0]} is with vfio-pci: a service VM has the switches and their "
+            "fabric manager, which nova-gpu cannot tell what to do; give them back to the host, "
+            "and run nvidia-fabricmanager there"
+        )
+    return None
+
+
 def _has_switches(roots: Roots) -> bool:
     """Whether an NVSwitch is on the PCI bus, or nobody can tell"""
     try:
-        names = os.listdir(f"{roots.sysfs}/bus/pci/devices")
+        return any(_switches(roots))
     except OSError:
         return True
-    return any(_is_switch(iommu.device(name, roots)) for name in names)
+
+
+def _switches(roots: Roots) -> Iterator[str]:
+    """The addresses of the NVSwitches on the PCI bus.
+
+    :raises OSError: where that cannot be read
+    """
+    names = os.listdir(f"{roots.sysfs}/bus/pci/devices")
+    return (name for name in names if _is_switch(iommu.device(name, roots)))
+
+
+def _is_given(name: str, roots: Roots) -> bool:
+    try:
+        return iommu.is_with_vfio(model.PciAddress.parse(name), roots)
+    except OSError:
+        return False  # gone meanwhile
 
 
 def _is_switch(device: str) -> bool:

@@ -202,6 +202,8 @@ def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
     name = nvswitch.board(gpu, roots)
     if name is None:
         return None
+    if reason := nvswitch.out_of_reach(gpu, roots):
+        return f"{name} is a module of an HGX board: {reason}"
     return (
         f"{name} is a module of an HGX board: without a fabric manager that sets up the NVSwitches "
         "for the guest it cannot compute there, and this is not supported yet; use the host for "

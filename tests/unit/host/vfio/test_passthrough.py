@@ -176,7 +176,13 @@ class TestSwitchedBoards(PassthroughTestCase):
             with self.subTest(product_id):
                 self.host = hosts.Host(self.root / product_id)
                 self.add(product_id)
-                self.assertIn("HGX", self.reason())
+                self.assertIn("HGX board: its NVSwitches are of the fifth", self.reason())
+
+    def test_switches_of_a_service_vm(self) -> None:
+        self.add("2330")
+        self.switch()
+        self.host.bind("0000:05:00.0", "vfio-pci")
+        self.assertIn("its NVSwitch 0000:05:00.0 is with vfio-pci", self.reason())
 
     def test_modules_whose_names_do_not_say_so(self) -> None:
         """H800, H20B, H20, H20 HBM3e, H20 NVL16, V100 SXM3, A100 SXM4."""
