@@ -17,13 +17,12 @@ import queue
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 import traceback
 import unittest
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any
 
@@ -247,7 +246,7 @@ def _quiet() -> Sequence[threading.Thread]:
     deadline = time.monotonic() + _IDLE_S
     quiet = 0
     while quiet < 2:  # twice: a thread may just have been given something
-        busy = list(_busy())
+        busy = list(economy.busy())
         quiet = 0 if busy else quiet + 1
         if busy and time.monotonic() > deadline:
             raise NotIdle(f"still at work after {_IDLE_S:.0f} s: {', '.join(busy)}")
@@ -256,34 +255,12 @@ def _quiet() -> Sequence[threading.Thread]:
     return [each for each in threading.enumerate() if each is not threading.current_thread()]
 
 
-def _busy() -> Iterator[str]:
-    frames = sys._current_frames()
-    for thread in threading.enumerate():
-        if thread is threading.current_thread() or thread.ident not in frames:
-            continue
-        if not _waits(thread, frames[thread.ident]):
-            yield f"{thread.name} in {frames[thread.ident].f_code.co_qualname}"
-
-
-def _waits(thread: threading.Thread, frame: Any) -> bool:
-    waiting = {economy.wait_for_work.__code__, economy.wait_for_message.__code__}
-    while frame:
-        if frame.f_code in waiting:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _owner(thread: threading.Thread) -> Any:
-    return getattr(getattr(thread, "_target", None), "__self__", None)
-
-
 def _start_anew(idle: Iterable[threading.Thread]) -> None:
     """Gives each that had one of *idle*, before this process was forked, a thread again."""
     for each in list(threads.owners):
         each.start_thread()
     for thread in idle:
-        owner = _owner(thread)
+        owner = threads.owner(thread)
         if isinstance(thread, _thread.ThreadWorker):
             executor: Any = thread.executor_ref()
             if executor and thread in executor._workers:
