@@ -6,6 +6,7 @@ Only that: an allocation is a number, and the instance, its guest and its cards 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from nova import context as nova_context
@@ -13,6 +14,7 @@ from nova import objects
 from nova.scheduler import utils as scheduler_utils
 
 from nova_gpu.core import exception, names
+from nova_gpu.virt.inventory import allocations
 from nova_gpu.virt.verify.sources import Difference, Holder, Kind, Truths
 
 
@@ -51,25 +53,13 @@ def _restore(
     }
     if instance.task_state or now != {(provider, str(card)) for provider, card in counted}:
         raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
-    payload = placement.get_allocs_for_consumer(context, uuid)
-    allocations = payload["allocations"] or _of_the_host(context, instance)
-    for provider_uuid, group in (truths.providers or {}).items():
-        amount = sum(provider == provider_uuid for provider, _ in counted)
-        resources = allocations.get(provider_uuid, {}).get("resources", {})
-        resources.pop(group.resource_class, None)
-        if amount:
-            resources[group.resource_class] = amount
-        if resources:
-            allocations[provider_uuid] = {"resources": resources}
-        else:
-            allocations.pop(provider_uuid, None)
-    payload = {
-        "allocations": allocations,
-        "project_id": instance.project_id,
-        "user_id": instance.user_id,
-        "consumer_generation": payload.get("consumer_generation"),
-    }
-    if not placement.put_allocations(context, uuid, payload):
+    groups = truths.providers or {}
+    amounts: dict[str, dict[str, int]] = {}
+    for provider_uuid, group in groups.items():
+        if amount := sum(provider == provider_uuid for provider, _ in counted):
+            amounts[provider_uuid] = {group.resource_class: amount}
+    beside = functools.partial(_of_the_host, context, instance)
+    if not allocations.write(placement, instance, groups, amounts, beside):
         raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")
 
 
