@@ -16,7 +16,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, quantity, words
+from nova_gpu.core.flavor import arrangement, condition, quantity, stopping, words
 from nova_gpu.core.planning import consent
 
 
@@ -134,6 +134,15 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "moved unless it says ``none``.",
             consent.ALLOWED,
             lambda name, value: consent.parse({name: value}),
+        ),
+        _validator(
+            names.ON_STOP,
+            "Whether the instance keeps its GPUs while it is stopped: ``release`` gives them back, "
+            "and it gets some of its host again when it is started, or is not started while there "
+            "are none. Else its image says it with a property of this name, and else "
+            "``[gpu]on_stop`` of its host.",
+            stopping.ALLOWED,
+            lambda name, value: stopping.parse(value),
         ),
     ]
 

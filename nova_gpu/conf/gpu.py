@@ -56,6 +56,20 @@ Related options:
 * ``[gpu]vendors``: a product named here need not be of these vendors.
 """,
     ),
+    cfg.StrOpt(
+        "on_stop",
+        default="keep",
+        choices=[
+            ("keep", "a stopped instance keeps its GPUs"),
+            ("release", "it gives them back, and gets some again when it is started"),
+        ],
+        help="""
+What becomes of the GPUs of an instance that is stopped, where neither its flavor nor its image says
+so (``gpu:on_stop``). One that has given them back is not started while the host has none free that
+fit its flavor. It is read when an instance is stopped, and for those that are stopped already when
+the service starts.
+""",
+    ),
     cfg.MultiStrOpt(
         "product",
         default=[],

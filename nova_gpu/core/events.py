@@ -29,12 +29,14 @@ class EventType(enum.StrEnum):
     CLAIM = (
         *("gpu.claim", "compute", False),
         "a guest is about to start with GPUs that it did not have on this host: create, unshelve, "
-        "the destination of a move. Not at a reboot, a stop and start, a rebuild.",
+        "the destination of a move, a start of one that gave its own back. Not at a reboot, a "
+        "rebuild, a stop and start with the same ones.",
     )
     RELEASE = (
         *("gpu.release", "compute", False),
         "an instance has GPUs of this host no more: delete, a build that failed, shelve offload, "
-        "the source of a move that was confirmed or live, the destination of a reverted one",
+        "the source of a move that was confirmed or live, the destination of a reverted one, a "
+        "stop where ``gpu:on_stop`` says release",
     )
     FAULT = (
         *("gpu.fault", "compute", True),

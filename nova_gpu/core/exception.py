@@ -228,6 +228,16 @@ class DeviceUnavailable(GuestCannotStart):
     pass
 
 
+class NoneFree(GuestCannotStart):
+    """An instance that gave its GPUs back when it was stopped finds none to start with."""
+
+    _begin = "the instance gave its GPUs back when it was stopped, and gets none now: "
+
+    def __init__(self, reason: str, remedy: str, others: str | None = None) -> None:
+        super().__init__(None, reason, remedy, others)
+        self.args = (reason, remedy, others)
+
+
 class DomainsUnreadable(GuestCannotStart):
     _begin = "It is not known which guest has which GPU, so no GPU is given: "
 

@@ -53,6 +53,7 @@ TOPOLOGY_POLICY = "gpu:topology_policy"
 DISTRIBUTION = "gpu:distribution"
 OPTION_ROM = "gpu:option_rom"
 MOVE = "gpu:move"
+ON_STOP = "gpu:on_stop"
 VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
 HEADS = "gpu:heads"
@@ -61,6 +62,11 @@ HEADS = "gpu:heads"
 # be one of the words above: ComputeCapabilitiesFilter judges every un-namespaced extra spec that
 # has a key of the same name in stats.
 STATS = "nova_gpu"
+
+# Keys of an instance's system_metadata: that it gave its GPUs back when it was stopped, and what
+# its image says of that.
+RELEASED = "nova_gpu_released"
+IMAGE_ON_STOP = f"image_{ON_STOP}"
 
 # What a running guest's diagnostics have of each of its GPUs: a number from 0, and one of address,
 # product, name, numa_node and trouble.

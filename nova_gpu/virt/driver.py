@@ -112,10 +112,19 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return super().finish_migration(context, migration, instance, *args, **kwargs)
 
     def finish_revert_migration(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+        self,
+        context: Any,
+        instance: Any,
+        network_info: Any,
+        migration: Any,
+        block_device_info: Any = None,
+        power_on: bool = True,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        with self._gpus.starts.starting(instance):
-            return super().finish_revert_migration(context, instance, *args, **kwargs)
+        named = network_info, migration, block_device_info, power_on
+        with self._gpus.starts.starting(instance, running=power_on):
+            return super().finish_revert_migration(context, instance, *named, *args, **kwargs)
 
     def _create_domain_cleanup_lxc(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         if not (self._gpus.has_gpus and container_root.is_in_use(self, instance)):
@@ -125,7 +134,9 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         self._gpus.refusals.rescue(instance)
+        self._gpus.starts.rebuild(instance)
         super().power_off(instance, *args, **kwargs)
+        self._gpus.stops.stopped(instance)
 
     def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         self._gpus.refusals.suspend(instance)

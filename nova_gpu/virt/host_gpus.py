@@ -16,9 +16,17 @@ from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, diagnostics, libvirt_version, periodic
 from nova_gpu.virt.health import left_mig, monitor, xids
-from nova_gpu.virt.inventory import assigned, provider_tree, providers, stock, stranding, survey
+from nova_gpu.virt.inventory import (
+    assigned,
+    provider_tree,
+    providers,
+    stock,
+    stranding,
+    survey,
+    tracker,
+)
 from nova_gpu.virt.inventory import offer as offers
-from nova_gpu.virt.lifecycle import refusals, releases, starts, vgpus
+from nova_gpu.virt.lifecycle import refusals, releases, starts, stops, vgpus
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.usage import census, ledger
 from nova_gpu.virt.verify import abandoned, orphans, reconcile
@@ -75,6 +83,13 @@ class HostGPUs:
             self.vgpus,
             self.delivery.restore,
         )
+        self.stops = stops.Stops(
+            host,
+            tracker.Tracker(lambda: virtapi._compute.rt),
+            self.releases,
+            self.assigned,
+            lambda: self._survey.parts(self.offer, self.vgpus.divided()),
+        )
         self.delivery.judge_by(
             lambda card: left_mig.judge(card, self.roots, self.releases.put_away)
         )
@@ -86,6 +101,7 @@ class HostGPUs:
             self.ledger,
             self._census,
             self._bulletin,
+            self.stops,
             self.hypervisor_type,
             self.free,
             lambda: stranding.left(virtapi.reportclient, host.get_hostname()),
@@ -156,6 +172,7 @@ class HostGPUs:
                 self.delivery.settle(self._stock.cards(), stay)
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
+                    self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
         self.delivery.restore()
         say()

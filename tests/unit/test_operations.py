@@ -62,6 +62,11 @@ class OperationsTest(testtools.TestCase):
         for row in rows("operations-vgpu"):
             self.assertTrue(is_there(row["Test"]), f"{row['Operation']}, {row['vGPU']}")
 
+    def test_every_cell_of_those_that_gave_theirs_back_has_its_test(self) -> None:
+        for row in rows("operations-stopped"):
+            self.assertTrue(is_there(row["Test"]), f"{row['Operation']}, {row['Guest']}")
+        self.assertEqual({("LXC", "KVM")}, self.modes("operations-stopped", "Guest", 10))
+
     def test_every_operation_in_every_mode_once(self) -> None:
         self.assertEqual({("LXC", "KVM")}, self.modes("operations", "Guest", 30))
 

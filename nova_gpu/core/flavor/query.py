@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 
 from nova_gpu.core import exception, names
@@ -68,6 +69,24 @@ def extra_specs(
         # to AggregateInstanceExtraSpecsFilter it is one more thing that an aggregate has to say.
         specs.setdefault("group_policy", "none")
     return specs
+
+
+def resolved(request: Request, known: Collection[str]) -> tuple[GroupRequest, ...] | None:
+    """The groups of *request* with all their traits; ``None`` as :func:`extra_specs` has it."""
+    found = []
+    for group in request.groups:
+        verdicts = _verdicts(request, group, known)
+        if verdicts is None:
+            return None
+        required = {trait for trait, verdict in verdicts.items() if verdict == "required"}
+        found.append(
+            dataclasses.replace(
+                group,
+                required_traits=group.required_traits | required,
+                forbidden_traits=group.forbidden_traits | (verdicts.keys() - required),
+            )
+        )
+    return tuple(found)
 
 
 def _verdicts(

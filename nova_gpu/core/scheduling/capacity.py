@@ -138,6 +138,24 @@ def fits(part: GroupRequest, group: Group) -> bool:
     return part.required_traits <= group.traits and not part.forbidden_traits & group.traits
 
 
+def ways(
+    asked: Sequence[GroupRequest], groups: Sequence[Group], *, isolate: bool = False
+) -> list[tuple[int, ...]]:
+    """Which of the *groups* could serve one instance, one for each part of the request; the ways
+    that leave least first."""
+    fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in asked]
+    found = []
+    for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
+        if isolate and len(set(way)) < len(way):
+            continue
+        left = [group.free for group in groups]
+        for part, index in zip(asked, way, strict=True):
+            left[index] -= part.count
+        if all(left[index] >= 0 for index in way):
+            found.append((sum(left[index] for index in set(way)), way))
+    return [way for _, way in sorted(found)]
+
+
 def _lacking(part: GroupRequest, host: Host) -> str | None:
     """Why no group can give *part* now, or ``None``."""
     fitting = [group for group in host.groups if fits(part, group)]

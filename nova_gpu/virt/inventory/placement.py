@@ -7,6 +7,9 @@ from typing import Any
 
 from nova_gpu.core import exception
 
+# Of traits
+_VERSION = "1.6"
+
 
 def get(client: Any, url: str) -> Any:
     """The body of Placement's answer.
@@ -14,7 +17,7 @@ def get(client: Any, url: str) -> Any:
     :param client: nova.scheduler.client.report.SchedulerReportClient
     :raises PlacementFailed: where there is none to use
     """
-    answer = client.get(url)
+    answer = client.get(url, version=_VERSION)
     if answer.status_code != 200:
         raise exception.PlacementFailed(url, f"{answer.status_code} {answer.text}")
     return answer.json()

@@ -10,6 +10,7 @@ from typing import Any
 
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import task_states
 from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
@@ -17,6 +18,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.disclosure import Detail
+from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
 from nova_gpu.virt import bulletin, counters, flavors, libvirt_errors
@@ -25,6 +27,7 @@ from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assigned import Assigned, Supply
 from nova_gpu.virt.inventory.published import Holding
+from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.usage.census import Census
 from nova_gpu.virt.usage.ledger import Ledger
@@ -49,6 +52,7 @@ class Starts:
     ledger: Ledger
     census: Census
     bulletin: bulletin.Bulletin
+    stops: Stops
     hypervisor_type: Callable[[], str]
     free: Callable[[], int]
     left: Callable[[], tuple[float, float]]
@@ -68,24 +72,37 @@ class Starts:
 
     @contextlib.contextmanager
     def starting(
-        self, instance: objects.Instance, *, spawning: bool = False, arriving: bool = False
+        self,
+        instance: objects.Instance,
+        *,
+        spawning: bool = False,
+        arriving: bool = False,
+        running: bool = True,
     ) -> Iterator[None]:
         """Wrap every start of a guest: look at what the instance holds, compare it with its flavor
-        and hold the GPUs until libvirt knows the guest.
+        and hold the GPUs until libvirt knows the guest. One that gave its GPUs back when it was
+        stopped gets some first.
 
         :param arriving: the instance was moved here, or resized
+        :param running: whether its guest runs then, and is not only defined
         :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
         :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
         :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
         """
         with contextlib.ExitStack() as stack:
             with _in_novas_words(instance, spawning):
+                asked, again = flavors.request_of(instance), False
+                if running:
+                    again = stack.enter_context(self.stops.starting(instance))
+                elif self.stops.is_released(instance):
+                    asked = request.of({})  # it gets its GPUs when it is started
                 held = self.assigned.held(instance.resources)
                 devices, given = _devices(held), _given(held)
                 # First, because the pool has them back as soon as a hold ends or is refused.
                 before = stack.enter_context(self.holding(instance.uuid, devices))
-                asked = flavors.request_of(instance)
-                self._compare(instance, asked, held, spawning=spawning, arriving=arriving)
+                self._compare(
+                    *(instance, asked, held), spawning=spawning, arriving=arriving, again=again
+                )
                 if spawning and not devices:
                     stranding.refuse(instance, asked, self.free, self.left)
                 for delivery, own in self._deliveries(given):
@@ -93,7 +110,7 @@ class Starts:
                 # From now on a guest may have used them.
                 self.ledger.was_used(devices)
                 self.vgpus.make(instance.uuid, devices)
-            if spawning or arriving:
+            if spawning or arriving or again:
                 # What is rebuilt in its place is spawned with what it has.
                 self._report(instance, held, before)
             if devices:
@@ -105,6 +122,19 @@ class Starts:
                 self.vgpus.start(devices),
             ):
                 yield
+
+    def rebuild(self, instance: objects.Instance) -> None:
+        """Gives GPUs to a stopped instance that is rebuilt and has given its own back, when Nova
+        shuts its guest off: its disk is there yet.
+
+        :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
+        """
+        if instance.task_state == task_states.REBUILDING and self.stops.is_released(instance):
+            try:
+                with _in_novas_words(instance, spawning=False):
+                    self.stops.take_again(instance)
+            except nova_exception.NovaException as error:
+                raise nova_exception.InstanceFaultRollback(error) from error
 
     @contextlib.contextmanager
     def holding(
@@ -178,12 +208,14 @@ class Starts:
         *,
         spawning: bool,
         arriving: bool,
+        again: bool,
     ) -> None:
         """:raises RequestMismatch: where the flavor asks for others than the instance holds
         :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not
             have
+        :raises NoneFree: the same of one that gets GPUs *again*
         """
-        hypervisor_type, is_new = self.hypervisor_type(), spawning or arriving
+        hypervisor_type, is_new = self.hypervisor_type(), spawning or arriving or again
         for supply, own in held.items():
             if reason := supply.mismatch(asked, own, hypervisor_type, is_new=is_new):
                 raise exception.RequestMismatch(
@@ -196,6 +228,8 @@ class Starts:
                     raise exception.BetterElsewhere(
                         None, reason, "another host may have them together"
                     )
+                if again:
+                    raise exception.NoneFree(reason, "start it when others are free")
                 # Nobody would schedule it a second time: an error would cost the instance.
                 LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
 

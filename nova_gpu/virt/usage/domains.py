@@ -200,6 +200,40 @@ def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
     return str(etree.tostring(domain, encoding="unicode"))
 
 
+def without(xml: str, devices: Collection[Device], parts: Parts, mdevs: Collection[str]) -> str:
+    """*xml* without these *devices*; its metadata stays, and names the rest.
+
+    :param mdevs: the uuids of those that are mediated devices
+    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    """
+    domain = _parsed(xml)
+    named = {str(each) for each in devices}
+    for each in domain.findall(f"metadata/{{{NAMESPACE}}}gpus/*"):
+        if each.get("address") in named:
+            _remove(each)
+    functions = {slot.parent for slot in device.slots(devices)}
+    for hostdev in domain.findall("devices/hostdev"):
+        nodes = [char.text or "" for char in hostdev.iterfind("source/char")]
+        of_cards = [
+            parts.card_by_function.get(function) in devices or function in functions
+            for function in _functions(hostdev)
+        ]
+        is_made = any(each.get("uuid") in mdevs for each in hostdev.iterfind("source/address"))
+        if any(of_cards) or is_made or any(parts.card_of(node) in devices for node in nodes):
+            _remove(hostdev)
+    for source in domain.findall("devices/filesystem/source[@dir]"):
+        filesystem = source.getparent()
+        if filesystem is not None and parts.card_of(source.get("dir", "")) in devices:
+            _remove(filesystem)
+    return str(etree.tostring(domain, encoding="unicode"))
+
+
+def _remove(element: etree._Element) -> None:
+    parent = element.getparent()
+    if parent is not None:
+        parent.remove(element)
+
+
 def _parsed(xml: str) -> etree._Element:
     """:raises DomainsUnreadable: where it is no XML"""
     try:
@@ -223,7 +257,14 @@ def _metadata(domain: etree._Element) -> frozenset[Device] | None:
 
 
 def _hostdevs(domain: etree._Element) -> Iterator[PciAddress]:
-    for address in domain.iterfind("devices/hostdev[@type='pci']/source/address"):
+    for hostdev in domain.iterfind("devices/hostdev"):
+        yield from _functions(hostdev)
+
+
+def _functions(hostdev: etree._Element) -> Iterator[PciAddress]:
+    if hostdev.get("type") != "pci":
+        return
+    for address in hostdev.iterfind("source/address"):
         texts = [address.get(part, "0") for part in ("domain", "bus", "slot", "function")]
         try:
             yield PciAddress(*(int(text, 16) for text in texts))

@@ -22,13 +22,15 @@ class Records:
     the instances that are here or on their way here and have a task under way: Nova may be yet to
     save their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose
     resize is being reverted and that are no longer the other host's and not yet this one's.
-    ``projects``: the project of each instance in ``counted``.
+    ``projects``: the project of each instance in ``counted``. ``stopped``: those that are
+    stopped, without a task.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
     busy: frozenset[str] = frozenset()
     returning: frozenset[str] = frozenset()
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    stopped: frozenset[str] = frozenset()
 
     def without(self, identifier: str) -> Records:
         """These records without any holder of the GPU *identifier*."""
@@ -62,6 +64,7 @@ def read(
     for uuid, instance in by_uuid.items():
         counted[uuid] = frozenset(_gpus(instance.resources))
         projects[uuid] = instance.project_id
+    stopped = {uuid for uuid, each in by_uuid.items() if _is_stopped(each)}
     busy = {uuid for uuid, instance in by_uuid.items() if _is_busy(instance)}
     for migration in migrations:
         uuid = migration.instance_uuid
@@ -82,6 +85,7 @@ def read(
         frozenset(busy),
         frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
         projects,
+        frozenset(stopped),
     )
 
 
@@ -110,6 +114,10 @@ def _is_moving(instance: objects.Instance) -> bool:
 
 def _is_busy(instance: objects.Instance) -> bool:
     return instance.task_state is not None or instance.vm_state == vm_states.BUILDING
+
+
+def _is_stopped(instance: objects.Instance) -> bool:
+    return instance.vm_state == vm_states.STOPPED and instance.task_state is None
 
 
 def _is_returning(context: nova_context.RequestContext, uuid: str) -> bool:

@@ -152,6 +152,10 @@ class Snapshot:
         """All for which the database counts something here, or nothing"""
         return frozenset(self._counted_by_instance())
 
+    def stopped(self) -> frozenset[str]:
+        """The instances here that are stopped, without a task"""
+        return self.records.stopped if self.records else frozenset()
+
     def recorded(self, key_by_provider: Mapping[str, GroupKey]) -> set[tuple[GroupKey, Device]]:
         """The cards of these providers that the database counts for an instance."""
         return {

@@ -152,11 +152,18 @@ def _instances(
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
-            asked=_asked(asked, [each for _, each in devices]),
+            asked=0 if _is_released(instance, devices) else _asked(asked, [d for _, d in devices]),
             counted=frozenset(devices),
             aliased="pci_passthrough:alias" in asked.extra_specs,
         )
     return instances, counted.returning
+
+
+def _is_released(instance: objects.Instance | None, devices: Collection[Any]) -> bool:
+    """Whether it gave its GPUs back when it was stopped; of few it is asked, each by itself."""
+    if devices or instance is None or instance.vm_state != vm_states.STOPPED:
+        return False
+    return names.RELEASED in instance.system_metadata
 
 
 def _asked(asked: FlavorRequest, held: Collection[Device]) -> int:

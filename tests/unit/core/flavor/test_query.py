@@ -22,6 +22,25 @@ def spelled_out(flavor: dict[str, str], known: frozenset[str] = KNOWN) -> dict[s
     return {key: value for key, value in specs.items() if flavor.get(key) != value}
 
 
+class ResolvedTest(unittest.TestCase):
+    def test_conditions_become_traits_of_each_group(self) -> None:
+        asked = request.of({"gpus": "= 2", "gpu_arch": "s!= fermi", "hypervisor": "LXC"}).whole
+        assert asked is not None
+        found = query.resolved(asked, KNOWN)
+        assert found is not None
+        ((count, required, forbidden),) = (
+            (each.count, each.required_traits, each.forbidden_traits) for each in found
+        )
+        self.assertEqual(2, count)
+        self.assertEqual({"CUSTOM_GPU", "CUSTOM_GPU_HYPERVISOR_LXC"}, required)
+        self.assertEqual({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_ARCH_UNKNOWN"}, forbidden)
+
+    def test_what_nothing_satisfies(self) -> None:
+        asked = request.of({"gpus": "= 2", "gpu_arch": "<in> hop"}).whole
+        assert asked is not None
+        self.assertIsNone(query.resolved(asked, KNOWN))
+
+
 class ExtraSpecsTest(unittest.TestCase):
     def test_the_blueprints_flavor(self) -> None:
         self.assertEqual(

@@ -31,6 +31,7 @@ class MistakesTest(unittest.TestCase):
             "gpu:memory_mib": "much",
             "gpu:option_rom": "maybe",
             "gpu:move": "maybe",
+            "gpu:on_stop": "maybe",
         }
         self.assertEqual(specs.keys(), set(self.found(**specs)))
         self.assertEqual(["gpu_arch"], self.found(gpu_arch="fermi"))

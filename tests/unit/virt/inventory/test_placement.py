@@ -18,7 +18,7 @@ class _Client:
         self._answer._content = body
         self.asked: list[str] = []
 
-    def get(self, url: str) -> requests.Response:
+    def get(self, url: str, version: str) -> requests.Response:
         self.asked.append(url)
         return self._answer
 

@@ -9,6 +9,7 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
+from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery import guest_metadata
 from nova_gpu.virt.usage import domains
@@ -229,3 +230,48 @@ class ByDomainTest(unittest.TestCase):
     def test_mount_sources(self) -> None:
         host = Host(Guest("one", domain(mount("/a") + mount("/b"))), Guest("two", domain()))
         self.assertEqual({"/a", "/b"}, domains.mount_sources(host))
+
+
+class WithoutTest(unittest.TestCase):
+    """Of a guest that is stopped and has given its GPUs back"""
+
+    OURS = f"<g:gpus xmlns:g='{domains.NAMESPACE}'>{{}}</g:gpus>"
+
+    def without(self, devices: str, metadata: str, *gone: Device, mdevs: str = "") -> str:
+        ours = self.OURS.format("".join(f"<g:gpu address='{each}'/>" for each in metadata.split()))
+        return domains.without(domain(devices, ours), set(gone), PARTS, {mdevs})
+
+    def test_container(self) -> None:
+        kept = node("/dev/nvidiactl") + mount("/srv")
+        devices = "".join(add(f"/dev/nvidia{number}") for number in (0, 1) for add in (node, mount))
+        left = self.without(devices + kept, f"{A} {B}", A, B)
+        self.assertEqual(domain(kept, self.OURS.format("")), self.plain(left))
+        left = self.plain(self.without(devices, f"{A} {B}", A))
+        self.assertNotIn("nvidia0", left)
+        self.assertEqual(2, left.count("/dev/nvidia1<") + left.count("source dir='/dev/nvidia1'"))
+        self.assertEqual(frozenset({B}), domains.gpus_in(left, PARTS))
+
+    def test_all_functions_of_a_card_and_no_other_device(self) -> None:
+        others = hostdev("0x0000", "0x06") + hostdev("0x10000", "0x88")
+        own = hostdev("0x0000", "0x04") + hostdev("0x0000", "0x04", function=1)
+        left = self.without(own + others, str(A), A)
+        self.assertEqual(domain(others, self.OURS.format("")), self.plain(left))
+        self.assertEqual(frozenset({C}), domains.gpus_in(left, PARTS))
+
+    def test_mediated_device_and_virtual_function(self) -> None:
+        slot = Slot.parse("0000:3b:00.4/nvidia-64/0")
+        made = (
+            "<hostdev mode='subsystem' type='mdev'><source><address uuid='one'/></source></hostdev>"
+        )
+        other = made.replace("one", "two")
+        function = (
+            "<hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x3b' "
+            "slot='0x00' function='0x4'/></source></hostdev>"
+        )
+        left = self.without(made + other + function, str(slot), slot, mdevs="one")
+        self.assertEqual(domain(other, self.OURS.format("")), self.plain(left))
+
+    def plain(self, xml: str) -> str:
+        """As it was written here"""
+        text = xml.replace('"', "'").replace(f"<g:gpus xmlns:g='{domains.NAMESPACE}'/>", "OURS")
+        return text.replace("OURS", self.OURS.format(""))

@@ -114,6 +114,18 @@ class ReadTest(unittest.TestCase):
         found = self.read([instance(ONE, resources(A, B)), instance(TWO, None)])
         self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}, TWO: set()}, found)
 
+    def test_who_is_stopped(self) -> None:
+        three, four = uuidutils.generate_uuid(), uuidutils.generate_uuid()
+        found = self.answer(
+            [
+                instance(ONE, resources(A), vm_state="stopped"),
+                instance(TWO, None, vm_state="stopped"),
+                instance(three, resources(B), vm_state="stopped", task_state="powering-on"),
+                instance(four, resources("0000:08:00.0")),
+            ]
+        )
+        self.assertEqual({ONE, TWO}, found.stopped)
+
     def test_other_resources_are_not_gpus(self) -> None:
         memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
         self.assertEqual({ONE: set()}, self.read([instance(ONE, memory)]))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that Nova's resource tracker takes back, and hands out, beside its own claims.
+
+That is the tracker's record of what is assigned, and ``instance.resources``, of which that is made
+in every period. Both are changed under its lock, as a claim of its own does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from nova import exception as nova_exception
+from nova import objects
+from nova import utils as nova_utils
+from nova.compute import resource_tracker
+
+from nova_gpu.core import exception
+from nova_gpu.virt.inventory.allocations import Amounts
+
+_locked = nova_utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
+
+
+class Tracker:
+    """:param find: Nova's tracker, which is made after the driver"""
+
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._find = find
+
+    def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
+        """The *instance* has *own* no more."""
+
+        def take_back() -> None:
+            _save(instance, [each for each in instance.resources or () if each not in own])
+            assigned = self._find().assigned_resources
+            for each in own:
+                assigned[each.provider_uuid][each.resource_class].discard(each)
+
+        _locked(take_back)()
+
+    def hand_out(self, instance: objects.Instance, amounts: Amounts) -> None:
+        """The *instance* has so many more.
+
+        :raises NoneFree: where there are fewer
+        """
+
+        def hand_out() -> None:
+            tracker = self._find()
+            wanted = {uuid: {"resources": dict(each)} for uuid, each in amounts.items()}
+            try:
+                if tracker.provider_tree is None:
+                    raise nova_exception.ComputeResourcesUnavailable(
+                        reason="the service has only just started"
+                    )
+                new = tracker._claim_resources(wanted)
+            except nova_exception.ComputeResourcesUnavailable as error:
+                raise exception.NoneFree(
+                    "its host has not as many GPUs free as Placement counts there",
+                    "try again in a minute",
+                    str(error),
+                ) from error
+            claimed = list(new or ())
+            try:
+                _save(instance, [*(instance.resources or ()), *claimed])
+            except BaseException:
+                tracker._release_assigned_resources(claimed)
+                raise
+
+        _locked(hand_out)()
+
+
+def _save(instance: objects.Instance, resources: Collection[objects.Resource]) -> None:
+    before = instance.resources
+    instance.resources = objects.ResourceList(objects=list(resources))
+    try:
+        instance.save()
+    except BaseException:
+        instance.resources = before
+        raise

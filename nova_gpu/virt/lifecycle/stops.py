@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stopped instance gives its GPUs back, where its flavor, its image or its host says so, and gets
+some again before it starts.
+
+It has them no more in its domain, then in Nova's database, then in Placement, and it gets them in
+the opposite order: where the service ends in between, more is counted for it than it has, and the
+next period ends what was begun. Nobody else starts the instance meanwhile, as it has a task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import task_states, vm_states
+from nova.virt.libvirt import host as libvirt_host
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import device, exception, names
+from nova_gpu.core.device import Device
+from nova_gpu.core.flavor import query, request_group, stopping, summary
+from nova_gpu.core.flavor.request import FlavorRequest, Request
+from nova_gpu.core.flavor.stopping import OnStop
+from nova_gpu.core.model import GroupKey
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Group
+from nova_gpu.core.vgpu.vgpu import device_uuid
+from nova_gpu.virt import flavors
+from nova_gpu.virt.inventory import allocations, placement
+from nova_gpu.virt.inventory.assigned import Assigned
+from nova_gpu.virt.inventory.tracker import Tracker
+from nova_gpu.virt.lifecycle.releases import Releases
+from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage.snapshot import Snapshot
+
+LOG = logging.getLogger(__name__)
+
+_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
+_ELSEWHERE = "start it when some are free, or have it come to another host: shelve and unshelve it"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stops:
+    """:param parts: what a domain may name of the host's GPUs"""
+
+    host: libvirt_host.Host
+    tracker: Tracker
+    releases: Releases
+    assigned: Assigned
+    parts: Callable[[], domains.Parts]
+    # Instances of which Placement may count what they gave back; and those with which all is well
+    # as long as they are stopped and have what they had then.
+    _owing: set[str] = dataclasses.field(default_factory=set)
+    _settled: dict[str, frozenset[Device]] = dataclasses.field(default_factory=dict)
+
+    def _providers(self) -> Mapping[GroupKey, str]:
+        """Those of the host's groups
+
+        :raises ProvidersUnknown: where nobody says which
+        """
+        self.assigned.ask_for_providers()
+        return self.assigned.provider_uuids()
+
+    # A stop
+
+    def stopped(self, instance: objects.Instance) -> None:
+        """To be called when a guest was shut off: nothing raises."""
+        if instance.task_state != task_states.POWERING_OFF or not _has_gpus(instance):
+            return
+        try:
+            if own := self._to_give_back(instance):
+                self._give_back(instance, own)
+        except Exception as error:  # whatever libvirt, the database or the bus raise
+            LOG.warning(
+                "Its GPUs are given back within a period, and not now: %s", error, instance=instance
+            )
+
+    def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
+        """What it has of this host, where it is to have none when it is stopped"""
+        asked = flavors.request_of(instance)
+        host = OnStop(CONF.gpu.on_stop)
+        image = instance.system_metadata.get(names.IMAGE_ON_STOP)
+        if stopping.stated(asked.extra_specs.get(names.ON_STOP), image, host) is OnStop.KEEP:
+            return []
+        ours = set(self._providers().values())
+        own = [each for each in _gpus(instance) if each.provider_uuid in ours]
+        # What it could not ask for again it keeps.
+        return own if len(own) == _count(asked) else []
+
+    def _give_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
+        devices = {device.parse(each.identifier) for each in own}
+        with self.releases.domain_goes(instance):
+            self._take_out(instance, devices)
+            # First, or who finds none in a start would not know that it is to get some.
+            instance.system_metadata[names.RELEASED] = "true"
+            instance.save()
+            self.tracker.take_back(instance, own)
+        LOG.info(
+            "Stopped, it has given back GPUs %s",
+            ", ".join(sorted(map(str, devices))),
+            instance=instance,
+        )
+        self._count_none(instance)
+
+    def _take_out(self, instance: objects.Instance, devices: Collection[Device]) -> None:
+        """Has the domain of a guest that does not run name them no more."""
+        try:
+            guest = self.host.get_guest(instance)
+        except nova_exception.InstanceNotFound:
+            return
+        if guest.is_active():
+            raise exception.DeviceUnavailable(
+                min(map(str, devices)), "the guest runs", "stop the instance", instance.uuid
+            )
+        mdevs = {device_uuid(instance.uuid, slot) for slot in device.slots(devices)}
+        xml = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
+        self.host.write_instance_config(domains.without(xml, devices, self.parts(), mdevs))
+
+    def _count_none(self, instance: objects.Instance) -> None:
+        """Has Placement count none for it, now or in a later period."""
+        self._owing.add(instance.uuid)
+        client, ours = self.assigned.placement(), set(self._providers().values())
+        if not self._allocated(instance) or allocations.write(client, instance, ours, {}):
+            self._owing.discard(instance.uuid)
+
+    # A start
+
+    def is_released(self, instance: objects.Instance) -> bool:
+        """Whether it gave its GPUs back and has none since"""
+        asked = flavors.request_of(instance)
+        if not (asked.asks_for_gpus or asked.has_vgpu_words) or _has_gpus(instance):
+            return False
+        return names.RELEASED in instance.system_metadata
+
+    @contextlib.contextmanager
+    def starting(self, instance: objects.Instance) -> Iterator[bool]:
+        """Wrap a start: whether it was given GPUs for it, which it has no more where that fails.
+
+        :raises NoneFree: where there are none for it
+        """
+        if not self.is_released(instance):
+            yield False
+            return
+        self.take_again(instance)
+        try:
+            yield True
+        except BaseException:
+            try:
+                self._give_back(instance, _gpus(instance))
+            except Exception as error:  # whatever libvirt, the database or the bus raise
+                LOG.warning("It has GPUs, and is not started: %s", error, instance=instance)
+            raise
+
+    def take_again(self, instance: objects.Instance) -> None:
+        """Gives GPUs to an instance that gave its own back.
+
+        :raises NoneFree: where there are none for it
+        """
+        client, ours = self.assigned.placement(), self._providers()
+        amounts = self._find(instance, flavors.request_of(instance), ours)
+        try:
+            self.tracker.hand_out(instance, amounts)
+        except BaseException:
+            self._owing.add(instance.uuid)
+            if allocations.write(client, instance, set(ours.values()), {}):
+                self._owing.discard(instance.uuid)
+            raise
+
+    def _find(
+        self, instance: objects.Instance, asked: FlavorRequest, ours: Mapping[GroupKey, str]
+    ) -> allocations.Amounts:
+        """What Placement counts for the instance from now on
+
+        :raises NoneFree: where it has room for none of the ways to serve it
+        """
+        client = self.assigned.placement()
+        self._refuse_drained(client)
+        groups = {uuid: _group(client, key, uuid) for key, uuid in ours.items()}
+        known = frozenset[str]().union(*(group.traits for group in groups.values()))
+        found = []
+        for request in asked.requests:
+            of_kind = {
+                uuid: groups[uuid]
+                for key, uuid in ours.items()
+                if device.resource_class_of(key) == request.resource_class
+            }
+            ways = list(_ways(instance, asked, request, of_kind, known))
+            if not ways:
+                raise self._none_free(client, request, of_kind)
+            found.append((request, of_kind, ways))
+        for chosen in itertools.product(*(ways for _, _, ways in found)):
+            amounts = {uuid: each for way in chosen for uuid, each in way.items()}
+            # Placement itself is the judge: somebody else may have had them since.
+            if allocations.write(client, instance, set(ours.values()), amounts):
+                return amounts
+        request, of_kind, _ = found[0]
+        raise self._none_free(client, request, of_kind)
+
+    def _refuse_drained(self, client: Any) -> None:
+        """:raises NoneFree: where an administrator lets nobody new have GPUs of the host"""
+        context = nova_context.get_admin_context()
+        node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
+        if names.DRAINED in placement.get(client, f"/resource_providers/{node}/traits")["traits"]:
+            raise exception.NoneFree("its host is drained", _ELSEWHERE)
+
+    def _none_free(
+        self, client: Any, request: Request, groups: Mapping[str, Group]
+    ) -> exception.NoneFree:
+        """With who has them, for the log"""
+        context = nova_context.get_admin_context()
+        holders: set[str] = set()
+        for uuid in groups:
+            holders |= client.get_allocations_for_resource_provider(
+                context, uuid
+            ).allocations.keys()
+        most = max((group.free for group in groups.values()), default=0)
+        return exception.NoneFree(
+            f"{summary.all_of(request)} asked for, at most {most} free on its host",
+            _ELSEWHERE,
+            f"in use by {', '.join(sorted(holders)) or 'nobody'}",
+        )
+
+    # A period
+
+    def settle(self, usage: Snapshot) -> None:
+        """Ends what an earlier stop or start has left, also of an earlier service, and has the
+        instances give back what they came to have while they were stopped, by a move."""
+        context = nova_context.get_admin_context()
+        now = {uuid: usage.counted_for(uuid) for uuid in usage.stopped()}
+        for uuid in {uuid for uuid in now if self._settled.get(uuid) != now[uuid]} | self._owing:
+            try:
+                self._settle(context, uuid)
+            except (nova_exception.InstanceUpdateConflict, nova_exception.InstanceNotFound):
+                self._owing.discard(uuid)  # it goes on, and is seen again
+                now.pop(uuid, None)
+            except Exception as error:  # whatever libvirt, Placement, the bus or the database raise
+                now.pop(uuid, None)
+                LOG.warning(
+                    "Its GPUs are not given back now: %s; the next period tries it again",
+                    error,
+                    instance_uuid=uuid,
+                )
+        self._settled.clear()
+        self._settled.update(now)
+
+    def _settle(self, context: nova_context.RequestContext, uuid: str) -> None:
+        instance = objects.Instance.get_by_uuid(
+            context, uuid, expected_attrs=["flavor", "system_metadata", "resources"]
+        )
+        is_here = instance.host == CONF.host
+        own = self._to_give_back(instance) if is_here else []
+        if not own and not (is_here and self._is_counted(instance)):
+            self._owing.discard(uuid)
+            return
+        instance.task_state = task_states.POWERING_OFF
+        # As the API does, so that nobody starts it meanwhile.
+        instance.save(expected_vm_state=[vm_states.STOPPED], expected_task_state=[None])
+        try:
+            if own:
+                self._give_back(instance, own)
+            else:
+                self._count_none(instance)
+        finally:
+            instance.task_state = None
+            instance.save(expected_task_state=[task_states.POWERING_OFF])
+
+    def _is_counted(self, instance: objects.Instance) -> bool:
+        """Whether it has given its GPUs back, and Placement counts some for it"""
+        return self.is_released(instance) and bool(self._allocated(instance))
+
+    def _allocated(self, instance: objects.Instance) -> dict[str, Any]:
+        ours = set(self._providers().values())
+        return allocations.of_groups(self.assigned.placement(), instance.uuid, ours)
+
+
+def _gpus(instance: objects.Instance) -> list[objects.Resource]:
+    return [each for each in instance.resources or () if each.resource_class in _CLASSES]
+
+
+def _has_gpus(instance: objects.Instance) -> bool:
+    return bool(_gpus(instance))
+
+
+def _count(asked: FlavorRequest) -> int:
+    """How many it asks for in words that can be read; 0 where they cannot"""
+    try:
+        return sum(each.count for each in asked.requests)
+    except exception.InvalidExtraSpec:
+        return 0
+
+
+def _required(instance: objects.Instance) -> Collection[str]:
+    """The traits that its image requires"""
+    found: Collection[str] = instance.image_meta.properties.get("traits_required", ())
+    return found
+
+
+def _group(client: Any, key: GroupKey, uuid: str) -> Group:
+    url = f"/resource_providers/{uuid}"
+    resource_class = device.resource_class_of(key)
+    inventory = placement.get(client, f"{url}/inventories")["inventories"].get(resource_class, {})
+    return Group(
+        total=inventory.get("total", 0),
+        reserved=inventory.get("reserved", 0),
+        used=placement.get(client, f"{url}/usages")["usages"].get(resource_class, 0),
+        traits=frozenset(placement.get(client, f"{url}/traits")["traits"]),
+    )
+
+
+def _ways(
+    instance: objects.Instance,
+    asked: FlavorRequest,
+    request: Request,
+    groups: Mapping[str, Group],
+    known: Collection[str],
+) -> Iterator[allocations.Amounts]:
+    """What each way to serve the *request* takes of the groups"""
+    parts = query.resolved(request, known)
+    if parts is None:
+        return
+    uuids = list(groups)
+    image = frozenset(filter(request_group.is_gpu_trait, _required(instance)))
+    isolate = asked.extra_specs.get("group_policy") == "isolate"
+    for way in capacity.ways(parts, list(groups.values()), isolate=isolate):
+        if not image <= frozenset().union(*(groups[uuids[index]].traits for index in way)):
+            continue
+        amounts: dict[str, dict[str, int]] = {}
+        for part, index in zip(parts, way, strict=True):
+            of_group = amounts.setdefault(uuids[index], {request.resource_class: 0})
+            of_group[request.resource_class] += part.count
+        yield amounts

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances that give their GPUs back when they are stopped, the same for containers and KVM."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from nova.compute import manager
+from nova.scheduler.client import report
+from nova.tests.functional.api import client
+
+from nova_gpu.osc import room
+from nova_gpu.virt.inventory import tracker
+from tests.functional import base, divided, kvm, sdk
+from tests.functional.readings import Server
+
+
+class Stopping:
+    """Flavors of all cards of a host, which they give back."""
+
+    TOTAL = len(base.ALL)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(fault_detail="all", group="gpu")
+        self.start_host()
+        self.all = self.flavor(**{"gpus": f"= {self.TOTAL}", "gpu:on_stop": "release"})
+
+    def stop(self, server: Server) -> None:
+        self.api.post_server_action(server["id"], {"os-stop": None})
+        self._wait_for_state_change(server, "SHUTOFF")
+
+    def start(self, server: Server) -> None:
+        self.api.post_server_action(server["id"], {"os-start": None})
+        self._wait_for_state_change(server, "ACTIVE")
+
+    def assertNothing(self, server: Server, used: int = 0) -> None:
+        self.assertEqual("SHUTOFF", self._show_server(server)["status"])
+        self.assertEqual([], self.recorded(server))
+        self.assertEqual([], self.rendered(server))
+        self.assertEqual({}, self.allocated(server))
+        self.assertInventory(total=self.TOTAL, used=used)
+
+    def assertNothingOwed(self) -> None:
+        stops = self.computes["host1"].driver._gpus.stops
+        self.assertEqual(set(), stops._owing)
+
+
+class Stopped(Stopping):
+    """One host, whose cards tenants have in turn"""
+
+    def test_two_tenants_take_turns(self) -> None:
+        first = self.boot(self.all)
+        every = self.recorded(first)
+        self.assertEqual(self.TOTAL, len(every))
+        self.stop(first)
+        self.assertNothing(first)
+        # Its disk and all else stay; nobody waits for a period.
+        second = self.boot(self.all)
+        self.assertGPUs(second, every)
+        (said,) = self.refused({"os-start": None}, first)
+        self.assertIn("the instance gave its GPUs back when it was stopped, and gets none", said)
+        self.assertNotIn(second["id"], said)
+        self.assertNothing(first, used=self.TOTAL)
+        self.period()
+        self.assertGPUs(second, every)
+
+        self.stop(second)
+        self.start(first)
+        self.assertGPUs(first, every)
+        self.period()
+        self.restart_host("host1")
+        self.assertGPUs(first, every)
+        self.refused({"os-start": None}, second)
+        self.stop(first)
+        self.api.delete_server(first["id"])
+        self._wait_until_deleted(first)
+        self.start(second)
+        self.assertGPUs(second, every)
+        self.assertNothingOwed()
+
+    def test_ended_in_the_midst(self) -> None:
+        """More is counted then than it has, and a period ends what was begun."""
+        server = self.boot(self.all)
+        for place in (
+            mock.patch.object(tracker.Tracker, "take_back", side_effect=RuntimeError),
+            mock.patch.object(report.SchedulerReportClient, "put_allocations", return_value=False),
+        ):
+            with place:
+                self.stop(server)
+            self.assertEqual({"host1": self.TOTAL}, self.allocated(server))
+            self.restart_host("host1")  # it does not remember
+            self.period()
+            self.assertNothing(server)
+            self.start(server)
+            self.assertGPUs(server, self.recorded(server))
+        self.stop(server)
+        with mock.patch.object(tracker.Tracker, "hand_out", side_effect=RuntimeError):
+            self.refused({"os-start": None}, server)
+        self.assertNothing(server)
+        with mock.patch.object(
+            manager.ComputeManager, "_get_power_state", side_effect=RuntimeError
+        ):
+            # The guest runs, and Nova says that its start has failed.
+            self.refused({"os-start": None}, server)
+        self.period()
+        self.assertNothingLost(server)
+
+    def assertNothingLost(self, server: Server) -> None:
+        recorded = self.recorded(server)
+        self.assertEqual(recorded, self.rendered(server))
+        self.assertEqual({"host1": self.TOTAL}, self.allocated(server))
+
+    def test_what_else_is_done_to_it(self) -> None:
+        # Nova's own schema has no answer for the rebuild of an instance that is stopped.
+        self.flags(response_validation="ignore", group="api")
+        server = self.boot(self.all)
+        every = self.recorded(server)
+        self.stop(server)
+        self.api.post_server_action(server["id"], {"rebuild": {"imageRef": self.image(server)}})
+        self._wait_for_state_change(server, "SHUTOFF")
+        self.period()
+        self.assertNothing(server)
+        self.api.post_server_action(server["id"], {"reboot": {"type": "HARD"}})
+        self._wait_for_state_change(server, "ACTIVE")
+        self.assertGPUs(server, every)
+        self.stop(server)
+        # What it cannot have is refused before its disk is touched.
+        other = self.boot(self.all)
+        self.refused({"rebuild": {"imageRef": self.image(server)}}, server)
+        self.assertNothing(server, used=self.TOTAL)
+        self._delete_server(other)
+        self.start(server)
+        self.assertGPUs(server, every)
+
+    def image(self, server: Server) -> str:
+        return str(self._show_server(server)["image"]["id"])
+
+    def test_image_and_host_say_so_too(self) -> None:
+        self.flags(on_stop="release", group="gpu")
+        keeps = self.boot(self.flavor(**{"gpus": "= 1", "gpu:on_stop": "keep"}))
+        gives = self.boot(self.gpu_flavor(1))
+        mine = self.recorded(keeps)
+        self.stop(keeps)
+        self.stop(gives)
+        self.period()
+        self.assertEqual(mine, self.recorded(keeps))
+        self.assertNothing(gives, used=1)
+        wrong = {"gpus": "= 1", "gpu:on_stop": "never"}
+        refused = self.assertRaises(client.OpenStackApiException, self.flavor, **wrong)
+        self.assertEqual(400, refused.response.status_code)
+
+
+class StoppedMoves(Stopping):
+    """Two hosts; an instance of one has given its cards back."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host2")
+        self.server = self.boot(self.all, host="host1")
+        self.every = self.recorded(self.server)
+        self.stop(self.server)
+
+    def assertOn(self, host: str, held: int) -> None:
+        self.assertEqual(host, self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual({host: held} if held else {}, self.allocated(self.server))
+
+    def test_moved_while_it_has_none(self) -> None:
+        """Where it goes it gets some, until a period there takes them back."""
+        self._migrate_server(self.server)
+        self.assertOn("host2", self.TOTAL)
+        self.period("host2")
+        self.api.post_server_action(self.server["id"], {"revertResize": None})
+        self._wait_for_state_change(self.server, "SHUTOFF")
+        self.assertNothing(self.server)
+        self.period()
+        self.assertInventory(total=self.TOTAL, host="host2")
+
+        self._migrate_server(self.server)
+        with self.on("host1"):
+            self.api.post_server_action(self.server["id"], {"confirmResize": None})
+            self._wait_for_state_change(self.server, "SHUTOFF")
+        self.assertOn("host2", self.TOTAL)
+        self.period("host2")
+        self.assertOn("host2", 0)
+        self.assertInventory(total=self.TOTAL, host="host1")
+        self.assertInventory(total=self.TOTAL, host="host2")
+        self.start(self.server)
+        self.assertGPUs(self.server, self.every, "host2")
+
+    def test_shelved_and_evacuated(self) -> None:
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(self.server)
+        self.assertEqual({}, self.allocated(self.server))
+        other = self.boot(self.all, host="host1")
+        self._unshelve_server(self.server)
+        self.assertGPUs(self.server, self.every, "host2")
+        self._delete_server(other)
+        self.stop(self.server)
+
+        self.force_down("host2")
+        self._evacuate_server(self.server, expected_host="host1", expected_state="SHUTOFF")
+        self.bring_back("host2")
+        self.period("host1")
+        self.assertOn("host1", 0)
+        self.start(self.server)
+        self.assertGPUs(self.server, self.every, "host1")
+
+    def test_not_started_on_a_drained_host(self) -> None:
+        sdk.run(self, room.Drain, "host1", "--apply")
+        (said,) = self.refused({"os-start": None})
+        self.assertIn("its host is drained", said)
+        sdk.run(self, room.Drain, "host1", "--undo")
+        self.start(self.server)
+        self.assertGPUs(self.server, self.every, "host1")
+
+
+class LXCStoppedTest(Stopped, base.GPUServersTestBase):
+    pass
+
+
+class KVMStoppedTest(Stopped, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
+
+
+class LXCStoppedMovesTest(StoppedMoves, base.GPUServersTestBase):
+    pass
+
+
+class KVMStoppedMovesTest(StoppedMoves, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
+
+
+class VGPUsTest(divided.DividedServersTestBase):
+    def test_given_back_and_taken_again(self) -> None:
+        self.start_host()
+        specs = {"vgpus": "= 1", "vgpu_type": "nvidia-64", "gpu:on_stop": "release"}
+        server = self.boot(self.flavor(**specs))
+        (slot,) = self.recorded(server)
+        self.api.post_server_action(server["id"], {"os-stop": None})
+        self._wait_for_state_change(server, "SHUTOFF")
+        self.assertEqual(([], {}), (self.recorded(server), self.allocated(server, "VGPU")))
+        self.assertEqual(set(), set(self.kernels["host1"].made))
+        other = self.boot(self.of_type(64))
+        self.assertVGPUs(other, [slot])
+        self.api.post_server_action(server["id"], {"os-start": None})
+        self._wait_for_state_change(server, "ACTIVE")
+        (again,) = self.recorded(server)
+        self.assertNotEqual(slot, again)
+        self.assertVGPUs(server, [again])
+        self.assertVGPUs(other, [slot])
