@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 import sys
@@ -102,6 +103,7 @@ class TestLayers(unittest.TestCase):
                 self.assertIsNotNone(faults(part, name))
 
 
+@functools.cache
 def _modules() -> dict[str, ast.Module]:
     """All modules by their full names"""
     found = {}
@@ -201,6 +203,15 @@ class TestWaysOfDelivery(unittest.TestCase):
                 for other in _imported(tree, modules):
                     with self.subTest(name, other=other):
                         self.assertFalse(other.startswith(tuple(above)))
+
+
+class TestCollaborators(unittest.TestCase):
+    def test_nobody_is_handed_all_of_the_host(self):
+        """Only the driver has it: what anybody else uses of it is what he is handed."""
+        modules = _modules()
+        name = "nova_gpu.virt.host_gpus"
+        users = [each for each, tree in modules.items() if name in _imported(tree, modules)]
+        self.assertEqual(["nova_gpu.virt.driver"], users)
 
 
 class TestModules(unittest.TestCase):
