@@ -122,6 +122,7 @@ def _providers(
         traits, usages = frozenset(get("traits")), get("usages")
     key = names.parse_provider_name(host, described["name"])
     for each in there:
-        total, reserved = inventories[each]["total"], inventories[each]["reserved"]
-        group = Group(total, reserved, usages.get(each, 0), traits)
+        own = inventories[each]
+        used = usages.get(each, 0)
+        group = Group(own["total"], own["reserved"], used, traits, max_unit=own["max_unit"])
         yield Provider(described["uuid"], host, unusable, key, each, group)

@@ -182,6 +182,7 @@ def _offer(context: nova_context.RequestContext, uuid: str, resource_class: str)
         total=inventory["total"],
         reserved=inventory["reserved"],
         used=usages.get(resource_class, 0),
+        max_unit=inventory["max_unit"],
     )
 
 

@@ -83,6 +83,12 @@ def shortage(
     if largest < group.count:
         host = "the requested host does not have" if bound else "no host has"
         return Reason.of_kind(f"{host} {group.count} {asked}: the most in one host is {largest}")
+    if (largest := max(offer.most for offer in offers)) < group.count:
+        host = "of the requested host" if bound else "of any host"
+        return Reason.of_kind(
+            f"no guest {host} has room for {group.count} {asked}: the most in one guest is "
+            f"{largest}"
+        )
     most = max(offer.free for offer in offers)
     if most >= group.count:
         return None

@@ -96,8 +96,11 @@ class Room:
 
     def most_cards(self, bars: Bars, guest: Guest, limit: int) -> int:
         """How many such cards one guest can have, up to *limit*"""
-        fitting = (n for n in range(limit, 0, -1) if self.setting([bars] * n, guest))
-        return next(fitting, 0)
+        return self.most_of([bars] * limit, guest)
+
+    def most_of(self, cards: Sequence[Bars], guest: Guest) -> int:
+        """How many of *cards* one guest can have, the first ones first"""
+        return next((n for n in range(len(cards), 0, -1) if self.setting(cards[:n], guest)), 0)
 
 
 # What every guest has.

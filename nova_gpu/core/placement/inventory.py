@@ -14,15 +14,22 @@ from nova_gpu.core.topology.topology import Islands
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """What one group has in Placement."""
+    """What one group has in Placement. ``max_unit``: how many of them one instance can have, where
+    that is said."""
 
     total: int
     reserved: int
     used: int
+    max_unit: int | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def free(self) -> int:
         return max(self.total - self.reserved - self.used, 0)
+
+    @property
+    def most(self) -> int:
+        """How many one instance can have, whoever has them now"""
+        return self.total if self.max_unit is None else min(self.total, self.max_unit)
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
@@ -32,10 +39,15 @@ def out_of_service(total: int, free: int, used: int) -> int:
 
 
 def inventory(
-    total: int, reserved: int, resource_class: str = names.RESOURCE_CLASS
+    total: int,
+    reserved: int,
+    resource_class: str = names.RESOURCE_CLASS,
+    *,
+    most: int | None = None,
 ) -> Mapping[str, Mapping[str, int | float]]:
     """The inventory of a group of *total* GPUs, or vGPUs, of which *reserved* cannot be had.
 
+    :param most: how many of them one guest can have, where it is not all
     :returns: the body of one provider's inventories, keyed by resource class
     """
     return {
@@ -43,7 +55,8 @@ def inventory(
             "total": total,
             "reserved": min(reserved, total),
             "min_unit": 1,
-            "max_unit": total,
+            # Placement takes none below 1. Where none can be had all of them are reserved.
+            "max_unit": total if most is None else max(min(total, most), 1),
             "step_size": 1,
             "allocation_ratio": 1.0,
         }

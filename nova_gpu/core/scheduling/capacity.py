@@ -162,12 +162,13 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
     if not fitting:
         unlike = sorted({_unlike(part, group, host.kind) for group in host.groups})
         return "; ".join(unlike) or f"it has no {host.kind}"
+    if (most := max(group.total for group in fitting)) < part.count:
+        return f"{part.count} {host.kind} asked for, it has {most}"
+    if (most := max(group.most for group in fitting)) < part.count:
+        return f"{part.count} {host.kind} asked for, one guest here has room for {most}"
     largest = max(fitting, key=lambda group: group.free)
     if largest.free >= part.count:
         return None
-    if max(group.total for group in fitting) < part.count:
-        most = max(group.total for group in fitting)
-        return f"{part.count} {host.kind} asked for, it has {most}"
     text = f"{part.count} {host.kind} asked for, {largest.free} of {largest.total} free"
     if out := inventory.out_of_service(largest.total, largest.free, largest.used):
         text += f" ({out} out of service)"

@@ -21,7 +21,7 @@ _BRIDGES = frozenset({0x0600, 0x0604, 0x0609})
 _NO_IOMMU_GROUP = "vfio-noiommu"
 
 # A card that one of them can have is offered.
-_SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in (False, True))
+SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in (False, True))
 
 
 def functions(gpu: model.GPU) -> tuple[model.PciAddress, ...]:
@@ -213,7 +213,7 @@ def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
 
 def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | None:
     card = card_bars(gpu, roots)
-    if any(room.setting([card], guest) for guest in _SMALL_GUESTS):
+    if any(room.setting([card], guest) for guest in SMALL_GUESTS):
         return None
     name = gpu.product.name or gpu.product.key
     needed = mmio.in_gib(mmio.window(card))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nova_gpu.conf import CONF
@@ -26,6 +27,22 @@ _MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
 def of_host(roots: Roots) -> Room:
     """What the host's guests have by its options where neither flavor nor image says more."""
     return _room(roots, None, None)
+
+
+def most(cards: Collection[GPU], roots: Roots) -> int:
+    """How many of *cards*, of one product, the guest can have that has most room: one of little
+    memory, with the firmware and, by its flavor, the address bits that serve best."""
+    bars = []
+    for card in cards:
+        with contextlib.suppress(OSError, ValueError):
+            bars.append(passthrough.card_bars(card, roots))
+    bars.sort(key=mmio.window)
+    # Of one that cannot be read, as it is gone, no more is known than of its like.
+    bars[:0] = bars[:1] * (len(cards) - len(bars))
+    if not bars:
+        return len(cards)
+    rooms = [of_host(roots), _room(roots, "passthrough", None)]
+    return max(room.most_of(bars, guest) for room in rooms for guest in passthrough.SMALL_GUESTS)
 
 
 def refuse(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> None:

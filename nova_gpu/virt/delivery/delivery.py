@@ -101,6 +101,11 @@ class WholeCards(Delivery, Protocol):
         """Why those of *cards* without an obstacle cannot be given at this moment"""
         return {}
 
+    def most_in_one_guest(self, cards: Collection[GPU]) -> int:
+        """How many of *cards*, which are of one product, one guest can have at most, whatever its
+        flavor and its image say"""
+        return len(cards)
+
     def unfit(self, card: GPU) -> str | None:
         """Why the guest that has *card* could not be started with it as it is now"""
         return None

@@ -105,6 +105,9 @@ class PCIPassthrough(WholeCards):
         self._holders = found
         return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in found}
 
+    def most_in_one_guest(self, cards: Collection[GPU]) -> int:
+        return address_space.most(cards, self._roots)
+
     def unfit(self, card: GPU) -> str | None:
         if passthrough.is_with_vfio(card, self._roots):
             return None

@@ -33,6 +33,8 @@ class Stock(Published[GPUGroup, PciAddress]):
         self._delivery = delivery
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
+        # Found when the host is looked at: a claim, by which this is published too, reads nothing.
+        self._most: dict[GroupKey, int] = {}
         # Noted since the look began whose result comes next, which cannot know of it.
         self._kept_meanwhile: dict[PciAddress, str] = {}
 
@@ -69,6 +71,10 @@ class Stock(Published[GPUGroup, PciAddress]):
         with self._lock:
             offered = offers.offer(found, self._offer, mode, obstacles, ailments)
             self._offer = offers.keeping_back(offered, self._kept_meanwhile)
+            self._most = {
+                key: self._delivery.most_in_one_guest(group.gpus.values())
+                for key, group in offered.items()
+            }
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
         """From now on these are given to nobody new, as after :meth:`take_in`."""
@@ -125,7 +131,7 @@ class Stock(Published[GPUGroup, PciAddress]):
             for key, each in self._recorded(present):
                 for address in device.cards([each]):
                     self._offer = offers.including(self._offer, key, address)
-            offered = self._offer
+            offered, most = self._offer, self._most
         usage = self._ledger.now
         kept = usage.unjudged().keys() | usage.strangers().keys()
         # What one guest reaches and another has is counted for that one.
@@ -134,7 +140,7 @@ class Stock(Published[GPUGroup, PciAddress]):
         def offer(group: GPUGroup) -> provider_tree.Offer:
             reserved = len(self._lost(group) | (kept & group.gpus.keys()))
             return provider_tree.Offer(
-                inventory.inventory(len(group.gpus), reserved),
+                inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
                 lambda present: provider_tree.traits(group, hypervisor_type, present),
                 group.gpus,
             )

@@ -106,7 +106,10 @@ class AnswerTest(test.NoDBTestCase):
         )
 
     def test_offers(self) -> None:
-        fermi, ada = Offer(total=8, reserved=1, used=3), Offer(total=4, reserved=0, used=0)
+        fermi, ada = (
+            Offer(total=8, reserved=1, used=3, max_unit=8),
+            Offer(total=4, reserved=0, used=0, max_unit=4),
+        )
         traits = {name: frozenset({f"CUSTOM_GPU_ARCH_{name}"}) for name in ("FERMI", "ADA", "NO")}
         for group, expected in (
             (GroupRequest("", 1, traits["FERMI"]), [fermi]),

@@ -31,6 +31,13 @@ class ShortageTest(unittest.TestCase):
             ("2", [Offer(8, 8, 8)], "0 of 8 free (8 in use)"),
             ("2", [Offer(8, 2, 7)], "0 of 8 free (7 in use, 1 out of service)"),
             ("9", [Offer(8, 0, 0), Offer(4, 0, 0)], "no host has 9 GPUs: the most in one host"),
+            # with room for fewer in one guest
+            (
+                "3",
+                [Offer(8, 0, 0, max_unit=2)],
+                "no guest of any host has room for 3 GPUs: the most",
+            ),
+            ("2", [Offer(8, 0, 7, max_unit=2)], "2 GPUs asked for, 1 of 8 free"),
         ):
             asked = asked_for(gpus=count)
             with self.subTest(count=count, offers=offers):

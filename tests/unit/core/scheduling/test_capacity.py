@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import unittest
@@ -44,6 +45,13 @@ class AnswerTest(unittest.TestCase):
             ([asked(2)], host(group(8), vcpus=1), 0, "2 VCPU asked for, 1 free"),
             ([asked(9)], host(group(8)), 0, "9 GPUs asked for, it has 8"),
             ([asked(4)], host(group(3)), 0, "4 GPUs asked for, 3 of 8 free"),
+            (
+                [asked(4)],
+                host(dataclasses.replace(group(8), max_unit=3)),
+                0,
+                "4 GPUs asked for, one guest here has room for 3",
+            ),
+            ([asked(3)], host(dataclasses.replace(group(8), max_unit=3)), 2, "no more GPUs"),
             (
                 [asked(4)],
                 host(group(3, reserved=2)),

@@ -203,3 +203,32 @@ class RefuseTest(AddressSpaceTestCase):
         said = self.refused(self.instance(16))
         self.assertIn("together they map 1024 GiB", said)
         self.assertIn("unset [gpu]guest_mmio_gib", said)
+
+
+class MostTest(AddressSpaceTestCase):
+    def most(self) -> int:
+        return address_space.most(self.cards(), self.host.roots)
+
+    def test_a_server(self) -> None:
+        self.assertEqual(4, self.most())
+        # A flavor may have the processor's own bits where the hosts' guests have 40.
+        self.config.config(group="libvirt", cpu_mode="none")
+        self.assertEqual(4, self.most())
+
+    def test_a_desktop(self) -> None:
+        """512 GiB of addresses: each window has 64, and memory and ports take of the first."""
+        self.make_host("27b8", 8, processors.DESKTOP)
+        self.assertEqual(7, self.most())
+
+    def test_the_operators_figure(self) -> None:
+        self.config.config(group="gpu", guest_mmio_gib=512)
+        self.assertEqual(2, self.most())
+
+    def test_cards_that_are_gone(self) -> None:
+        cards = self.cards()
+        self.config.config(group="gpu", guest_mmio_gib=512)
+        self.host.remove(str(cards[0].address))
+        self.assertEqual(2, address_space.most(cards, self.host.roots))
+        for card in cards[1:]:
+            self.host.remove(str(card.address))
+        self.assertEqual(4, address_space.most(cards, self.host.roots))

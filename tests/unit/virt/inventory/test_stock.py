@@ -76,6 +76,16 @@ class StockTest(base.BaseTestCase):
         self.assertEqual({}, self.stock.provider_uuids)
         self.assertEqual([NODE], [self.tree.data(NODE).name])
 
+    def test_room_in_one_guest(self) -> None:
+        """It is looked up with the host, and not at each claim."""
+        with mock.patch.object(self.delivery, "most_in_one_guest", return_value=3) as asked:
+            self.look()
+            self.publish()
+            self.publish()
+        asked.assert_called_once()
+        record = self.tree.data(self.stock.provider_uuids[KEY]).inventory["PGPU"]
+        self.assertEqual((4, 3), (record["total"], record["max_unit"]))
+
     def test_claims_get_what_is_near(self) -> None:
         self.look()
         self.publish()
