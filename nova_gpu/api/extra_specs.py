@@ -18,6 +18,7 @@ from nova.api.validation.extra_specs import base
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import arrangement, condition, quantity, stopping, words
 from nova_gpu.core.planning import consent
+from nova_gpu.core.scheduling import startable
 
 
 @dataclasses.dataclass
@@ -143,6 +144,13 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "``[gpu]on_stop`` of its host.",
             stopping.ALLOWED,
             lambda name, value: stopping.parse(value),
+        ),
+        _validator(
+            names.CAPACITY,
+            "How many instances of the flavor could start, for those who may not see the hosts: "
+            "``openstack gpu capacity --publish`` writes it. Nothing is decided by it.",
+            startable.ALLOWED,
+            lambda name, value: startable.parse(value),
         ),
     ]
 

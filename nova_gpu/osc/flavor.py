@@ -7,17 +7,14 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.arrangement import Distribution, Topology
-from nova_gpu.osc import asking, hosts, rest, vocabulary
+from nova_gpu.osc import asking, flavors, hosts, rest, vocabulary
 
-# From here on the API judges extra specs.
-_CHECKED = "2.86"
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
 # What is no name to be compared
 _PLAIN = (names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION)
@@ -117,13 +114,7 @@ class CreateFlavor(asking.ShowOne):
         with rest.clean_refusals("Nova"):
             flavor = compute.create_flavor(**fields)
             try:
-                # Not by the proxy's own method: that speaks a version which checks no values.
-                answer = compute.post(
-                    f"/flavors/{flavor.id}/os-extra_specs",
-                    json={"extra_specs": specs},
-                    microversion=_CHECKED,
-                )
-                sdk_exc.raise_from_response(answer)
+                flavors.write(connection, flavor, specs)
             except Exception:
                 # A flavor of that name without its GPUs would be taken for the one asked for.
                 compute.delete_flavor(flavor)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import request, summary, validation
@@ -12,6 +14,8 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.osc import rest
 
 NOTHING = "no GPU"
+# From this version on the API judges values. The proxy's own methods speak an older one.
+_CHECKED = "2.86"
 
 
 def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
@@ -25,6 +29,23 @@ def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
             )
         for name in named:
             yield connection.compute.find_flavor(name, ignore_missing=False, get_extra_specs=True)
+
+
+def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
+    """Sets extra specs of *flavor*, within :func:`nova_gpu.osc.rest.clean_refusals`."""
+    answer = connection.compute.post(
+        f"/flavors/{flavor.id}/os-extra_specs",
+        json={"extra_specs": dict(specs)},
+        microversion=_CHECKED,
+    )
+    sdk_exc.raise_from_response(answer)
+
+
+def remove(connection: Any, flavor: Any, key: str) -> None:
+    """Removes an extra spec of *flavor*, as :func:`write`."""
+    answer = connection.compute.delete(f"/flavors/{flavor.id}/os-extra_specs/{key}")
+    if answer.status_code != 404:
+        sdk_exc.raise_from_response(answer)
 
 
 def request_of(flavor: Any) -> FlavorRequest:

@@ -22,7 +22,8 @@ from nova_gpu.core.disclosure import Detail, Reason
 from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.scheduler import drained, placement, reasons, requested
+from nova_gpu.core.scheduling import reasons
+from nova_gpu.scheduler import drained, placement, requested
 
 LOG = logging.getLogger(__name__)
 

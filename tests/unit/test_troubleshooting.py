@@ -39,7 +39,7 @@ _REASONS = (
     *("host/clean_command", "host/pci/linked", "host/pci/selection", "scheduler/cpu_only"),
     *(
         "scheduler/filters",
-        "scheduler/reasons",
+        "core/scheduling/reasons",
         "virt/verify/gather",
         "virt/inventory/offer",
         "virt/delivery/pci_aliases",

@@ -10,12 +10,13 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import query, stopping, words
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
+from nova_gpu.core.scheduling import startable
 
 WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
     *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
     *(names.DISTRIBUTION, names.OPTION_ROM, names.MOVE),
-    names.ON_STOP,
+    *(names.ON_STOP, names.CAPACITY),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
@@ -65,6 +66,8 @@ def _check(asked: FlavorRequest) -> None:
     consent.parse(asked.extra_specs)
     if (said := asked.extra_specs.get(names.ON_STOP)) is not None:
         stopping.parse(said)
+    if (said := asked.extra_specs.get(names.CAPACITY)) is not None:
+        startable.parse(said)
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:

@@ -11,8 +11,8 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.scheduler import placement
-from nova_gpu.scheduler.reasons import Offer
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
 
 

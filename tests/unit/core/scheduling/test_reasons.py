@@ -9,7 +9,7 @@ from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.placement.inventory import Offer
-from nova_gpu.scheduler import reasons
+from nova_gpu.core.scheduling import reasons
 
 
 def asked_for(**words: str) -> GPURequest:
