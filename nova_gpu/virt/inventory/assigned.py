@@ -93,7 +93,7 @@ class Assigned:
 
         :raises ProvidersUnknown: where nobody says so
         """
-        if self.provider_uuids():
+        if any(supply.provider_uuids for supply in self.supplies):
             return  # without asking libvirt for the node's name: this is in the way of every start
         found = self.providers.of(self.placement(), self.nodename(), self.keys())
         for supply in self.supplies:

@@ -10,6 +10,7 @@ from typing import Any
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import compare
+from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
@@ -120,7 +121,9 @@ class Stock(Published[GPUGroup, PciAddress]):
         held: Collection[Holding[GPUGroup, PciAddress]],
         hypervisor_type: str,
     ) -> str | None:
-        return compare.apart(asked.whole, _facts(held, hypervisor_type)) if asked.whole else None
+        if asked.whole is None or asked.whole.arrangement.topology is Topology.ANY:
+            return None
+        return compare.apart(asked.whole, _facts(held, hypervisor_type))
 
     # Publishing
 
