@@ -128,6 +128,15 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             lambda name, value: words.parse_option_rom({name: value}),
         ),
         _validator(
+            names.GUEST_TOPOLOGY,
+            "Whether a KVM guest sees its GPUs as they are on the host: which are on one NUMA "
+            "node, on one root and behind one switch. ``auto``, as without it: where they are on "
+            "several nodes or some are behind one switch. ``required``: always, and no guest "
+            "starts that cannot have it. ``flat``: never, each has a port on the guest's own root.",
+            arrangement.allowed(arrangement.GuestTopology),
+            lambda name, value: arrangement.parse_guest_topology({name: value}),
+        ),
+        _validator(
             names.MOVE,
             "How a plan that makes room may move the instance: ``live``, as it runs, which only "
             "vGPUs of KVM guests can; ``cold``, also by shutting it down, moving and starting it; "

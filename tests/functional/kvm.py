@@ -49,13 +49,23 @@ class KVMServersTestBase(base.GPUServersTestBase):
         for hostdev in domain.findall("devices/hostdev[@type='pci']"):
             if (place := hostdev.find("address")) is not None:
                 by_port.setdefault(place.get("bus"), []).append(address(hostdev))
-        ports = domain.xpath("devices/controller[@model='pcie-root-port']/@index")
         own = [int(port, 16) for port in by_port]
-        self.assertEqual(list(range(1, len(own) + 1)), own)
-        self.assertEqual(own if CONF.libvirt.num_pcie_ports else [], [int(port) for port in ports])
+        if self.expanders(server, host):
+            taken = domain.xpath("devices/controller[@type='pci'][address]/@index")
+            self.assertLessEqual(set(own), {int(index) for index in taken})
+        else:
+            ports = domain.xpath("devices/controller[@model='pcie-root-port']/@index")
+            self.assertEqual(list(range(1, len(own) + 1)), own)
+            defined = own if CONF.libvirt.num_pcie_ports else []
+            self.assertEqual(defined, [int(port) for port in ports])
         for functions in by_port.values():
             self.assertEqual(self._functions(host, functions[0]), functions)
         return sorted(functions[0] for functions in by_port.values())
+
+    def expanders(self, server: Server, host: str = "host1") -> list[str | None]:
+        """The guest's NUMA cell of each expander in its domain"""
+        found = self.domain(server, host).xpath("devices/controller[@model='pcie-expander-bus']")
+        return [each.findtext("target/node") for each in found]
 
     def _functions(self, host: str, address: str) -> list[str]:
         slot = address.rpartition(".")[0]

@@ -32,13 +32,13 @@ class LargeBARsTest(kvm.KVMServersTestBase):
         return bits, hole
 
     def test_with_default_options(self) -> None:
-        """Behind 4 GiB the first BAR is at 128, and the last one ends three windows of 256 and one
-        BAR later, at 1024 and a little: that is 1021 GiB."""
+        """Behind 4 GiB the first BAR is at 128, and the last window ends four of 256 later, as each
+        root has its own: at 1152, that is 1148 GiB."""
         self.start()
         self.assertInventory(total=4)
         server = self.boot(self.gpu_flavor(4))
         self.assertGPUs(server, kvm.ALL)
-        self.assertEqual((["41"], [str(1021 << 20)]), self.said(server))
+        self.assertEqual((["41"], [str(1148 << 20)]), self.said(server))
 
     def test_after_a_reboot(self) -> None:
         self.start()

@@ -33,6 +33,14 @@ class Distribution(enum.StrEnum):
     SPREAD = "spread"
 
 
+class GuestTopology(enum.StrEnum):
+    """Whether a KVM guest sees its GPUs in the host's PCI Express tree and on its NUMA nodes."""
+
+    AUTO = "auto"
+    REQUIRED = "required"
+    FLAT = "flat"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrangement:
     """What a flavor says of it. ``distribution`` is ``None`` where the cloud's option counts."""
@@ -82,6 +90,11 @@ def parse_policy(extra_specs: Mapping[str, str]) -> TopologyPolicy | None:
 def parse_distribution(extra_specs: Mapping[str, str]) -> Distribution | None:
     """:raises InvalidExtraSpec: where it is none of :class:`Distribution`"""
     return _word(names.DISTRIBUTION, extra_specs, Distribution)
+
+
+def parse_guest_topology(extra_specs: Mapping[str, str]) -> GuestTopology | None:
+    """:raises InvalidExtraSpec: where it is none of :class:`GuestTopology`"""
+    return _word(names.GUEST_TOPOLOGY, extra_specs, GuestTopology)
 
 
 def allowed(words: type[enum.StrEnum]) -> str:

@@ -17,7 +17,7 @@ from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import arrangement, quantity, request_group, words
-from nova_gpu.core.flavor.arrangement import Arrangement, Topology
+from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.quantity import Quantity
 from nova_gpu.core.flavor.request_group import GroupRequest
@@ -239,9 +239,17 @@ class FlavorRequest:
         """
         return words.parse_option_rom(self.extra_specs)
 
+    @functools.cached_property
+    def guest_topology(self) -> GuestTopology:
+        """Whether a KVM guest sees its GPUs where they are on the host.
+
+        :raises InvalidExtraSpec: for a word that says nothing of it
+        """
+        return arrangement.parse_guest_topology(self.extra_specs) or GuestTopology.AUTO
+
     def check_guest_options(self) -> None:
         """:raises InvalidExtraSpec: where the flavor does not say how a KVM guest sees its GPUs"""
-        _ = self.option_rom
+        _ = self.option_rom, self.guest_topology
 
     @functools.cached_property
     def asks_for_gpus(self) -> bool:

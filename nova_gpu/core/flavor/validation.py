@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import query, stopping, words
+from nova_gpu.core.flavor import query, stopping
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
@@ -16,7 +16,7 @@ WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
     *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
     *(names.DISTRIBUTION, names.OPTION_ROM, names.MOVE),
-    *(names.ON_STOP, names.CAPACITY),
+    *(names.ON_STOP, names.CAPACITY, names.GUEST_TOPOLOGY),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
@@ -62,7 +62,7 @@ def _check(asked: FlavorRequest) -> None:
     spelled_out = dict(asked.extra_specs)
     for each in asked.requests:
         spelled_out = query.extra_specs(spelled_out, each, ()) or spelled_out
-    words.parse_option_rom(asked.extra_specs)
+    asked.check_guest_options()
     consent.parse(asked.extra_specs)
     if (said := asked.extra_specs.get(names.ON_STOP)) is not None:
         stopping.parse(said)

@@ -48,11 +48,17 @@ _OVMF_PORT, _SEABIOS_PORT = 8, 11
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
     """What of one guest matters here. ``memory`` is in bytes; ``ports`` are the PCI Express ports
-    without a card, for which firmware reserves room."""
+    without a card, for which firmware reserves room; ``tree``: the cards are on several roots."""
 
     memory: int
     uefi: bool
     ports: int = 16
+    tree: bool = False
+
+    def span(self, cards: Sequence[Bars]) -> int:
+        """Bytes from the first BAR's begin to the last one's end. The windows of each root are
+        placed by themselves, and what rounds up one's last is not used by another's."""
+        return sum(map(mmio.window, cards)) if self.tree else mmio.span(cards)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ def _is_placed(cards: Sequence[Bars], guest: Guest, bits: int, amd: bool) -> boo
     if amd and end > _FOUR_GIB and end + max(hole, DEFAULT_HOLE) > _AMD_HOLE:
         end += _ABOVE_AMD_HOLE - _FOUR_GIB
     if guest.uefi:
-        return _ovmf_places(mmio.span(cards), end, bits, amd, guest.ports)
+        return _ovmf_places(guest.span(cards), end, bits, amd, guest.ports)
     return _seabios_places(cards, end, bits, guest.ports)
 
 
@@ -142,7 +148,7 @@ def _hole(cards: Sequence[Bars], guest: Guest) -> int:
     """From the end of memory to that of the BARs, where they lie behind it"""
     end = _end_of_memory(guest.memory)
     begin = mmio.up(end, max(mmio.alignment(cards), GIB))
-    return mmio.up(begin - end + mmio.span(cards), GIB)
+    return mmio.up(begin - end + guest.span(cards), GIB)
 
 
 def _end_of_memory(memory: int) -> int:

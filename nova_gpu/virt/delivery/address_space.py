@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,18 +46,27 @@ def most(cards: Collection[GPU], roots: Roots) -> int:
     return max(room.most_of(bars, guest) for room in rooms for guest in passthrough.SMALL_GUESTS)
 
 
-def refuse(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> None:
+def refuse(
+    instance: objects.Instance, cards: Sequence[GPU], roots: Roots, *, tree: bool = False
+) -> None:
     """:raises GuestUnfit, DeviceUnavailable: as :func:`setting`"""
     from nova.objects import fields
 
     found = instance.image_meta.properties.get("hw_firmware_type")
-    setting(instance, cards, roots, is_uefi=found == fields.FirmwareType.UEFI)
+    setting(instance, cards, roots, is_uefi=found == fields.FirmwareType.UEFI, tree=tree)
 
 
 def setting(
-    instance: objects.Instance, cards: Sequence[GPU], roots: Roots, *, is_uefi: bool
+    instance: objects.Instance,
+    cards: Sequence[GPU],
+    roots: Roots,
+    *,
+    is_uefi: bool,
+    tree: bool = False,
 ) -> address_space.Setting:
     """What the domain of the instance's guest is to say for its cards.
+
+    :param tree: whether they are on several roots
 
     :raises GuestUnfit: where the guest has no room for them
     :raises DeviceUnavailable: where a card cannot be read
@@ -70,7 +80,7 @@ def setting(
     mode = extra_specs.get(_MODE) or properties.get("hw_maxphysaddr_mode")
     bits = extra_specs.get(_BITS) or properties.get("hw_maxphysaddr_bits")
     room = _room(roots, mode, int(bits) if bits else None)
-    guest = Guest(instance.flavor.memory_mb << 20, is_uefi, 16 + CONF.libvirt.num_pcie_ports)
+    guest = Guest(instance.flavor.memory_mb << 20, is_uefi, 16 + CONF.libvirt.num_pcie_ports, tree)
     bars = [_bars(card, roots) for card in cards]
     found = room.setting(bars, guest)
     if found is None:
@@ -136,6 +146,6 @@ def _remedy(
     bits = address_bits.of_host(roots).usable or 0
     if bits > room.most and Room(bits, bits, room.amd).setting(cards, guest):
         return f"set [libvirt]cpu_mode = host-model on the hosts, whose processors have {bits} bits"
-    if guest.uefi and room.setting(cards, Guest(guest.memory, False, guest.ports)):
+    if guest.uefi and room.setting(cards, dataclasses.replace(guest, uefi=False)):
         return "ask for fewer, or use an image without hw_firmware_type=uefi"
     return "ask for fewer, or for less memory, or for hosts whose processors have more"

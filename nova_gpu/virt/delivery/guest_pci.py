@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lxml import etree
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
+from nova_gpu.core.guest import tree as trees
 from nova_gpu.core.guest.address_space import Setting
+from nova_gpu.core.guest.tree import Tree
 from nova_gpu.core.machine_type import REMEDY, has_pci_express, lacking
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import address_space, guest_metadata
+from nova_gpu.virt.delivery import address_space, guest_metadata, guest_tree
 
 
 class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
@@ -56,8 +58,15 @@ def refuse_machine_type(machine_type: str | None) -> None:
     )
 
 
-def add_gpus(guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU], *, option_rom: bool) -> None:
-    """Puts *cards* in front of Nova's devices, each behind a port of its own.
+def add_gpus(
+    guest: vconfig.LibvirtConfigGuest,
+    cards: Sequence[GPU],
+    *,
+    option_rom: bool,
+    tree: Tree | None = None,
+) -> None:
+    """Puts *cards* in front of Nova's devices, each behind a port of its own: of *tree*, else on
+    the guest's own root.
 
     libvirt makes the ports that addresses name, and one more, to which a device can be attached
     later. It makes none for that where ports are defined. Where Nova defines some
@@ -72,8 +81,13 @@ def add_gpus(guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU], *, option_
     guest.metadata.append(guest_metadata.GuestMetaGPUs(tuple(card.address for card in cards)))
     defined = vconfig.LibvirtConfigGuestPCIeRootPortController
     has_ports = any(isinstance(device, defined) for device in guest.devices)
-    functions = list(_functions(cards, option_rom))
-    ports = list(_ports(len(cards))) if has_ports else []
+    behind = trees.flat(cards) if tree is None else tree.behind
+    functions = list(_functions(cards, behind, option_rom))
+    ports: list[vconfig.LibvirtConfigGuestDevice] = []
+    if tree is not None:
+        ports = list(guest_tree.controllers(guest, tree))
+    elif has_ports:
+        ports = list(_ports(len(cards)))
     guest.devices[:0] = ports + functions
 
 
@@ -84,13 +98,15 @@ def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
         yield port
 
 
-def _functions(cards: Sequence[GPU], option_rom: bool) -> Iterator[GuestFunction]:
-    for port, card in enumerate(cards, start=1):
+def _functions(
+    cards: Sequence[GPU], behind: Mapping[PciAddress, int], option_rom: bool
+) -> Iterator[GuestFunction]:
+    for card in cards:
         functions = passthrough.functions(card)
         for address in functions:
             yield GuestFunction(
                 address,
-                port,
+                behind[card.address],
                 is_first_of_many=address == functions[0] and len(functions) > 1,
                 option_rom=option_rom,
             )

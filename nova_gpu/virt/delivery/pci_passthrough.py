@@ -157,10 +157,14 @@ class PCIPassthrough(WholeCards):
             self.bindings.end(card, instance.uuid)
 
     def _refuse_unfit_guest(self, instance: objects.Instance, cards: Sequence[GPU]) -> None:
+        from nova.virt.libvirt import utils as libvirt_utils
+
         from nova_gpu.virt import flavors
+        from nova_gpu.virt.delivery import guest_tree
 
         self.refuse_flavor(instance, flavors.request_of(instance))
-        address_space.refuse(instance, cards, self._roots)
+        tree = guest_tree.of(instance, cards, libvirt_utils.get_machine_type(instance.image_meta))
+        address_space.refuse(instance, cards, self._roots, tree=tree is not None)
 
     def render(
         self,
@@ -169,13 +173,21 @@ class PCIPassthrough(WholeCards):
         given: Sequence[Given],
     ) -> None:
         from nova_gpu.virt import flavors
-        from nova_gpu.virt.delivery import guest_pci
+        from nova_gpu.virt.delivery import guest_pci, guest_tree
 
         if cards := _cards(given):
+            tree = guest_tree.of(instance, cards, guest.os_mach_type)
+            if tree is not None:
+                guest_tree.add_cells(guest, tree, self._roots)
             option_rom = flavors.request_of(instance).option_rom
-            guest_pci.add_gpus(guest, cards, option_rom=option_rom)
-            is_uefi = guest_pci.has_uefi(guest)
-            setting = address_space.setting(instance, cards, self._roots, is_uefi=is_uefi)
+            guest_pci.add_gpus(guest, cards, option_rom=option_rom, tree=tree)
+            setting = address_space.setting(
+                instance,
+                cards,
+                self._roots,
+                is_uefi=guest_pci.has_uefi(guest),
+                tree=tree is not None,
+            )
             guest_pci.give_room(guest, setting)
 
     def clean(self, card: GPU) -> bool:

@@ -127,6 +127,8 @@ class FlavorTest(base.FuzzTestCase):
                 self.assertTrue(1 <= parsed.count <= request_group.MAX_GPUS)
             elif validator.name == names.OPTION_ROM:
                 words.parse_option_rom({names.OPTION_ROM: value})
+            elif validator.name == names.GUEST_TOPOLOGY:
+                request.of({names.GUEST_TOPOLOGY: value}).check_guest_options()
             elif validator.name == names.MOVE:
                 consent.parse({names.MOVE: value})
             elif validator.name != names.HYPERVISOR_TYPE:

@@ -277,6 +277,14 @@ class FlavorRequestTest(unittest.TestCase):
         for judge in (asked.check_guest_options, asked.check):
             self.assertRaises(exception.InvalidExtraSpec, judge)
 
+    def test_guest_topology(self) -> None:
+        for text, expected in ((None, "auto"), (" Flat", "flat"), ("required", "required")):
+            specs = {} if text is None else {"gpu:guest_topology": text}
+            self.assertEqual(expected, request.of(specs).guest_topology)
+        asked = request.of({"gpus": "1", "gpu:guest_topology": "numa"})
+        self.assertRaises(exception.InvalidExtraSpec, asked.check_guest_options)
+        asked.check()
+
     def test_whether_it_asks_at_all_however_badly(self) -> None:
         for specs, gpus, vgpus, words, cpu_only in (
             ({}, False, False, False, True),

@@ -30,6 +30,7 @@ class MistakesTest(unittest.TestCase):
             "hypervisor": ">= 1",
             "gpu:memory_mib": "much",
             "gpu:option_rom": "maybe",
+            "gpu:guest_topology": "maybe",
             "gpu:move": "maybe",
             "gpu:on_stop": "maybe",
         }
@@ -52,7 +53,10 @@ class MistakesTest(unittest.TestCase):
             ("gpu", "did you mean gpus?"),
             ("GPU_Arch", "did you mean gpu_arch?"),
             ("gpu:modle", "did you mean gpu:model?"),
-            ("gpu:nothing_like_it", "there are: gpu:capacity, gpu:distribution, gpu:heads"),
+            (
+                "gpu:nothing_like_it",
+                "there are: gpu:capacity, gpu:distribution, gpu:guest_topology",
+            ),
         ):
             with self.subTest(key=key):
                 (found,) = validation.mistakes(request.of({key: "1"}))

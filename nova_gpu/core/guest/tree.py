@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PCI Express tree of a guest's cards: that of its host, as far as its cards are in it.
+
+::
+
+    0000:00          the guest's own root, with the devices of Nova's
+    0000:e8          an expander, the stand-in of a root bus of the host: on a NUMA node
+      +-- a root port -- a card
+      `-- a root port -- the upstream port of a switch
+                           +-- a downstream port -- a card
+                           `-- a downstream port -- a card
+
+Of two cards the guest sees what the host sees: whether they are on one NUMA node, on one root bus
+and behind one switch. A switch with one card of the guest's would say nothing, and is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from nova_gpu.core.model import GPU, PciAddress
+
+# Bus numbers have 8 bits. The expanders' are the last ones; the rest is left to the guest's own
+# root, whose ports firmware numbers from 1 on. libvirt takes none past 254 for an expander.
+_END = 256
+_LEFT = 64
+# Each takes a slot of the guest's own root, which has 31 and gives some to devices of the machine.
+_MOST_EXPANDERS = 16
+_SLOTS = 32
+
+
+class Model(enum.StrEnum):
+    """libvirt's names of PCI controllers"""
+
+    EXPANDER = "pcie-expander-bus"
+    ROOT_PORT = "pcie-root-port"
+    UPSTREAM = "pcie-switch-upstream-port"
+    DOWNSTREAM = "pcie-switch-downstream-port"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Controller:
+    """``index`` is its number in the domain, and with it that of the bus behind it to libvirt. It
+    is in the given ``slot`` of the bus behind ``above``, an index too; an expander is wherever
+    there is a slot on the guest's own root. What only expanders have: the ``bus_number`` to the
+    guest, and the ``node`` of the host, ``None`` where that is not known."""
+
+    index: int
+    model: Model
+    above: int = 0
+    slot: int = 0
+    bus_number: int | None = None
+    node: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tree:
+    """``behind``: the index of the controller that each card is behind."""
+
+    controllers: tuple[Controller, ...]
+    behind: Mapping[PciAddress, int]
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The NUMA nodes of the host that its cards are on, in the order of the expanders"""
+        found = (each.node for each in self.controllers if each.node is not None)
+        return tuple(dict.fromkeys(found))
+
+
+def says_more(cards: Iterable[GPU]) -> bool:
+    """Whether a guest with these cards on its own root would be told less than with a tree that
+    matters to who moves data between them: more than one NUMA node, or one switch for some."""
+    found = list(cards)
+    nodes = {card.numa_node for card in found}
+    switches = [card.pcie_switch for card in found if card.pcie_switch is not None]
+    return len(nodes) > 1 or len(set(switches)) < len(switches)
+
+
+def of(cards: Iterable[GPU]) -> Tree | None:
+    """The tree of a guest with these cards, ``None`` where bus numbers or slots do not suffice."""
+    roots = [
+        _grouped(root, lambda card: card.pcie_switch or card.address)
+        for root in _grouped(cards, lambda card: (card.numa_node, card.pci_root or card.address))
+    ]
+    number = _END - sum(map(_buses, roots))
+    slots = [*map(len, roots), *(len(port) for root in roots for port in root)]
+    if len(roots) > _MOST_EXPANDERS or max(slots, default=0) > _SLOTS or number < _LEFT:
+        return None
+    growing = _Growing()
+    for root in roots:
+        node = root[0][0].numa_node
+        expander = growing.add(Model.EXPANDER, bus_number=number, node=node)
+        number += _buses(root)
+        for slot, port in enumerate(root):
+            growing.add_port(expander, slot, port)
+    return Tree(tuple(growing.controllers), growing.behind)
+
+
+def flat(cards: Iterable[GPU]) -> Mapping[PciAddress, int]:
+    """The index of the port that each card is behind where all are on the guest's own root"""
+    return {card.address: index for index, card in enumerate(cards, start=1)}
+
+
+class _Growing:
+    def __init__(self) -> None:
+        self.controllers: list[Controller] = []
+        self.behind: dict[PciAddress, int] = {}
+
+    def add(self, model: Model, above: int = 0, slot: int = 0, **expanders: int | None) -> int:
+        """:returns: the index of the controller"""
+        index = len(self.controllers) + 1
+        self.controllers.append(Controller(index, model, above, slot, **expanders))
+        return index
+
+    def add_port(self, expander: int, slot: int, cards: Sequence[GPU]) -> None:
+        """A port on the expander with one card, or with those behind one switch"""
+        below = self.add(Model.ROOT_PORT, expander, slot)
+        if len(cards) == 1:
+            self.behind[cards[0].address] = below
+            return
+        switch = self.add(Model.UPSTREAM, below)
+        for number, card in enumerate(cards):
+            self.behind[card.address] = self.add(Model.DOWNSTREAM, switch, number)
+
+
+def _grouped(cards: Iterable[GPU], key: Callable[[GPU], Hashable]) -> list[list[GPU]]:
+    found: dict[Hashable, list[GPU]] = {}
+    for card in cards:
+        found.setdefault(key(card), []).append(card)
+    return list(found.values())
+
+
+def _buses(root: Sequence[Sequence[GPU]]) -> int:
+    """How many bus numbers an expander needs: its own, one behind each of its ports, and behind a
+    switch one inside of it and one behind each of its own"""
+    return 1 + sum(1 if len(port) == 1 else 2 + len(port) for port in root)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's tree of PCI Express and its NUMA nodes in a KVM guest, in libvirt's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lxml import etree
+from nova.virt import hardware
+from nova.virt.libvirt import config as vconfig
+
+from nova_gpu.core import exception
+from nova_gpu.core.flavor.arrangement import GuestTopology
+from nova_gpu.core.guest import cells, tree
+from nova_gpu.core.guest.tree import Controller, Tree
+from nova_gpu.core.model import GPU
+from nova_gpu.host import numa_nodes
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import flavors
+
+if TYPE_CHECKING:
+    from nova import objects
+
+# What takes no slot of a guest's root. Of all else some devices take none either; and libvirt adds
+# a USB and a serial controller and a balloon where Nova says nothing of them.
+_WITHOUT_SLOT = (
+    vconfig.LibvirtConfigGuestSerial,
+    vconfig.LibvirtConfigGuestConsole,
+    vconfig.LibvirtConfigGuestChannel,
+    vconfig.LibvirtConfigGuestGraphics,
+    vconfig.LibvirtConfigGuestPCIeRootController,
+)
+_ADDED_BY_LIBVIRT = 3
+_PORT = vconfig.LibvirtConfigGuestPCIeRootPortController
+
+
+def of(instance: objects.Instance, cards: Sequence[GPU], machine_type: str | None) -> Tree | None:
+    """The tree of the instance's guest, ``None`` where each card is on the guest's own root.
+
+    :raises GuestUnfit: where the flavor requires one that the guest cannot have
+    """
+    asked = flavors.request_of(instance).guest_topology
+    if asked is GuestTopology.FLAT:
+        return None
+    if asked is GuestTopology.AUTO and not tree.says_more(cards):
+        return None
+    found = tree.of(cards) if "q35" in (machine_type or "") else None
+    if asked is GuestTopology.REQUIRED:
+        _refuse(instance, found, machine_type)
+    return found
+
+
+def _refuse(instance: objects.Instance, found: Tree | None, machine_type: str | None) -> None:
+    """:raises GuestUnfit: where the guest would not see all of the host's tree"""
+    if "q35" not in (machine_type or ""):
+        raise exception.GuestUnfit(
+            f"its flavor requires the host's PCI Express tree in the guest, and machine type "
+            f"{machine_type} cannot have it",
+            "give the image hw_machine_type=q35, or the flavor gpu:guest_topology=auto",
+        )
+    if found is None:
+        raise exception.GuestUnfit(
+            "its flavor requires the host's PCI Express tree in the guest, and a guest has too few "
+            "bus numbers for that of its GPUs",
+            "ask for fewer, or give the flavor gpu:guest_topology=auto",
+        )
+    if instance.numa_topology is None:
+        return
+    own = {cell.id for cell in instance.numa_topology.cells}
+    if lacking := [str(node) for node in found.nodes if node not in own]:
+        raise exception.GuestUnfit(
+            "its flavor requires the host's NUMA nodes in the guest, and the NUMA cells that its "
+            f"flavor or image asks for are not on node {', '.join(lacking)}, where its GPUs are",
+            "ask for no NUMA cells (hw:numa_nodes, hw:mem_page_size, hw:cpu_policy), for as many "
+            "as the host has nodes, or give the flavor gpu:guest_topology=auto",
+        )
+
+
+# The tree
+
+
+class GuestController(vconfig.LibvirtConfigGuestController):  # type: ignore[misc]
+    """A controller of the tree at its place.
+
+    :param cell: the NUMA cell of the guest that an expander belongs to
+    """
+
+    def __init__(self, controller: Controller, cell: int | None) -> None:
+        super().__init__()
+        self.type, self.model, self.index = "pci", controller.model, controller.index
+        self.controller = controller
+        self.cell = cell
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        if self.controller.bus_number is None:
+            bus, slot = f"0x{self.controller.above:02x}", f"0x{self.controller.slot:02x}"
+            place = {"type": "pci", "domain": "0x0000", "bus": bus, "slot": slot}
+            etree.SubElement(element, "address", place, function="0x0")
+            return element
+        target = etree.SubElement(element, "target", busNr=str(self.controller.bus_number))
+        if self.cell is not None:
+            etree.SubElement(target, "node").text = str(self.cell)
+        return element
+
+
+def controllers(
+    guest: vconfig.LibvirtConfigGuest, of_cards: Tree
+) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
+    """The tree, and ports on the guest's own root for all devices of Nova's and one that is
+    attached later, where Nova defines none: beside controllers that are defined libvirt makes no
+    more than the devices take.
+
+    The guest's NUMA cells must be in *guest* by now.
+    """
+    by_node = _cells(guest)
+    for each in of_cards.controllers:
+        cell = None if each.node is None else by_node.get(each.node)
+        yield GuestController(each, cell)
+    if any(isinstance(each, _PORT) for each in guest.devices):
+        return
+    taken = sum(not isinstance(each, _WITHOUT_SLOT) for each in guest.devices)
+    for index in range(taken + _ADDED_BY_LIBVIRT + 1):
+        port = _PORT()
+        # Else libvirt would give the first of them that of the guest's root, which is in no domain.
+        port.index = len(of_cards.controllers) + 1 + index
+        yield port
+
+
+def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:
+    """The guest's NUMA cells by the node of the host that each is on"""
+    tune = guest.numatune
+    nodes = tune.memnodes if tune is not None else ()
+    return {node: each.cellid for each in nodes for node in each.nodeset}
+
+
+# NUMA cells
+
+
+def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -> None:
+    """Gives a guest NUMA cells on the nodes of its cards, unless it has some of its flavor's.
+
+    Nova counts neither memory nor processors by node for such a guest, so each cell's memory is
+    only preferred to be on its node, and its processors are any of the node's that the guest may
+    have.
+    """
+    if (guest.cpu is not None and guest.cpu.numa is not None) or not of_cards.nodes:
+        return
+    if guest.cpu is None:
+        guest.cpu = vconfig.LibvirtConfigGuestCPU()
+    guest.cpu.numa = vconfig.LibvirtConfigGuestCPUNUMA()
+    guest.numatune = vconfig.LibvirtConfigGuestNUMATune()
+    for number, cell in enumerate(cells.of(of_cards.nodes, guest.vcpus, guest.memory >> 10)):
+        found = vconfig.LibvirtConfigGuestCPUNUMACell()
+        found.id, found.memory = number, cell.memory_mib << 10
+        found.cpus = set(cell.cpus) or None
+        guest.cpu.numa.cells.append(found)
+        memory = vconfig.LibvirtConfigGuestNUMATuneMemNode()
+        memory.cellid, memory.mode, memory.nodeset = number, "preferred", [cell.node]
+        guest.numatune.memnodes.append(memory)
+        _pin(guest, cell, roots)
+
+
+def _pin(guest: vconfig.LibvirtConfigGuest, cell: cells.Cell, roots: Roots) -> None:
+    # An emulated processor has no thread of its own to pin with every QEMU.
+    if guest.virt_type != "kvm":
+        return
+    of_node = numa_nodes.cpulist(cell.node, roots)
+    allowed = hardware.parse_cpu_spec(of_node) if of_node else set()
+    if guest.cpuset:
+        allowed &= set(guest.cpuset)
+    if not allowed:
+        return
+    if guest.cputune is None:
+        guest.cputune = vconfig.LibvirtConfigGuestCPUTune()
+    for cpu in cell.cpus:
+        pin = vconfig.LibvirtConfigGuestCPUTuneVCPUPin()
+        pin.id, pin.cpuset = cpu, allowed
+        guest.cputune.vcpupin.append(pin)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guest's tree against the host's: machines drawn at random, more with TREE_MACHINES."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import random
+import unittest
+from collections.abc import Sequence
+
+from nova_gpu.core.guest import tree
+from nova_gpu.core.guest.tree import Controller, Model, Tree
+from nova_gpu.core.model import GPU, PciAddress
+from tests.fixtures import cards
+
+MACHINES = int(os.environ.get("TREE_MACHINES", "300"))
+
+
+def placed(address: str, node: int | None, root: str | None, switch: str | None = None) -> GPU:
+    upstream = None if switch is None else PciAddress.parse(switch)
+    return cards.placed(address, node, pci_root=root, pcie_switch=upstream)
+
+
+def machine(drawn: random.Random) -> list[GPU]:
+    """Roots lie on one node, switches below one root, and cards behind a port or a switch."""
+    found, bus = [], iter(range(1, 255))
+    nodes = drawn.choice([[None], [0], [0, 1], [0, 1, 2, 3]])
+    for root in range(drawn.randint(1, 8)):
+        node = drawn.choice(nodes)
+        name = None if drawn.random() < 0.05 else f"pci0000:{root:02x}"
+        for _ in range(drawn.randint(0, 3)):
+            behind = 1
+            switch = None
+            if name and drawn.random() < 0.5:
+                behind, switch = drawn.randint(1, 4), f"0000:{next(bus):02x}:00.0"
+            for _ in range(behind):
+                found.append(placed(f"0000:{next(bus):02x}:00.0", node, name, switch))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where the guest sees a card, by the controllers above it"""
+
+    node: int | None
+    root: int
+    switch: int | None
+
+
+def place(found: Tree, card: GPU) -> Place:
+    by_index = {each.index: each for each in found.controllers}
+    above = [by_index[found.behind[card.address]]]
+    while above[-1].above:
+        above.append(by_index[above[-1].above])
+    models = [each.model for each in reversed(above)]
+    switched = [Model.EXPANDER, Model.ROOT_PORT, Model.UPSTREAM, Model.DOWNSTREAM]
+    if models not in (switched, switched[:2]):
+        raise AssertionError(models)
+    return Place(above[-1].node, above[-1].index, above[1].index if len(above) == 4 else None)
+
+
+class PropertyTest(unittest.TestCase):
+    def assertAlike(self, held: Sequence[GPU], found: Tree) -> None:
+        for one, other in itertools.combinations(held, 2):
+            here, there = place(found, one), place(found, other)
+            same_root = one.pci_root is not None and one.pci_root == other.pci_root
+            same_switch = one.pcie_switch is not None and one.pcie_switch == other.pcie_switch
+            self.assertEqual(one.numa_node == other.numa_node, here.node == there.node)
+            self.assertEqual(same_root, here.root == there.root)
+            self.assertEqual(same_switch, here.switch == there.switch is not None)
+
+    def assertSound(self, found: Tree) -> None:
+        """libvirt and firmware take it: indexes without a gap, each slot once, bus numbers apart"""
+        indexes = [each.index for each in found.controllers]
+        self.assertEqual(list(range(1, len(indexes) + 1)), indexes)
+        self.assertTrue(all(each.above < each.index for each in found.controllers))
+        below = [each for each in found.controllers if each.model is not Model.EXPANDER]
+        slots = [(each.above, each.slot) for each in below]
+        self.assertEqual(len(slots), len(set(slots)))
+        self.assertEqual(len(found.behind), len(set(found.behind.values())))
+        expanders = [each for each in found.controllers if each.model is Model.EXPANDER]
+        for each, following in itertools.pairwise([*expanders, None]):
+            assert each is not None
+            end = 256 if following is None else following.bus_number
+            assert each.bus_number is not None and end is not None
+            self.assertGreaterEqual(end - each.bus_number, 1 + self._buses(found, each))
+            self.assertTrue(64 <= each.bus_number <= 254)
+
+    def _buses(self, found: Tree, expander: Controller) -> int:
+        """Each bridge below it has a bus behind it."""
+        under = {expander.index}
+        for each in found.controllers:
+            if each.above in under:
+                under.add(each.index)
+        return len(under) - 1
+
+    def test_random_machines(self) -> None:
+        for seed in range(MACHINES):
+            drawn = random.Random(seed)
+            there = machine(drawn)
+            held = drawn.sample(there, drawn.randint(1, len(there))) if there else []
+            with self.subTest(seed=seed):
+                found = tree.of(held)
+                assert found is not None
+                self.assertEqual({each.address for each in held}, found.behind.keys())
+                self.assertAlike(held, found)
+                self.assertSound(found)
+
+
+PAIR = [
+    placed("0000:17:00.0", 0, "pci0000:15", "0000:16:00.0"),
+    placed("0000:18:00.0", 0, "pci0000:15", "0000:16:00.0"),
+]
+ELSEWHERE = placed("0000:97:00.0", 1, "pci0000:95", "0000:96:00.0")
+ALONE = placed("0000:3b:00.0", 0, "pci0000:3a")
+
+
+class TreeTest(unittest.TestCase):
+    def test_two_nodes_and_a_switch(self) -> None:
+        """The first root has a bus itself, one behind its port, one in the switch and two behind
+        that; the second has two."""
+        found = tree.of([*PAIR, ELSEWHERE])
+        assert found is not None
+        self.assertEqual(
+            (
+                Controller(1, Model.EXPANDER, bus_number=249, node=0),
+                Controller(2, Model.ROOT_PORT, 1, 0),
+                Controller(3, Model.UPSTREAM, 2, 0),
+                Controller(4, Model.DOWNSTREAM, 3, 0),
+                Controller(5, Model.DOWNSTREAM, 3, 1),
+                Controller(6, Model.EXPANDER, bus_number=254, node=1),
+                Controller(7, Model.ROOT_PORT, 6, 0),
+            ),
+            found.controllers,
+        )
+        self.assertEqual([4, 5, 7], list(found.behind.values()))
+        self.assertEqual((0, 1), found.nodes)
+
+    def test_what_is_not_known(self) -> None:
+        """Two cards of which nothing is known are on no root together."""
+        found = tree.of([placed("0000:01:00.0", None, None), placed("0000:02:00.0", None, None)])
+        assert found is not None
+        self.assertEqual([None, None, None, None], [each.node for each in found.controllers])
+        self.assertEqual([2, 4], list(found.behind.values()))
+        self.assertEqual((), found.nodes)
+
+    def test_too_many(self) -> None:
+        roots = [placed(f"0000:{bus:02x}:00.0", 0, f"pci0000:{bus:02x}") for bus in range(1, 18)]
+        self.assertIsNone(tree.of(roots))
+        self.assertIsNotNone(tree.of(roots[:16]))
+        ports = [placed(f"0000:{bus:02x}:00.0", 0, "pci0000:00") for bus in range(1, 34)]
+        self.assertIsNone(tree.of(ports))
+        self.assertIsNotNone(tree.of(ports[:32]))
+        many = [
+            placed(f"0000:{bus:02x}:00.0", 0, f"pci0000:{bus % 8:02x}") for bus in range(1, 193)
+        ]
+        self.assertIsNone(tree.of(many))
+
+    def test_flat(self) -> None:
+        self.assertEqual([1, 2, 3], list(tree.flat([*PAIR, ALONE]).values()))
+
+
+class SaysMoreTest(unittest.TestCase):
+    def test_table(self) -> None:
+        for held, expected in (
+            ([], False),
+            ([PAIR[0]], False),
+            ([PAIR[0], ALONE], False),
+            (PAIR, True),
+            ([ALONE, ELSEWHERE], True),
+        ):
+            with self.subTest(held=held):
+                self.assertEqual(expected, tree.says_more(held))

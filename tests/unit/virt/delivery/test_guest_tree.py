@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree and the NUMA cells of a guest's domain. libvirt 9.0 took these for q35, and SeaBIOS
+1.16.2, OVMF 2022.11 and Linux 6.1 under QEMU 7.2 showed the tree, with BARs of 16 GiB and 1 GiB in
+the cards' places."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import ddt
+import fixtures
+from lxml import etree
+from nova import objects
+from nova.virt.libvirt import config as vconfig
+from oslo_utils.fixture import uuidsentinel
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.guest import tree
+from nova_gpu.core.model import GPU
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.delivery import guest_pci, guest_tree
+from nova_gpu.virt.usage import domains
+from tests.fixtures import cards
+from tests.unit.core.guest.test_tree import ALONE, ELSEWHERE, PAIR
+
+Q35 = "pc-q35-7.2"
+
+
+class GuestTreeTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.roots = Roots(sysfs=pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+
+    def instance(self, word: str | None = None, cells: Sequence[int] = ()) -> objects.Instance:
+        specs = {} if word is None else {"gpu:guest_topology": word}
+        flavor = objects.Flavor(extra_specs=specs)
+        topology = None
+        if cells:
+            own = [objects.InstanceNUMACell(id=node) for node in cells]
+            topology = objects.InstanceNUMATopology(cells=own)
+        return objects.Instance(
+            uuid=uuidsentinel.instance, flavor=flavor, numa_topology=topology, system_metadata={}
+        )
+
+    def write_cpus(self, **cpulists: str) -> None:
+        for node, cpulist in cpulists.items():
+            folder = self.roots.sysfs / "devices/system/node" / node
+            folder.mkdir(parents=True)
+            (folder / "cpulist").write_text(f"{cpulist}\n")
+
+
+@ddt.ddt
+class OfTest(GuestTreeTestCase):
+    @ddt.data(
+        (None, PAIR, True),
+        ("auto", [ALONE, ELSEWHERE], True),
+        ("auto", [PAIR[0], ALONE], False),
+        ("auto", [ALONE], False),
+        ("required", [ALONE], True),
+        ("flat", [*PAIR, ELSEWHERE], False),
+    )
+    @ddt.unpack
+    def test_words(self, word: str | None, held: list[GPU], expected: bool) -> None:
+        found = guest_tree.of(self.instance(word), held, Q35)
+        self.assertEqual(tree.of(held) if expected else None, found)
+
+    def refused(self, *arguments: Any) -> str:
+        with self.assertRaises(exception.GuestUnfit) as raised:
+            guest_tree.of(*arguments)
+        return str(raised.exception)
+
+    def test_other_machine_types(self) -> None:
+        self.assertIsNone(guest_tree.of(self.instance(), PAIR, "virt-8.0"))
+        said = self.refused(self.instance("required"), PAIR, "virt-8.0")
+        self.assertIn("machine type virt-8.0 cannot have it", said)
+
+    def test_too_many_roots(self) -> None:
+        many = [
+            cards.placed(f"0000:{bus:02x}:00.0", bus % 2, pci_root=f"pci0000:{bus:02x}")
+            for bus in range(1, 20)
+        ]
+        self.assertIsNone(guest_tree.of(self.instance(), many, Q35))
+        self.assertIn("too few bus numbers", self.refused(self.instance("required"), many, Q35))
+
+    def test_cells_of_the_flavors_on_other_nodes(self) -> None:
+        held = [ALONE, ELSEWHERE]
+        self.assertIsNotNone(guest_tree.of(self.instance(cells=[0]), held, Q35))
+        self.assertIsNotNone(guest_tree.of(self.instance("required", [0, 1]), held, Q35))
+        said = self.refused(self.instance("required", [0]), held, Q35)
+        self.assertIn("are not on node 1, where its GPUs are", said)
+
+
+class RenderTest(GuestTreeTestCase):
+    def guest(self, *, ports: int = 0, vcpus: int = 4) -> vconfig.LibvirtConfigGuest:
+        guest = vconfig.LibvirtConfigGuest()
+        guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
+        guest.os_mach_type = Q35
+        guest.memory, guest.vcpus = 1 << 20, vcpus
+        guest.cpu = vconfig.LibvirtConfigGuestCPU()
+        guest.add_device(vconfig.LibvirtConfigGuestDisk())
+        guest.add_device(vconfig.LibvirtConfigGuestSerial())
+        if ports:
+            guest.add_device(vconfig.LibvirtConfigGuestPCIeRootController())
+        for _ in range(ports):
+            guest.add_device(vconfig.LibvirtConfigGuestPCIeRootPortController())
+        return guest
+
+    def domain(self, guest: Any, held: Sequence[GPU], *, cells: bool = True) -> Any:
+        found = tree.of(held)
+        assert found is not None
+        if cells:
+            guest_tree.add_cells(guest, found, self.roots)
+        guest_pci.add_gpus(guest, held, option_rom=True, tree=found)
+        guest.devices = [
+            each for each in guest.devices if not isinstance(each, vconfig.LibvirtConfigGuestDisk)
+        ]
+        return etree.fromstring(guest.to_xml())
+
+    def test_tree(self) -> None:
+        domain = self.domain(self.guest(), [*PAIR, ELSEWHERE])
+        self.assertEqual(
+            [
+                ("1", "pcie-expander-bus", "249", "0"),
+                ("2", "pcie-root-port", "0x01", "0x00"),
+                ("3", "pcie-switch-upstream-port", "0x02", "0x00"),
+                ("4", "pcie-switch-downstream-port", "0x03", "0x00"),
+                ("5", "pcie-switch-downstream-port", "0x03", "0x01"),
+                ("6", "pcie-expander-bus", "254", "1"),
+                ("7", "pcie-root-port", "0x06", "0x00"),
+            ],
+            [
+                (
+                    each.get("index"),
+                    each.get("model"),
+                    *(
+                        (each.find("target").get("busNr"), each.findtext("target/node"))
+                        if each.find("target") is not None
+                        else (each.find("address").get("bus"), each.find("address").get("slot"))
+                    ),
+                )
+                for each in domain.findall("devices/controller")
+                if each.find("target") is not None or each.find("address") is not None
+            ],
+        )
+        buses = domain.xpath("devices/hostdev/address/@bus")
+        self.assertEqual(["0x04", "0x05", "0x07"], buses)
+
+    def test_ports_for_other_devices(self) -> None:
+        """For the disk, three that libvirt adds and one to be attached; none where Nova has some.
+        They have numbers: libvirt makes the first one without the guest's root, else."""
+        for ports, expected in ((0, ["3", "4", "5", "6", "7"]), (2, [None, None])):
+            domain = self.domain(self.guest(ports=ports), [ALONE])
+            found = domain.xpath("devices/controller[@model='pcie-root-port'][not(address)]")
+            self.assertEqual(expected, [each.get("index") for each in found])
+
+    def test_cells(self) -> None:
+        self.write_cpus(node0="0-3,8", node1="4-7")
+        guest = self.guest()
+        guest.cpuset = {1, 2, 4}
+        domain = self.domain(guest, [ALONE, ELSEWHERE])
+        self.assertEqual(
+            [
+                {"id": "0", "cpus": "0-1", "memory": str(512 << 10)},
+                {"id": "1", "cpus": "2-3", "memory": str(512 << 10)},
+            ],
+            [dict(each.attrib) for each in domain.findall("cpu/numa/cell")],
+        )
+        self.assertEqual(
+            [("0", "preferred", "0"), ("1", "preferred", "1")],
+            [tuple(each.attrib.values()) for each in domain.findall("numatune/memnode")],
+        )
+        self.assertEqual(
+            [("0", "1-2"), ("1", "1-2"), ("2", "4"), ("3", "4")],
+            [tuple(each.attrib.values()) for each in domain.findall("cputune/vcpupin")],
+        )
+
+    def test_nodes_without_processors(self) -> None:
+        self.write_cpus(node0="0", node1="")
+        guest = self.guest(vcpus=1)
+        guest.cpu = None
+        domain = self.domain(guest, [ALONE, ELSEWHERE])
+        cells = [dict(each.attrib).get("cpus") for each in domain.findall("cpu/numa/cell")]
+        self.assertEqual(["0", None], cells)
+        self.assertEqual(["0"], domain.xpath("cputune/vcpupin/@vcpu"))
+
+    def test_cells_of_the_flavors(self) -> None:
+        """Nova's second cell is on the host's first node; no cell is on that of the other card."""
+        guest = self.guest()
+        guest.cpu.numa = vconfig.LibvirtConfigGuestCPUNUMA()
+        guest.numatune = vconfig.LibvirtConfigGuestNUMATune()
+        for cell, node in ((0, 2), (1, 0)):
+            tune = vconfig.LibvirtConfigGuestNUMATuneMemNode()
+            tune.cellid, tune.nodeset = cell, [node]
+            guest.numatune.memnodes.append(tune)
+        domain = self.domain(guest, [ALONE, ELSEWHERE])
+        self.assertEqual([], domain.findall("cpu/numa/cell"))
+        targets = domain.findall("devices/controller/target")
+        self.assertEqual(["1", None], [each.findtext("node") for each in targets])
+
+    def test_a_host_without_numa(self) -> None:
+        held = [cards.placed(f"0000:0{bus}:00.0", None, pci_root="pci0000:00") for bus in (1, 2)]
+        guest = self.guest()
+        domain = self.domain(guest, held)
+        self.assertIsNone(domain.find("cpu/numa"))
+        self.assertEqual([], domain.findall("devices/controller/target/node"))
+
+    def test_read_back(self) -> None:
+        guest = self.guest()
+        self.domain(guest, [*PAIR, ELSEWHERE])
+        nothing = domains.Parts({}, {})
+        held = {each.address for each in (*PAIR, ELSEWHERE)}
+        self.assertEqual(held, domains.gpus_in(guest.to_xml(), nothing))
+        vconfig.LibvirtConfigGuest().parse_str(guest.to_xml())
