@@ -13,7 +13,7 @@ from typing import Any
 import nova.privsep.fs
 from nova.conf import CONF
 
-from tests.lxc import base, cloud
+from tests.lxc import base, cloud, place
 from tools.novalab import guest
 
 GPUS = {1, 2}
@@ -130,3 +130,22 @@ class LifecycleTest(base.LXCTestCase):
 
         self.assertEqual(1, self.usage())
         self.assertGPUs(self.boot_with(7), range(1, 8))
+
+
+class TurnsTest(base.LXCTestCase):
+    def test_two_take_turns_by_stop_and_start(self) -> None:
+        every = range(len(place.GPUS))
+        flavor = self.flavor(**{"gpus": f"= {len(every)}", "gpu:on_stop": "release"})
+        first = self.boot(flavor)
+        self.assertGPUs(first, every)
+        self.run_inside(first, "/bin/sh", "-c", "echo mine >/root/note; sync")
+        self._stop_server(first)
+        self.assertEqual((0, 0), (self.usage(), self.allocated(first)))
+
+        second = self.boot(flavor)
+        self.assertGPUs(second, every)
+        self._stop_server(second)
+        self._start_server(first)
+        self.assertGPUs(first, every)
+        self.assertEqual("mine\n", self.run_inside(first, "/bin/cat", "/root/note").stdout)
+        self.assertEqual(0, self.allocated(second))

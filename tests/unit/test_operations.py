@@ -64,7 +64,8 @@ class OperationsTest(testtools.TestCase):
 
     def test_every_cell_of_those_that_gave_theirs_back_has_its_test(self) -> None:
         for row in rows("operations-stopped"):
-            self.assertTrue(is_there(row["Test"]), f"{row['Operation']}, {row['Guest']}")
+            for test in filter(None, (row["Test"], row["On a real libvirt"])):
+                self.assertTrue(is_there(test), f"{row['Operation']}, {row['Guest']}")
         self.assertEqual({("LXC", "KVM")}, self.modes("operations-stopped", "Guest", 10))
 
     def test_every_operation_in_every_mode_once(self) -> None:

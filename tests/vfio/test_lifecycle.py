@@ -63,7 +63,13 @@ class LifecycleTest(base.VFIOTestCase):
 
         self.assertEqual(host.VFIO_DRIVERS, self.host.drivers(FIRST))
         self.assertEqual((1, 0), (self.used(), self.inventory()["reserved"]))
-        other = self.cloud.boot_with(1)
+        specs = {"gpus": "= 1", "gpu:on_stop": "release"}
+        other = self.cloud.boot(self.cloud.flavor(**specs))
+        self.assertEqual(self.host.functions(SECOND), self.hostdevs(other))
+        self.cloud._stop_server(other)
+        self.assertEqual((1, []), (self.used(), self.hostdevs(other)))
+        self.assertEqual(host.HOST_DRIVERS, self.host.drivers(SECOND))
+        self.cloud._start_server(other)
         self.assertEqual(self.host.functions(SECOND), self.hostdevs(other))
         self.cloud.delete(server)
         self.assertEqual(host.HOST_DRIVERS, self.host.drivers(FIRST))
