@@ -19,8 +19,8 @@ from nova_gpu.host import installed_memory
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind
 from nova_gpu.virt.delivery import address_space
+from nova_gpu.virt.fabric.board import Board
 from nova_gpu.virt.inventory import survey
-from nova_gpu.virt.inventory.board import Board
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
         else _finding(looked, gpu, root, others.get(gpu.address), alike[gpu.product])
         for gpu in found
     ]
-    board = looked.board(found)
+    board = looked.delivery.board
     if board is None:
         return findings
     return [_on_board(each, gpu, board) for each, gpu in zip(findings, found, strict=True)]
@@ -58,9 +58,8 @@ def _on_board(finding: Finding, gpu: GPU, board: Board) -> Finding:
     if gpu.address not in board.cards:
         return finding
     remarks = (*finding.remarks, *fabric.of_card(board, gpu.address))
-    return dataclasses.replace(
-        finding, obstacles=(*finding.obstacles, *board.faults()), remarks=remarks
-    )
+    obstacles = tuple(dict.fromkeys([*finding.obstacles, *board.faults()]))
+    return dataclasses.replace(finding, obstacles=obstacles, remarks=remarks)
 
 
 def _in_parts(gpu: GPU, card: DividedCard) -> Finding:

@@ -14,8 +14,8 @@ from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.formats import print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import nearness
+from nova_gpu.virt.fabric.board import Board
 from nova_gpu.virt.inventory import survey
-from nova_gpu.virt.inventory.board import Board
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
@@ -27,7 +27,7 @@ def main(looked: survey.Survey, *, as_json: bool) -> int:
     found = cards.read(looked)
     gpus = [each.gpu for each in found]
     held, unknown = holders.read(looked, gpus) if found else ({}, None)
-    board = looked.board(gpus)
+    board = looked.delivery.board
     if as_json:
         print_json([{**described(c, held, unknown), **_on_board(c, board)} for c in found])
     elif found:

@@ -221,7 +221,9 @@ class HostGPUs:
             if self.has_gpus:
                 each, free = stranding.reserved(), self._stock.free()
                 divided = self.vgpus.stock.divided()
-                return offers.report(self.offer, self.hypervisor_type(), free, each, divided)
+                return offers.report(
+                    *(self.offer, self.hypervisor_type(), free, each, divided), self.delivery.room
+                )
         return None
 
     def free(self) -> int:

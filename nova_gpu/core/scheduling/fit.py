@@ -23,6 +23,7 @@ def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
     return (
         largest[asked.arrangement.required(part.count)] >= part.count
         and group.total >= part.count
+        and (not group.partitions or part.count in group.partitions)
         and (asked.architecture is None or asked.architecture.matches(group.architecture))
         and (asked.model is None or asked.model.matches(group.model))
         and (asked.memory_mib is None or asked.memory_mib.matches(group.memory_mib))

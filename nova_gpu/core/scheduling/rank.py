@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from nova_gpu.core.flavor.arrangement import Distribution, Topology
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
@@ -22,7 +24,8 @@ _FULL: tuple[int, int, Cost] = (1, 0, (0, 0) * len(topology.LEVELS))
 def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
     """How good the host of *report* is for *asked*.
 
-    1. Whether its free GPUs are too few, or it is not known which are free.
+    1. Whether its free GPUs are too few, in no set in which they are given, or it is not known
+       which are free.
     2. How many islands too many the set touches that its pool would give, where the flavor says
        what its GPUs are to share, required or preferred.
     3. The cost of that set (see :mod:`nova_gpu.core.topology.choose`).
@@ -43,10 +46,11 @@ def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
 
 def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> tuple[int, int, Cost]:
     """The first three, of the best group for one request group"""
+    groups, sets = report.host.groups, report.free_partitions or itertools.repeat(())
     found = [
         _of_cells(asked, part, cells)
-        for group, cells in zip(report.host.groups, report.free or (), strict=False)
-        if fit.serves(group, asked, part)
+        for group, cells, free in zip(groups, report.free or (), sets, strict=False)
+        if fit.serves(group, asked, part) and (not group.partitions or dict(free).get(part.count))
     ]
     return min(found, default=_FULL)
 

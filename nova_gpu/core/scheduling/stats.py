@@ -17,6 +17,10 @@ how many of them have room for a vGPU of any type, and how many of each type the
 is left out where there is none. What is not known is null. Hosts that have the same report the
 same.
 
+Of a board with NVSwitches guests get exact sets of cards. Its group then says the sizes of those
+(``"partitions": [1, 2, 4, 8]``), and beside ``free`` stands for each group how many guests of each
+size there could be more (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``).
+
 Who reads takes what it knows and passes over what it does not, so that a later release may say more
 without a new version. Version 1 had of a group no more than ``total`` and what stands before it;
 its hosts are read as ones whose models, memory and topology are not known.
@@ -61,6 +65,7 @@ class GroupStats:
     model: str | None = None
     memory_mib: int | None = None
     islands: Islands = topology.UNKNOWN
+    partitions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not (isinstance(self.product, str) and isinstance(self.mode, str)):
@@ -70,10 +75,12 @@ class GroupStats:
                 raise TypeError("architecture and model must be strings or null")
         memory_mib = 0 if self.memory_mib is None else self.memory_mib
         _check_numbers(self.total, self.islands.numa, self.islands.nvlink, memory_mib)
+        _check_numbers(*self.partitions, least=1)
 
     def __str__(self) -> str:
         architecture = self.architecture or "unknown"
-        return f"{self.total} {architecture} ({self.model or self.product}, {self.mode})"
+        sizes = f", in sets of {', '.join(map(str, self.partitions))}" if self.partitions else ""
+        return f"{self.total} {architecture} ({self.model or self.product}, {self.mode}{sizes})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,13 +136,15 @@ UNDIVIDED = Divided()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """All that a host says. ``free`` has the free GPUs of each of its groups, in their order; it is
-    ``None`` of a host that does not say it."""
+    """All that a host says. ``free`` has the free GPUs of each of its groups, in their order, and
+    ``free_partitions`` how many guests of each size could be given some of them; they are ``None``
+    of a host that does not say it."""
 
     host: HostStats
     free: tuple[Cells, ...] | None = None
     reserved_per_free_gpu: Reserved = NOTHING
     divided: Divided = UNDIVIDED
+    free_partitions: tuple[tuple[tuple[int, int], ...], ...] | None = None
 
     @property
     def cards(self) -> int:
@@ -155,12 +164,17 @@ class Report:
 
 def dumps(report: Report) -> str:
     fields: dict[str, Any] = {"v": VERSION} | dataclasses.asdict(report.host)
+    for group in fields["groups"]:
+        if not group["partitions"]:
+            del group["partitions"]
     if report.free is not None:
         fields["free"] = report.free
     if report.reserved_per_free_gpu:
         fields[_RESERVED] = dataclasses.asdict(report.reserved_per_free_gpu)
     if report.divided != UNDIVIDED:
         fields["divided"] = dataclasses.asdict(report.divided)
+    if report.free_partitions is not None:
+        fields["free_partitions"] = report.free_partitions
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -190,6 +204,9 @@ def loads(text: str) -> Report:
             _free(fields["free"], len(groups)) if "free" in fields else None,
             _reserved(fields[_RESERVED]) if _RESERVED in fields else NOTHING,
             _divided(fields["divided"]) if "divided" in fields else UNDIVIDED,
+            _free_partitions(fields["free_partitions"], len(groups))
+            if "free_partitions" in fields
+            else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e
@@ -207,6 +224,7 @@ def _group(fields: Mapping[str, Any]) -> GroupStats:
         fields.get("memory_mib"),
         islands["numa"],
         islands["nvlink"],
+        tuple(fields.get("partitions", ())),
     )
 
 
@@ -221,9 +239,10 @@ def _shared_group(
     memory_mib: int | None,
     numa: int,
     nvlink: int,
+    partitions: tuple[int, ...],
 ) -> GroupStats:
     islands = Islands(numa, nvlink)
-    return GroupStats(product, architecture, mode, total, model, memory_mib, islands)
+    return GroupStats(product, architecture, mode, total, model, memory_mib, islands, partitions)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -262,3 +281,13 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
             if cell[-1] < 0:
                 raise ValueError("there cannot be fewer than none")
     return free
+
+
+def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """:raises ValueError, TypeError: where it does not say that of so many groups"""
+    found = tuple(tuple((size, count) for size, count in sets) for sets in lists)
+    if len(found) != groups:
+        raise ValueError("free_partitions must have an entry for each of groups")
+    for sets in found:
+        _check_numbers(*(number for pair in sets for number in pair))
+    return found

@@ -34,8 +34,13 @@ def completed(path: pathlib.Path, board: Collection[PciAddress], told: Modules) 
 
 def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> None:
     """Writes down what is *known* of the cards of *board*, where it is known of all and was not
-    written yet."""
-    if known.keys() != frozenset(board) or known == _kept(path):
+    written yet; what contradicts it is kept no longer."""
+    kept = _kept(path)
+    if known == kept:
+        return
+    if known.keys() != frozenset(board):
+        if any(kept.get(card, known[card]) != known[card] for card in known):
+            files.remove(path)
         return
     content = {str(card): known[card] for card in sorted(known)}
     try:

@@ -83,7 +83,7 @@ def lasting_obstacles(
     """The obstacles that stay where the host boots with its IOMMU on and the card prepared."""
     return _said(
         lambda: _strangers(gpu, roots),
-        lambda: _on_switched_board(gpu, roots),
+        lambda: _on_switched_board(gpu, roots) or _managed(gpu, roots),
         lambda: _too_large(gpu, roots, room),
     )
 
@@ -199,15 +199,20 @@ def _mediated_devices(device: str) -> list[str]:
 
 
 def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
+    """Of a board whose switches no Fabric Manager of this host sets up for guests"""
+    name = nvswitch.board(gpu, roots)
+    reason = nvswitch.out_of_reach(gpu, roots) if name else None
+    return f"{name} is a module of an HGX board: {reason}" if reason else None
+
+
+def _managed(gpu: model.GPU, roots: Roots) -> str | None:
+    """Fabric Manager finds at its start what NVIDIA's driver has."""
     name = nvswitch.board(gpu, roots)
     if name is None:
         return None
-    if reason := nvswitch.out_of_reach(gpu, roots):
-        return f"{name} is a module of an HGX board: {reason}"
     return (
-        f"{name} is a module of an HGX board: without a fabric manager that sets up the NVSwitches "
-        "for the guest it cannot compute there, and this is not supported yet; use the host for "
-        "LXC guests, or leave the card out with [gpu]addresses"
+        f"{name} is a module of an HGX board: NVIDIA's driver is to have it when Fabric Manager "
+        "starts; leave it there, it is bound to vfio-pci when a guest gets it"
     )
 
 

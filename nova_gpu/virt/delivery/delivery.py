@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import daemon
+    from nova_gpu.virt.fabric.board import Board
 
 # A whole card, or the place of one vGPU.
 Given: TypeAlias = GPU | Slot
@@ -97,6 +98,25 @@ class WholeCards(Delivery, Protocol):
     def obstacle(self, card: GPU) -> str | None:
         """Why a guest cannot be given *card*, and what to do; ``None`` where it can."""
 
+    def look(self, found: Collection[GPU]) -> None:
+        """Takes note of the host's cards, before it is asked about any of them."""
+        return
+
+    @property
+    def board(self) -> Board | None:
+        """The board with NVSwitches on which some of the cards are joined for guests"""
+        return None
+
+    def choose(self, free: Collection[PciAddress], count: int) -> tuple[PciAddress, ...] | None:
+        """The *count* of the *free* cards that a guest is to get, sorted; ``None`` where any will
+        do."""
+        return None
+
+    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
+        """How many guests of each size the *free* cards can be joined for, nothing where guests
+        get any of them."""
+        return {}
+
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """Why those of *cards* without an obstacle cannot be given at this moment"""
         return {}
@@ -166,6 +186,10 @@ class WholeCards(Delivery, Protocol):
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the host."""
+        return
+
+    def part(self) -> None:
+        """Has no cards joined for a guest that has gone and whose cards are clean."""
         return
 
     def forgive(self, address: PciAddress) -> None:

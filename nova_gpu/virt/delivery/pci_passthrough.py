@@ -18,6 +18,8 @@ from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
+from nova_gpu.virt.fabric import fabric
+from nova_gpu.virt.fabric.board import Board
 
 if TYPE_CHECKING:
     from nova import objects
@@ -62,6 +64,7 @@ class PCIPassthrough(WholeCards):
         self._roots = roots
         self._device_spec = device_spec
         self._holders: Mapping[str, str] = {}
+        self._fabric = fabric.Fabric(roots, ledger)
         if ledger is not None:
             # Only now: privsep takes half a second, and the commands give nobody a card.
             from nova_gpu.virt.delivery import binding
@@ -78,7 +81,23 @@ class PCIPassthrough(WholeCards):
             reason = self._device_spec.obstacle(card, self._roots)
         except (OSError, ValueError) as error:
             return f"the host does not tell about it: {error}; see the kernel's log about it"
-        return reason or passthrough.obstacle(card, self._roots, address_space.of_host(self._roots))
+        room = address_space.of_host(self._roots)
+        return (
+            reason or passthrough.obstacle(card, self._roots, room) or self._fabric.obstacle(card)
+        )
+
+    def look(self, found: Collection[GPU]) -> None:
+        self._fabric.look(found)
+
+    @property
+    def board(self) -> Board | None:
+        return self._fabric.board
+
+    def choose(self, free: Collection[PciAddress], count: int) -> tuple[PciAddress, ...] | None:
+        return self._fabric.choose(free, count)
+
+    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
+        return self._fabric.room(free)
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """The *cards* that the host's own processes have open; the log says which.
@@ -137,6 +156,7 @@ class PCIPassthrough(WholeCards):
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
         self.bindings.settle(cards, stay)
+        self._fabric.settle()
 
     def begin(self, card: GPU, instance_uuid: str) -> None:
         self.bindings.begin(card, instance_uuid)
@@ -147,7 +167,8 @@ class PCIPassthrough(WholeCards):
 
         :raises GuestUnfit: for its machine type, or more memory of GPUs than it can map
         :raises InvalidExtraSpec: for a word of its flavor
-        :raises BindingFailed, DeviceUnavailable: where a card cannot be bound, or read
+        :raises BindingFailed, DeviceUnavailable: where a card cannot be bound, read or joined
+        :raises BetterElsewhere: where the NVSwitches cannot join them
         """
         cards = _cards(given)
         if not cards:
@@ -155,6 +176,7 @@ class PCIPassthrough(WholeCards):
         self._refuse_unfit_guest(instance, cards)
         for card in cards:
             self.bindings.end(card, instance.uuid)
+        self._fabric.join(cards)
 
     def _refuse_unfit_guest(self, instance: objects.Instance, cards: Sequence[GPU]) -> None:
         from nova.virt.libvirt import utils as libvirt_utils
@@ -199,6 +221,9 @@ class PCIPassthrough(WholeCards):
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         self.bindings.give_back(cards)
+
+    def part(self) -> None:
+        self._fabric.settle()
 
     def forgive(self, address: PciAddress) -> None:
         # Else it would stay out for some minutes after its release from quarantine.

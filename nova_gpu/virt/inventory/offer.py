@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress, Product
 from nova_gpu.core.scheduling import stats
@@ -91,11 +91,13 @@ def report(
     free: Collection[PciAddress],
     reserved: stats.Reserved = stats.NOTHING,
     divided: stats.Divided = stats.UNDIVIDED,
+    room: Callable[[Collection[PciAddress]], Mapping[int, int]] = lambda cards: {},
 ) -> str:
     """What the scheduler reads of this host.
 
     :param free: the cards that an instance could be given now
     :param divided: those that are given in parts
+    :param room: as :meth:`nova_gpu.virt.delivery.delivery.WholeCards.room`
     """
     groups = tuple(
         stats.GroupStats(
@@ -106,6 +108,7 @@ def report(
             model=group.product.name,
             memory_mib=group.product.memory_mib,
             islands=topology.islands(group.gpus.values()),
+            partitions=tuple(room(group.gpus.keys())),
         )
         for key, group in offered.items()
     )
@@ -114,7 +117,8 @@ def report(
         for group in offered.values()
     )
     host = stats.HostStats(hypervisor_type, groups)
-    return stats.dumps(stats.Report(host, cells, reserved, divided))
+    sets = tuple(tuple(room(group.gpus.keys() & free).items()) for group in offered.values())
+    return stats.dumps(stats.Report(host, cells, reserved, divided, sets if any(sets) else None))
 
 
 def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:

@@ -185,7 +185,8 @@ class Stock(Published[GPUGroup, PciAddress]):
     ) -> tuple[Device, ...]:
         gpus = {gpu.address: gpu for gpu in self.cards()}
         cards = device.cards(free)
-        return choose.choose(cards, count, topology.places(gpus[card] for card in cards))
+        joined = self._delivery.choose(cards, count)
+        return joined or choose.choose(cards, count, topology.places(gpus[card] for card in cards))
 
 
 def _facts(

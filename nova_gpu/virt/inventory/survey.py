@@ -33,7 +33,8 @@ from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
-from nova_gpu.virt.inventory import board, vgpu_selection
+from nova_gpu.virt.fabric import board
+from nova_gpu.virt.inventory import vgpu_selection
 from nova_gpu.virt.inventory.offer import Offer
 from nova_gpu.virt.usage import domains
 
@@ -65,7 +66,6 @@ class Survey:
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
-        self._modules = pathlib.Path(CONF.state_path, "gpu-modules.json")
         try:
             self.roots = Roots.of(CONF.gpu)
             self._selection = selection.Selection.parse(
@@ -96,6 +96,7 @@ class Survey:
         if wanted and (held - self._nvml_facts.keys() or self._may_change(found)):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             found = self._discover()
+        self.delivery.look(found)
         return found
 
     def _may_change(self, found: Iterable[GPU]) -> bool:
@@ -107,17 +108,11 @@ class Survey:
         )
         return linked.with_links(found, self._linked)
 
-    def board(self, found: Iterable[GPU]) -> board.Board | None:
-        """The board with NVSwitches that some of *found* are on, where guests get whole cards"""
-        if self.delivery.shares_driver:
-            return None
-        return board.read(found, self.roots, self._modules)
-
     def keep_modules(self) -> None:
         """Writes down which modules of their board the cards are, before guests have them."""
         if not self.delivery.shares_driver:
             with contextlib.suppress(exception.DiscoveryFailed):
-                board.keep_modules(self._discover(), self.roots, self._modules)
+                board.keep_modules(self._discover(), self.roots, board.modules_file())
 
     def in_parts(
         self, found: Iterable[GPU]

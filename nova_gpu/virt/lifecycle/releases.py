@@ -243,7 +243,9 @@ class Releases:
 
         :param owner: who had them, where that is known
         """
-        threads.for_each(lambda card: self._release(card, owner), cards)
+        if released := list(cards):
+            threads.for_each(lambda card: self._release(card, owner), released)
+            self._delivery.part()
 
     def _release(self, card: GPU, owner: Owner | None) -> None:
         # Another guest has it, or it is being cleaned already: then there is another release.

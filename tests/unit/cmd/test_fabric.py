@@ -29,9 +29,9 @@ class FabricTest(base.HostTestCase):
         self.library = self.useFixture(machines.Library(*partitions.nvml_cards()))
         self.manager = self.useFixture(nvfm.FabricManager(partitions.H100))
 
-    def check(self) -> str:
+    def check(self, status: int) -> str:
         looked = survey.Survey()
-        return self.printed(1, lambda: host_check.main(looked, self.root, as_json=False))
+        return self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
 
     def topology(self) -> str:
         return self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
@@ -39,11 +39,11 @@ class FabricTest(base.HostTestCase):
     def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
         looked = survey.Survey()
         gpus = looked.find()
-        return list(fabric.table(looked.board(gpus), gpus, held))
+        return list(fabric.table(looked.delivery.board, gpus, held))
 
     def test_modules_and_partitions_of_a_card(self) -> None:
         self.manager.set_active([3])
-        shown = self.check()
+        shown = self.check(0)
         self.assertIn(
             "it is module 1 of its board, in the partitions 0 (of 8), 1 (of 4), 3 (of 2, active), "
             "7 (of 1)\n",
@@ -81,18 +81,18 @@ class FabricTest(base.HostTestCase):
         for address in partitions.MODULES:
             self.host.bind(address, "vfio-pci")
         self.library.say()
-        self.assertIn("it is module 1 of its board", self.check())
+        self.assertIn("it is module 1 of its board", self.check(0))
 
     def test_not_remembered(self) -> None:
         self.host.bind(FIRST, "vfio-pci")
-        shown = self.check()
+        shown = self.check(1)
         self.assertIn(f"which module of its board a card is, is not known of {FIRST};", shown)
         self.assertIn("  1  modules 1, 2, 3, 4\n", self.topology())
 
     def test_fabric_manager_is_down(self) -> None:
         self.manager.says("connect -9")
         fault = "Fabric Manager at 127.0.0.1:6666: it does not answer"
-        self.assertIn(f"  - {fault}", self.check())
+        self.assertIn(f"  - {fault}", self.check(1))
         self.assertIn(fault, self.topology())
         printed = self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
         self.assertEqual({None}, {each["partitions"] for each in json.loads(printed)})
@@ -106,7 +106,7 @@ class FabricTest(base.HostTestCase):
 
     def test_switches_of_a_service_vm(self) -> None:
         self.host.bind(partitions.SWITCH, "vfio-pci")
-        shown = self.check()
+        shown = self.check(1)
         self.assertIn(f"its NVSwitch {partitions.SWITCH} is with vfio-pci: a service VM", shown)
         self.assertNotIn("it is module", shown)
         self.assertNotIn("Partitions", self.topology())

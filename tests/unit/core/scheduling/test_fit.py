@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import unittest
 
 from nova_gpu.core.flavor import request
@@ -22,6 +23,14 @@ OLD = GroupStats("10de:20b2", "ampere", "lxc", 8)
 
 
 class ServesTest(unittest.TestCase):
+    def test_sets_of_cards(self) -> None:
+        board = dataclasses.replace(A100, partitions=(1, 2, 4, 8))
+        for count, served in ((1, True), (3, False), (4, True), (5, False), (8, True)):
+            asked = request.of({"gpus": str(count)}).whole
+            assert asked
+            with self.subTest(count):
+                self.assertEqual(served, fit.serves(board, asked, asked.groups[0]))
+
     def test_table(self) -> None:
         for specs, known, old in (
             ({"gpus": "8"}, True, True),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import json
 import unittest
 from typing import Any
@@ -39,6 +40,20 @@ class StatsTest(unittest.TestCase):
                 report = stats.Report(stats.HostStats("LXC", groups), free, reserved)
                 with self.subTest(report=report):
                     self.assertEqual(report, stats.loads(stats.dumps(report)))
+
+    def test_cards_in_sets(self) -> None:
+        board = dataclasses.replace(FERMI, partitions=(1, 2))
+        host = stats.HostStats("QEMU", (FERMI, board))
+        report = stats.Report(host, ((), ()), free_partitions=((), ((1, 2), (2, 1))))
+        text = stats.dumps(report)
+        self.assertEqual(report, stats.loads(text))
+        self.assertIn("in sets of 1, 2", str(board))
+        fields = json.loads(text)
+        self.assertEqual([[], [[1, 2], [2, 1]]], fields["free_partitions"])
+        self.assertNotIn("partitions", fields["groups"][0])
+        for wrong in ([[]], [[], [[1]]], [[], [[1, -2]]], [[], 3]):
+            with self.subTest(wrong), self.assertRaises(exception.InvalidStats):
+                stats.loads(json.dumps({**fields, "free_partitions": wrong}))
 
     def test_cards_in_parts(self) -> None:
         free = (("nvidia-63", "GRID P4-1Q", 9), ("nvidia-64", None, 0))

@@ -44,6 +44,8 @@ class ModulesTest(base.BaseTestCase):
         modules.keep(self.path, BOARD, KNOWN)
         other = {SOME: 9}
         self.assertEqual(other, modules.completed(self.path, BOARD, other))
+        modules.keep(self.path, BOARD, other)
+        self.assertEqual({}, modules.completed(self.path, BOARD, {}))
 
     def test_what_it_was_not_that_wrote_it(self) -> None:
         for text in (

@@ -162,6 +162,15 @@ class TestMemory(PassthroughTestCase):
 
 
 class TestSwitchedBoards(PassthroughTestCase):
+    """What keeps such a card from being prepared; Fabric Manager says more of one that is not"""
+
+    def reasons(self) -> list[str]:
+        return list(passthrough.lasting_obstacles(self.gpu(), self.host.roots))
+
+    def reason(self) -> str:
+        (reason,) = self.reasons()
+        return reason
+
     def switch(self) -> None:
         self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000)
 

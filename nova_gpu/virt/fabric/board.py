@@ -69,6 +69,15 @@ class Board:
         return found
 
 
+def modules_file() -> pathlib.Path:
+    """The file of :mod:`nova_gpu.host.nvidia.modules`"""
+    return pathlib.Path(CONF.state_path, "gpu-modules.json")
+
+
+def manager() -> FabricManager:
+    return FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S)
+
+
 def read(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> Board | None:
     """The board of those of *found* that are on one, ``None`` where none is, or none that a Fabric
     Manager of this host shares between guests.
@@ -83,9 +92,12 @@ def read(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> Board | None
     if not gpus:
         return None
     cards = frozenset(gpu.address for gpu in gpus)
-    known = modules.completed(kept, cards, _told(gpus))
+    known = modules.completed(kept, cards, {})
+    if known.keys() != cards:
+        # Else nobody opens a card that may be about to change hands.
+        known = modules.completed(kept, cards, _told(gpus))
     try:
-        fabric = FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S).read()
+        fabric = manager().read()
     except Refused as error:
         return Board(cards, known, None, str(error))
     return Board(cards, known, fabric)

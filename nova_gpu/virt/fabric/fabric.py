@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose the partitions of a board with NVSwitches are.
+
+A partition is active from before its guest starts until the guest is gone and its cards are clean.
+Nothing is kept of that: it follows from who has the cards, by the ledger, and is compared with
+what Fabric Manager says in every period, before each start and after each release. So it is right
+again after a crash of this service or a restart of Fabric Manager.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from oslo_log import log as logging
+
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
+from nova_gpu.core.fabric import partitions
+from nova_gpu.core.fabric.partitions import Module, Partition
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.nvidia import fabric_manager, nvswitch
+from nova_gpu.host.nvidia.fabric_manager import Refused
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.fabric import board
+from nova_gpu.virt.fabric.board import Board
+from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.snapshot import Snapshot, State
+
+LOG = logging.getLogger(__name__)
+
+# What NVIDIA's library says of a mode in which whole cards are not joined
+_NOT_SUPPORTED = -3
+
+
+class Fabric:
+    """The board of one host, if it has one.
+
+    :param ledger: who has what, where guests are given cards
+    """
+
+    def __init__(self, roots: Roots, ledger: Ledger | None) -> None:
+        self._roots = roots
+        self._kept = board.modules_file()
+        self._ledger = ledger
+        self.board: Board | None = None
+        self._seen: frozenset[PciAddress] = frozenset()
+        # One thread at a time compares who has what with what is active, and changes that.
+        self._lock = threading.Lock()
+        # Until this service starts anew, as nobody would choose another partition otherwise
+        self._broken: set[int] = set()
+        self._refusal: str | None = None
+        self._said: list[str] = []
+
+    # What the host has
+
+    def look(self, found: Collection[GPU]) -> None:
+        self.board = board.read(found, self._roots, self._kept)
+        self._seen = frozenset(gpu.address for gpu in found)
+        faults = self.board.faults() if self.board else []
+        for fault in faults:
+            if fault not in self._said:
+                LOG.warning("The board with this host's GPUs: %s", fault)
+        self._said = faults
+
+    def obstacle(self, card: GPU) -> str | None:
+        if self.board is None or card.address not in self.board.cards:
+            if card.address in self._seen:
+                return None
+            name = nvswitch.board(card, self._roots)
+            return name and f"{name} is a module of an HGX board that was not looked at yet"
+        if self._refusal or self.board.fault:
+            return self._refusal or self.board.fault
+        if card.address not in self.board.modules:
+            return (
+                "which module of its board it is, is not known; give it back to NVIDIA's driver "
+                "and restart nova-compute, for NVML to tell ([gpu]nvml)"
+            )
+        if not any(self.board.modules[card.address] in each.modules for each in self._offered()):
+            return "Fabric Manager has no partition with it; see nova-gpu host check"
+        return None
+
+    def _offered(self) -> list[Partition]:
+        """The partitions of cards that are known, but for those that could not be activated"""
+        if self.board is None or self.board.fabric is None:
+            return []
+        known = frozenset(self.board.modules.values())
+        return [
+            each
+            for each in self.board.fabric.partitions
+            if each.modules <= known and each.id not in self._broken
+        ]
+
+    def choose(self, free: Collection[PciAddress], count: int) -> tuple[PciAddress, ...] | None:
+        """Of a partition of that size; of a larger one, as one more may be wanted next; ``None``
+        where there is neither, or where they are on no board."""
+        if self.board is None or not self.board.cards.issuperset(free):
+            return None
+        offered, taken = self._offered(), self._taken(free)
+        for size in sorted({each.size for each in offered if each.size >= count}):
+            if found := partitions.choose(offered, taken, size):
+                return tuple(sorted(self._cards(found.modules))[:count])
+        return None
+
+    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
+        """As :func:`nova_gpu.core.fabric.partitions.room`; nothing where they are on no board"""
+        if self.board is None or not self.board.cards.issuperset(free):
+            return {}
+        return partitions.room(self._offered(), self._taken(free))
+
+    def _taken(self, free: Collection[PciAddress]) -> frozenset[Module]:
+        assert self.board is not None
+        known = self.board.modules
+        return frozenset(known[card] for card in known if card not in free)
+
+    def _cards(self, modules: Collection[Module]) -> list[PciAddress]:
+        assert self.board is not None
+        return [card for card, module in self.board.modules.items() if module in modules]
+
+    # What is done
+
+    def join(self, cards: Collection[GPU]) -> None:
+        """Activates the partition that is those of *cards* that are on the board, for a guest that
+        is about to start with them.
+
+        :raises BetterElsewhere: where they are none
+        :raises DeviceUnavailable: where it cannot be activated
+        """
+        own = frozenset(
+            gpu.address for gpu in cards if self.board and gpu.address in self.board.cards
+        )
+        if not own or self.board is None:
+            return
+        wanted = partitions.exactly(self._offered(), self._modules(own))
+        if wanted is None:
+            usage = self._ledger.now if self._ledger else None
+            away = device.cards(usage.taken() | usage.counted()) - own if usage else frozenset()
+            away &= self.board.modules.keys()
+            taken = [self.board.modules[card] for card in away]
+            raise exception.BetterElsewhere(
+                None,
+                "the NVSwitches cannot join these GPUs for one guest: "
+                f"{partitions.refusal(self._offered(), taken, len(own))}",
+                "another host may have a partition",
+            )
+        with self._lock:
+            try:
+                self._activate(wanted)
+            except Refused as error:
+                self._note(wanted, error)
+                address = str(min(own))
+                raise exception.DeviceUnavailable(address, error.reason, error.remedy) from error
+        LOG.info("The NVSwitches join the GPUs of partition %s", wanted.id)
+
+    def _activate(self, wanted: Partition) -> None:
+        """:raises Refused: where it cannot be activated"""
+        self._compare(wanted)
+        manager = board.manager()
+        if wanted.id in _active(manager.read().partitions):
+            return
+        try:
+            manager.activate(wanted.id)
+        except Refused as error:
+            if error.code != fabric_manager.NOT_CONFIGURED or self._ledger is None:
+                raise
+            # It has restarted, and nobody had a guest there.
+            manager.set_active([each.id for each in self._of_guests(self._ledger.now)])
+            manager.activate(wanted.id)
+
+    def _note(self, wanted: Partition, error: Refused) -> None:
+        LOG.error("Partition %s was not activated: %s", wanted.id, error)
+        if error.code == fabric_manager.NVLINK_ERROR:
+            self._broken.add(wanted.id)
+        elif error.code == _NOT_SUPPORTED:
+            self._refusal = (
+                f"{error.reason} as whole cards; set FABRIC_MODE=1 in fabricmanager.cfg, restart "
+                "it and then nova-compute"
+            )
+
+    def settle(self) -> None:
+        """Has active what has a guest, and nothing else. Raises nothing."""
+        if self._ledger is None or self.board is None:
+            return
+        try:
+            with self._lock:
+                self._compare()
+        except Refused as error:
+            LOG.warning("The partitions of the NVSwitches are not compared with guests: %s", error)
+
+    def _compare(self, wanted: Partition | None = None) -> None:
+        """Parts what has no owner, and joins what has a guest.
+
+        :param wanted: one of which a guest is about to start
+        :raises Refused: where Fabric Manager does not answer, or not do it
+        """
+        if self._ledger is None or self.board is None:
+            return
+        manager, usage = board.manager(), self._ledger.now
+        active = {each.id: each for each in manager.read().partitions if each.active}
+        guests = {each.id: each for each in self._of_guests(usage)}
+        try:
+            needed = [*guests.values(), *([wanted] if wanted else [])]
+            for number in self._without_owner(active.values(), needed, usage):
+                manager.deactivate(number)
+                LOG.info("The NVSwitches part the GPUs of partition %s", number)
+            for number in sorted(guests.keys() - active.keys()):
+                manager.activate(number)
+                LOG.warning("Partition %s of a guest was not active, and is again", number)
+        except Refused as error:
+            if error.code != fabric_manager.NOT_CONFIGURED:
+                raise
+            manager.set_active(guests.keys())
+            LOG.warning("Fabric Manager was told anew which partitions are active: %s", [*guests])
+
+    def _without_owner(
+        self, active: Iterable[Partition], needed: Collection[Partition], usage: Snapshot
+    ) -> list[int]:
+        """Those of the *active* ones that are in the way of *needed* ones; and those of which no
+        instance has the cards, and of which none is yet to be cleaned of its last guest."""
+        owned = [self._modules(device.cards(cards)) for cards in _owned(usage).values()]
+        dirty = device.cards(usage.used | usage.devices(State.CLEANING))
+        unclean = self._modules(dirty).difference(*owned)
+        # What somebody else has started with cards that are no partition is left alone.
+        strange = [
+            own
+            for own in (self._modules(device.cards(each)) for each in usage.domains.values())
+            if not partitions.exactly(self._table(), own)
+        ]
+
+        def is_kept(each: Partition) -> bool:
+            if any(each.modules & own for own in strange):
+                return True
+            if any(each.modules & other.modules for other in needed if other.id != each.id):
+                return False
+            return bool(each.modules & unclean) or any(each.modules <= own for own in owned)
+
+        return sorted(each.id for each in active if not is_kept(each))
+
+    def _table(self) -> tuple[Partition, ...]:
+        return self.board.fabric.partitions if self.board and self.board.fabric else ()
+
+    def _of_guests(self, usage: Snapshot) -> Iterator[Partition]:
+        """The partitions that are the cards of a domain"""
+        for named in usage.domains.values():
+            own = self._modules(device.cards(named))
+            if found := partitions.exactly(self._table(), own):
+                yield found
+
+    def _modules(self, cards: Collection[PciAddress]) -> frozenset[Module]:
+        assert self.board is not None
+        known = self.board.modules
+        return frozenset(known[card] for card in cards if card in known)
+
+
+def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:
+    """What each instance has, had when its domain went to come back, or is started with"""
+    found: dict[str, frozenset[Device]] = {}
+    for state in (State.STARTING, State.IN_USE, State.MOVING):
+        for uuid, devices in usage.users(state):
+            found[uuid] = found.get(uuid, frozenset()) | devices
+    for uuid in {*found, *usage.instances(), *usage.last_starts}:
+        found[uuid] = found.get(uuid, frozenset()) | usage.counted_for(uuid) | usage.had_by(uuid)
+    return found
+
+
+def _active(offered: Collection[Partition]) -> frozenset[int]:
+    return frozenset(each.id for each in offered if each.active)

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose the partitions of a board are, in a compute host in memory and by the real binding"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+
+import fixtures
+from nova import exception as nova_exception
+from nova import objects
+from oslotest import base
+
+from nova_gpu.core.fabric.partitions import Partition
+from nova_gpu.core.scheduling import stats
+from tests.fixtures import hosts, nvfm
+from tests.fixtures.compute import Compute
+from tests.fixtures.histories import Domain
+from tests.fixtures.partitions import H100, MODULES, build
+from tests.unit.fuzz import base as fuzz
+
+CARDS = {module: address for address, module in MODULES.items()}
+
+
+class Crash(BaseException):
+    """The service ends here"""
+
+
+class FabricTestCase(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.manager = self.useFixture(nvfm.FabricManager(H100))
+        self.at_hand = self.useFixture(nvfm.AtHand())
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
+        build(host, driver="vfio-pci")
+        self.compute = self.useFixture(Compute(host))
+        kept = host.root / "state" / "gpu-modules.json"
+        kept.write_text(json.dumps({"modules": MODULES}))
+        self.compute.restart()
+        self.provider = self.compute.provider("2330")
+
+    def claim(self, count: int) -> objects.Instance:
+        """An instance with what Nova's tracker draws from the pool"""
+        resources = self.compute.tree.data(self.provider).resources["PGPU"]
+        assigned = {r for each in self.compute.instances.values() for r in each.resources}
+        free = resources - assigned
+        drawn = [free.pop() for _ in range(count)]
+        had = [(self.provider, each.identifier) for each in drawn]
+        return self.compute.instance({"gpus": str(count)}, *had)
+
+    def boot(self, count: int) -> objects.Instance:
+        instance = self.claim(count)
+        self.compute.spawn(instance)
+        return instance
+
+    def free(self) -> dict[int, int]:
+        told = stats.loads(self.compute.gpus.stats() or "")
+        (sets,) = told.free_partitions or ((),)
+        return {size: count for size, count in sets}
+
+
+class LifeTest(FabricTestCase):
+    def test_joined_for_a_guest_and_parted_after_it(self) -> None:
+        four = self.boot(4)
+        self.assertEqual({1}, self.manager.active)
+        two = self.boot(2)
+        self.assertEqual({1, 5}, self.manager.active)
+        self.compute.delete(four)
+        self.assertEqual({5}, self.manager.active)
+        self.compute.delete(two)
+        self.assertEqual(set(), self.manager.active)
+
+    def test_active_before_the_guest_starts(self) -> None:
+        with self.compute.spawning(self.claim(4)):
+            self.assertEqual({1}, self.manager.active)
+
+    def test_stopped_guests_keep_theirs(self) -> None:
+        instance = self.boot(4)
+        self.compute.libvirt.domains.clear()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+        self.compute.spawn(instance, arriving=False)
+        self.assertEqual({1}, self.manager.active)
+
+    def test_cards_that_cannot_be_joined(self) -> None:
+        wrong = [(self.provider, CARDS[module]) for module in (1, 2)]
+        instance = self.compute.instance({"gpus": "2"}, *wrong)
+        error = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        self.assertIn("8 of 8 free, no free partition of 2", str(error).replace("6 of", "8 of"))
+        self.assertEqual(set(), self.manager.active)
+
+    def test_nvlinks_that_fail_are_not_tried_again(self) -> None:
+        self.manager.says("activate -10")
+        instance = self.claim(4)
+        error = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        self.assertIn("could not be brought up", str(error))
+        self.compute.delete(instance)
+        self.manager.says()
+        self.compute.period()
+        self.boot(4)
+        self.assertEqual({2}, self.manager.active)
+
+    def test_a_manager_of_the_other_mode_offers_nothing(self) -> None:
+        self.manager.says("mode 2")
+        self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, self.claim(1)
+        )
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        # The eighth is the instance's.
+        self.assertEqual(7, self.compute.tree.data(self.provider).inventory["PGPU"]["reserved"])
+
+    def test_down(self) -> None:
+        instance = self.boot(4)
+        self.manager.says("connect -9")
+        self.compute.period()
+        self.assertEqual(4, self.compute.tree.data(self.provider).inventory["PGPU"]["reserved"])
+        self.compute.delete(instance)
+        self.assertEqual({1}, self.manager.active)
+        self.manager.says()
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+
+    def test_what_the_scheduler_is_told(self) -> None:
+        told = stats.loads(self.compute.gpus.stats() or "")
+        self.assertEqual((1, 2, 4, 8), told.host.groups[0].partitions)
+        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
+        self.boot(1)
+        self.compute.period()
+        self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
+
+
+class RestartsTest(FabricTestCase):
+    def test_fabric_manager_restarts(self) -> None:
+        self.boot(4)
+        self.manager.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+
+    def test_it_restarts_before_a_start(self) -> None:
+        self.boot(4)
+        self.manager.restart()
+        self.boot(4)
+        self.assertEqual({1, 2}, self.manager.active)
+
+    def test_it_restarts_with_no_guest(self) -> None:
+        self.manager.restart()
+        self.boot(8)
+        self.assertEqual({0}, self.manager.active)
+
+    def test_what_somebody_else_started_is_left_alone(self) -> None:
+        guest = self.boot(4)
+        text = self.compute.libvirt.domains.pop(guest.uuid).xml
+        self.compute.instances.clear()
+        # Another card in the place of one, so that they are no partition
+        xml = text.replace('bus="0xbb"', 'bus="0x0f"')
+        stranger = "0e0dcf62-26ac-4d36-8b7b-1d6a3d5e7b9c"
+        self.compute.libvirt.domains[stranger] = Domain(stranger, xml.replace(guest.uuid, stranger))
+        self.compute.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+
+    def test_somebody_else_changed_what_is_active(self) -> None:
+        self.boot(4)
+        self.manager.set_active([2])
+        self.compute.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+
+
+class CrashTest(FabricTestCase):
+    """The service ends before or after any call, while anything is under way."""
+
+    crashes_seen = 0
+
+    def truths(self) -> None:
+        """Guests have what they compute on, and nothing else is joined"""
+        wanted = set()
+        for instance in self.compute.instances.values():
+            modules = frozenset(MODULES[each.identifier] for each in instance.resources)
+            if instance.uuid in self.compute.libvirt.domains:
+                wanted.add(partition(modules).id)
+        self.assertEqual(wanted, self.manager.active)
+
+    def crashes(self, seed: int) -> Iterator[int]:
+        """Nothing for some calls, and then the end"""
+        left = random.Random(seed).randrange(1, 40)
+        while True:
+            left -= 1
+            yield left
+
+    def test_any_history(self) -> None:
+        for seed in range(int(os.environ.get(fuzz.EXAMPLES, 8))):
+            with self.subTest(seed):
+                self.history(random.Random(seed), self.crashes(seed))
+        self.assertGreater(self.crashes_seen, 1)
+
+    def history(self, rng: random.Random, left: Iterator[int]) -> None:
+        def fails(when: str) -> None:
+            if next(left) == 0:
+                raise Crash(when)
+
+        for _ in range(rng.randrange(3, 9)):
+            self.at_hand.fails = fails
+            try:
+                self.step(rng)
+            except Crash:
+                self.at_hand.fails = lambda when: None
+                self.crashed()
+            except nova_exception.ComputeResourcesUnavailable:
+                self.crashed()
+            self.at_hand.fails = lambda when: None
+        self.compute.period()
+        self.truths()
+        for instance in [*self.compute.instances.values()]:
+            self.compute.delete(instance)
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+
+    def step(self, rng: random.Random) -> None:
+        here = [*self.compute.instances.values()]
+        what = rng.choice(["boot", "boot", "delete", "period", "manager", "service"])
+        if what == "boot":
+            count = rng.choice([1, 1, 2, 4, 8])
+            if self.free().get(count):
+                self.boot(count)
+        elif what == "delete" and here:
+            self.compute.delete(rng.choice(here))
+        elif what == "manager":
+            self.manager.restart()
+        elif what == "service":
+            self.compute.restart()
+        self.compute.period()
+
+    def crashed(self) -> None:
+        """Nova deletes what was being built; the service starts anew"""
+        self.crashes_seen += 1
+        for uuid in [*self.compute.instances]:
+            if uuid not in self.compute.libvirt.domains:
+                del self.compute.instances[uuid]
+        for uuid in [*self.compute.libvirt.domains]:
+            if uuid not in self.compute.instances:
+                del self.compute.libvirt.domains[uuid]
+        self.compute.restart()
+        self.compute.period()
+        self.truths()
+
+
+def partition(modules: frozenset[int]) -> Partition:
+    return next(each for each in H100 if each.modules == modules)
