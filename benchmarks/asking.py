@@ -60,6 +60,10 @@ class _Client:
         body = self._cloud.answer("GET", url)
         return SimpleNamespace(status_code=200, json=lambda: body)
 
+    def put(self, url: str, payload: Any, version: str | None = None, **kwargs: Any) -> Any:
+        self._cloud.answer("PUT", url)
+        return SimpleNamespace(status_code=201)
+
 
 def _medians_ms(calls: Mapping[str, Callable[[], object]], runs: int) -> Mapping[str, float]:
     """Of processor time, all of it in this process; they take turns."""
@@ -100,7 +104,8 @@ def _measured(cloud: placement_cell.Cloud, runs: int) -> Mapping[str, float]:
         gpu_request_filter(admin, spec)
         gpu_candidates_filter(admin, spec)
 
-    with mock.patch.object(nova_report, "report_client_singleton", lambda: _Client(cloud)):
+    client = _Client(cloud)  # one for all requests, as of a scheduler
+    with mock.patch.object(nova_report, "report_client_singleton", lambda: client):
         return _medians_ms(
             {
                 "whole": ask(whole),
