@@ -33,13 +33,15 @@ class CardsTest(base.VFIOTestCase):
             self.assertEqual([], self.host.open_groups())
             self.assertEqual([], self.domains())
             self.assertEqual(0, self.used())
-        self._two_cards(self.cloud.boot(self.cloud.flavor(gpus="= 2"), project="tenant-both"))
+        words = {"gpus": "= 2", "gpu:guest_topology": "required"}
+        self._two_cards(self.cloud.boot(self.cloud.flavor(**words), project="tenant-both"))
 
     def _two_cards(self, server: dict[str, Any]) -> None:
-
+        """Both are on one root of the host: in the guest on an expander with the last bus numbers,
+        its own and one behind each port."""
         expected = {
             f"0000:{bus}:00.{function}": kind
-            for bus in ("01", "02")
+            for bus in ("fe", "ff")
             for function, kind in enumerate((base.DISPLAY, base.AUDIO))
         }
         self.assertEqual(expected, self.seen_in(server))
