@@ -18,14 +18,16 @@ KEPLER = base.SECOND_SOCKET
 
 
 class ClaimsTest(base.GPUServersTestBase):
-    def test_the_blueprints_flavor(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         self.start_host()
+
+    def test_the_blueprints_flavor(self) -> None:
         server = self.boot(self.flavor(**base.BLUEPRINT))
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
         self.assertInventory(used=2)
 
     def test_gpus_of_one_socket_are_kept_together(self) -> None:
-        self.start_host()
         servers = [self.boot(self.gpu_flavor(gpus)) for gpus in (1, 4, 2)]
         expected = (base.FIRST_SOCKET[:1], base.SECOND_SOCKET, base.FIRST_SOCKET[1:3])
         for server, addresses in zip(servers, expected, strict=True):
@@ -33,7 +35,6 @@ class ClaimsTest(base.GPUServersTestBase):
         self.assertInventory(used=7)
 
     def test_full_host_is_refused_in_words(self) -> None:
-        self.start_host()
         self.boot(self.gpu_flavor(6))
         fault = self.boot_refused(self.gpu_flavor(3))
         self.assertIn("2", fault)
@@ -41,14 +42,12 @@ class ClaimsTest(base.GPUServersTestBase):
         self.assertInventory(used=6)
 
     def test_delete_gives_back(self) -> None:
-        self.start_host()
         server = self.boot(self.gpu_flavor(8))
         self._delete_server(server)
         self.assertInventory(used=0)
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
     def test_multi_create(self) -> None:
-        self.start_host()
         request = self._build_server(flavor_id=self.gpu_flavor(2), networks="none")
         request |= {"min_count": 3, "max_count": 3, "return_reservation_id": True}
         reservation = self.api.post_server({"server": request})["reservation_id"]
@@ -62,25 +61,7 @@ class ClaimsTest(base.GPUServersTestBase):
             self.assertTrue(set(pair) <= set(base.FIRST_SOCKET) or set(pair) <= set(KEPLER), got)
         self.assertInventory(used=6)
 
-    def test_two_architectures(self) -> None:
-        self.start_host(machine="two-architectures")
-        kepler = self.boot(self.flavor(gpus="= 1", gpu_arch="s== kepler"))
-        fermi = self.boot(self.flavor(gpus="= 4", gpu_arch="s== fermi"))
-        self.assertGPUs(kepler, KEPLER[:1])
-        self.assertGPUs(fermi, base.FIRST_SOCKET)
-        fault = self.boot_refused(self.flavor(gpus="= 1", gpu_arch="s== fermi"))
-        self.assertIn("fermi", fault)
-
-    def test_one_instance_never_gets_two_architectures(self) -> None:
-        self.start_host(machine="two-architectures")
-        self.boot_refused(self.gpu_flavor(5))
-        server = self.boot(self.gpu_flavor(4))
-        # Placement lists the candidates of one host in no order.
-        self.assertIn(tuple(self.recorded(server)), (base.FIRST_SOCKET, KEPLER))
-        self.assertGPUs(server, self.recorded(server))
-
     def test_image_that_requires_a_gpu(self) -> None:
-        self.start_host()
         image = self._image({"trait:CUSTOM_GPU_ARCH_FERMI": "required"})
         server = self.boot(self.gpu_flavor(1), image_uuid=image)
         self.assertGPUs(server, base.FIRST_SOCKET[:1])
@@ -90,12 +71,10 @@ class ClaimsTest(base.GPUServersTestBase):
         self.assertInventory(used=1)
 
     def test_resources_in_the_flavor(self) -> None:
-        self.start_host()
         flavor = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
         self.assertGPUs(self.boot(self.flavor(**flavor)), base.FIRST_SOCKET[:2])
 
     def test_an_instance_without_gpus_gets_none(self) -> None:
-        self.start_host()
         server = self.boot(self.flavor())
         self.assertGPUs(server, [])
         # Its network is its own all the same.
@@ -118,6 +97,27 @@ class ClaimsTest(base.GPUServersTestBase):
             "properties": properties,
         }
         return str(self.glance.create(None, image)["id"])
+
+
+class TwoArchitecturesTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(machine="two-architectures")
+
+    def test_two_architectures(self) -> None:
+        kepler = self.boot(self.flavor(gpus="= 1", gpu_arch="s== kepler"))
+        fermi = self.boot(self.flavor(gpus="= 4", gpu_arch="s== fermi"))
+        self.assertGPUs(kepler, KEPLER[:1])
+        self.assertGPUs(fermi, base.FIRST_SOCKET)
+        fault = self.boot_refused(self.flavor(gpus="= 1", gpu_arch="s== fermi"))
+        self.assertIn("fermi", fault)
+
+    def test_one_instance_never_gets_two_architectures(self) -> None:
+        self.boot_refused(self.gpu_flavor(5))
+        server = self.boot(self.gpu_flavor(4))
+        # Placement lists the candidates of one host in no order.
+        self.assertIn(tuple(self.recorded(server)), (base.FIRST_SOCKET, KEPLER))
+        self.assertGPUs(server, self.recorded(server))
 
 
 class WithoutOurFilterTest(base.GPUServersTestBase):

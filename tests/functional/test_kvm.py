@@ -13,8 +13,11 @@ from tests.functional import kvm
 
 
 class ClaimsTest(kvm.KVMServersTestBase):
-    def test_two_cards_on_two_ports(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         self.start_host()
+
+    def test_two_cards_on_two_ports(self) -> None:
         server = self.boot(self.flavor(gpus="= 2", gpu_arch="s== ampere", hypervisor="s== KVM"))
         self.assertGPUs(server, kvm.FIRST_SOCKET)
         domain = self.domain(server)
@@ -27,7 +30,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertInventory(total=4, used=2)
 
     def test_the_pool_and_back(self) -> None:
-        self.start_host()
         one = self.boot(self.gpu_flavor(1))
         two = self.boot(self.gpu_flavor(2))
         self.assertGPUs(one, kvm.FIRST_SOCKET[:1])
@@ -38,14 +40,12 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertInventory(total=4, used=4)
 
     def test_novas_video_device_stays_the_first(self) -> None:
-        self.start_host()
         domain = self.domain(self.boot(self.gpu_flavor(1)))
         self.assertEqual(1, len(domain.findall("devices/video")))
         self.assertEqual([], domain.xpath("devices/hostdev//*[@primary or @display]"))
         self.assertIsNone(domain.find("{http://libvirt.org/schemas/domain/qemu/1.0}commandline"))
 
     def test_option_rom(self) -> None:
-        self.start_host()
         shown = self.boot(self.gpu_flavor(1))
         self.assertEqual([], self.domain(shown).xpath("devices/hostdev/rom"))
         flavor = self.flavor(**{"gpus": "= 1", "gpu:option_rom": "false"})
@@ -59,7 +59,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
 
     def test_ports_for_other_devices_and_hiding_are_novas(self) -> None:
         self.flags(num_pcie_ports=3, group="libvirt")
-        self.start_host()
         server = self.boot(self.flavor(**{"gpus": "= 2", "hw:hide_hypervisor_id": "true"}))
         self.assertGPUs(server, kvm.FIRST_SOCKET)
         domain = self.domain(server)
@@ -68,7 +67,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertEqual(["on"], domain.xpath("features/kvm/hidden/@state"))
 
     def test_machine_type_without_pci_express(self) -> None:
-        self.start_host()
         self.flags(hw_machine_type=[], group="libvirt")
         fault = self.boot_refused(self.gpu_flavor(1))
         for part in ("machine type is pc", "hw_machine_type=q35"):
@@ -78,7 +76,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
 
     def test_image_without_pci_express(self) -> None:
         """Refused before a host is chosen."""
-        self.start_host()
         fault = self.boot_refused(self.gpu_flavor(1), image_uuid=self.image("pc"))
         for part in ("machine type is pc", "hw_machine_type=q35"):
             self.assertIn(part, fault)
@@ -87,7 +84,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
 
     def test_rebuild_with_an_image_without_pci_express(self) -> None:
         """Nova shows the instance in ERROR; its guest is as it was, and has what it had."""
-        self.start_host()
         server = self.boot(self.gpu_flavor(1))
         # A cast is a call here, so that what the scheduler raises reaches the API.
         self.assertRaises(
@@ -98,15 +94,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertEqual({"host1": 1}, self.allocated(server))
         self._rebuild_server(server, self.image("q35"))
         self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
-
-    def test_more_memory_than_a_guest_can_map(self) -> None:
-        """Each of them is offered; together they are too much, which Placement knows."""
-        self.flags(guest_mmio_gib=1, group="gpu")
-        self.start_host()
-        self.boot(self.gpu_flavor(1))
-        fault = self.boot_refused(self.gpu_flavor(3))
-        self.assertIn("no guest of any host has room for 3 GPUs: the most in one guest is 2", fault)
-        self.assertInventory(total=4, used=1)
 
 
 class ObstaclesTest(kvm.KVMServersTestBase):
@@ -121,6 +108,15 @@ class ObstaclesTest(kvm.KVMServersTestBase):
         self.restart_host("host1")
         self.assertInventory(total=3)
         self.assertGPUs(self.boot(self.gpu_flavor(3)), kvm.ALL[1:])
+
+    def test_more_memory_than_a_guest_can_map(self) -> None:
+        """Each of them is offered; together they are too much, which Placement knows."""
+        self.flags(guest_mmio_gib=1, group="gpu")
+        self.start_host()
+        self.boot(self.gpu_flavor(1))
+        fault = self.boot_refused(self.gpu_flavor(3))
+        self.assertIn("no guest of any host has room for 3 GPUs: the most in one guest is 2", fault)
+        self.assertInventory(total=4, used=1)
 
 
 class LibvirtRefusesTest(kvm.KVMServersTestBase):

@@ -21,6 +21,8 @@ def _nobody_there(*args: Any, **kwargs: Any) -> None:
 
 
 class LifecycleTest(base.GPUServersTestBase):
+    RESPONSE_VALIDATION = "error"
+
     def setUp(self) -> None:
         super().setUp()
         self.start_host()

@@ -12,6 +12,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.cmd import verify as command
 from nova_gpu.core import exception
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.virt import counters
 from nova_gpu.virt.live_migration import arrivals
 from nova_gpu.virt.usage import records
@@ -60,9 +61,10 @@ class Moves(live.Moving):
         if not self.computes:
             self.start_host()
         self.server = self.boot(self.wanted())
+        self.start_there()
 
-    def start_there(self, **kwargs: Any) -> None:
-        self.start_host("host2", **kwargs)
+    def start_there(self) -> None:
+        self.start_host("host2")
         self.neighbour = self.boot(self.wanted(1), host="host2")
 
     def assertHere(self) -> None:
@@ -96,7 +98,6 @@ class Moves(live.Moving):
         self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, host)
 
     def test_there_and_back(self) -> None:
-        self.start_there()
         self.live_migrate(self.server)
         self.assertThere()
         again = self.boot(self.wanted(), host="host1")
@@ -124,7 +125,6 @@ class Moves(live.Moving):
             self.boot_refused(self.wanted(1), host="host2")
 
         self.during = during
-        self.start_there()
         self.live_migrate(self.server)
         held = self.THERE + self.recorded(self.neighbour) + self.recorded(others[0])
         self.assertEqual(len(held), len(set(held)))
@@ -132,7 +132,6 @@ class Moves(live.Moving):
         self.assertThere()
 
     def test_notifications_and_counters(self) -> None:
-        self.start_there()
         self.notifier.reset()
         self.live_migrate(self.server)
         self._wait_for_assert(lambda: self.assertEqual(2, len(self.sent())))
@@ -153,7 +152,6 @@ class Moves(live.Moving):
     def test_libvirt_refuses_in_the_midst(self) -> None:
         self.refusal = live.NO_STATE.format(self.name(self.MINE[1]))
         self.during = lambda: self.assertMade(3, "host2")
-        self.start_there()
         self.live_migrate(self.server, expected="failed")
         self.assertEqual(1, self.moves)
         self.assertHere()
@@ -177,7 +175,6 @@ class Moves(live.Moving):
         return [each["details"] for each in events if each["details"]]
 
     def test_no_room(self) -> None:
-        self.start_there()
         full = self.boot(self.wanted(self.FREE - 1), host="host2")
         self.assertIn(self.NO_ROOM, self.live_migration_refused(self.server, "host2"))
         self.assertIn("No valid host", self.live_migration_refused(self.server))
@@ -185,24 +182,14 @@ class Moves(live.Moving):
         self.assertHere()
 
     def test_old_qemu_at_the_source(self) -> None:
-        self._make_old("host1")
-        self.start_there()
+        self._libvirt("host1").fakeVersion = 8000000
         said = self.live_migration_refused(self.server, "host2")
         self.assertIn("host host1 cannot move a running guest with vGPUs", said)
         self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
         self.assertIn(COLD, said)
         self.assertHere()
 
-    def test_old_libvirt_at_the_destination(self) -> None:
-        self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
-        self.start_there(libvirt_version=8005000)
-        said = self.live_migration_refused(self.server, "host2")
-        self.assertIn("host host2 cannot move a running guest with vGPUs", said)
-        self.assertIn(COLD, said)
-        self.assertHere()
-
     def test_another_driver_at_the_destination(self) -> None:
-        self.start_there()
         with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
             said = self.live_migration_refused(self.server, "host2")
         self.assertIn("its driver is not gpu.GPULibvirtDriver, or an older one", said)
@@ -211,7 +198,6 @@ class Moves(live.Moving):
 
     def test_the_destination_cannot_make_them(self) -> None:
         """Which it says when it is to prepare the guest's coming"""
-        self.start_there()
         driver = self.computes["host2"].driver
         failed = exception.DeviceUnavailable("0000:3b:00.0", "no", "never mind")
         with mock.patch.object(driver._gpus.vgpus, "make", side_effect=failed):
@@ -226,7 +212,6 @@ class Moves(live.Moving):
             self.assertMade(3, "host2")
 
         self.during = during
-        self.start_there()
         self.live_migrate(self.server)
         self.assertThere()
 
@@ -240,7 +225,6 @@ class Moves(live.Moving):
             raise Died
 
         self.during = die
-        self.start_there()
         action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
         with mock.patch.object(manager.ComputeManager, "_rollback_live_migration", die):
             self.api.post_server_action(self.server["id"], action)
@@ -262,15 +246,27 @@ class Moves(live.Moving):
             verdict = command.judge(sources, mend=False, again_after_s=0)
         return {each.kind for each in verdict.differences}
 
-    def _make_old(self, name: str) -> None:
-        connection = self.computes[name].driver._host.get_connection()
-        connection.fakeVersion = 8000000
+    def _libvirt(self, host: str) -> Any:
+        return self.computes[host].driver._host.get_connection()
 
 
-class MediatedTest(Moves, divided.DividedServersTestBase):
+class OldLibvirt:
+    def test_old_libvirt_at_the_destination(self: Any) -> None:
+        self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
+        self._libvirt("host2").fakeLibVersion = 8005000
+        said = self.live_migration_refused(self.server, "host2")
+        self.assertIn("host host2 cannot move a running guest with vGPUs", said)
+        self.assertIn(COLD, said)
+        self.assertHere()
+
+
+class MediatedTest(OldLibvirt, Moves, divided.DividedServersTestBase):
     MINE = slots(FIRST, 64, 0, 1)
     THERE = slots(FIRST, 64, 1, 2)
     FREE = 7
+
+    def name(self, slot: str) -> str:
+        return vgpu.device_uuid(self.server["id"], vgpu.Slot.parse(slot))
 
     def wanted(self, count: int = 2) -> str:
         return self.of_type(64, count)
@@ -292,15 +288,19 @@ class TypedTest(Moves, profiled.ProfiledServersTestBase):
     def used(self, host: str) -> tuple[int, int]:
         return self.inventories(host)[1155][1:]
 
-    def test_old_libvirt_at_the_destination(self) -> None:
-        """It would start no guest with such a function, and offers none."""
+
+class TypedOldLibvirtTest(live.Moving, profiled.ProfiledServersTestBase):
+    def test_offers_none(self) -> None:
+        """It would start no guest with such a function."""
+        self.start_host()
+        server = self.boot(self.of_type(1155, 2))
         self.start_host("host2", libvirt_version=9000000)
         self.assertEqual({}, self.inventories("host2"))
-        self.assertIn("No valid host", self.live_migration_refused(self.server))
-        self.assertVGPUs(self.server, self.MINE, "host1")
+        self.assertIn("No valid host", self.live_migration_refused(server))
+        self.assertVGPUs(server, TypedTest.MINE, "host1")
 
 
-class PlainTest(Moves, test_plain_functions.PlainServersTestBase):
+class PlainTest(OldLibvirt, Moves, test_plain_functions.PlainServersTestBase):
     """Virtual functions as they are, which a vendor's variant of vfio-pci has"""
 
     MINE = test_plain_functions.slots(FIRST, 1, 2)

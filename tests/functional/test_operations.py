@@ -45,6 +45,8 @@ class Host:
 
 
 class Operations(Host):
+    RESPONSE_VALIDATION = "error"
+
     def test_create_several_and_delete(self) -> None:
         request = self._build_server(flavor_id=self.gpu_flavor(1), networks="none")
         request |= {"min_count": 2, "max_count": 2, "return_reservation_id": True}

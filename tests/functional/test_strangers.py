@@ -25,6 +25,10 @@ _DOMAIN = """
 class ForeignDomainTest(base.GPUServersTestBase):
     leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
 
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+
     def assertNobodyGetsIt(self) -> None:
         self.assertInventory(reserved=1)
         self.boot_refused(self.gpu_flavor(8))
@@ -36,19 +40,16 @@ class ForeignDomainTest(base.GPUServersTestBase):
 
     def test_from_the_first_provider_tree_on(self) -> None:
         """Nova refuses a host that is new to it and has domains; so this one comes back."""
-        self.start_host()
         self._somebody(self.computes["host1"].driver._host.get_connection()).create()
         self.restart_host("host1")
         self.assertNobodyGetsIt()
 
     def test_defined_but_not_running(self) -> None:
-        self.start_host()
         self._somebody(self.computes["host1"].driver._host.get_connection())
         self.restart_host("host1")
         self.assertNobodyGetsIt()
 
     def test_within_a_period_and_back(self) -> None:
-        self.start_host()
         domain = self._somebody(self.computes["host1"].driver._host.get_connection())
         self.period()
         self.assertInventory(reserved=1)
@@ -59,7 +60,6 @@ class ForeignDomainTest(base.GPUServersTestBase):
 
     def test_before_the_period_has_seen_it(self) -> None:
         """The claim takes the card; the hold sees who has it, and another host is tried."""
-        self.start_host("host1")
         self.start_host("host2")
         for host in ("host1", "host2"):
             self._somebody(self.computes[host].driver._host.get_connection())
