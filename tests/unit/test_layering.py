@@ -228,7 +228,7 @@ class TestModules(unittest.TestCase):
 
 
 # Modules of virt that functional tests alone know. Nothing is to be added here.
-WITHOUT = {"inventory/allocations.py", "inventory/tracker.py", "lifecycle/stops.py"}
+WITHOUT = {"lifecycle/stops.py"}
 
 
 class TestPackages(unittest.TestCase):
