@@ -15,6 +15,7 @@ EACH = (
     exception.GuestUnfit("it has no PCI Express", "set hw_machine_type=q35"),
     exception.DeviceUnavailable(CARD, "another guest has it", "remove its domain", OTHERS),
     exception.DeviceUnavailable(CARD, "it is gone", "replace it"),
+    exception.NoneFree("all 2 are in use", "start it again when one is free", OTHERS),
     exception.DomainsUnreadable(OTHERS),
     exception.ProvidersUnknown(OTHERS),
     exception.BindingFailed(CARD, "it hangs", "reboot the host"),
