@@ -22,11 +22,11 @@ _OURS = "nova_gpu.virt.driver:GPULibvirtDriver"
 _GUEST = "nova.virt.libvirt.guest:Guest"
 _RELEASES = "nova_gpu.virt.lifecycle.releases:Releases"
 _CLEANING = "nova_gpu.virt.lifecycle.cleaning:Cleaning"
-_STARTS = "nova_gpu.virt.lifecycle.starts"
+_CARDS = "nova_gpu.virt.delivery.container_nodes:ContainerNodes"
 
 _START = (
     f"{_OURS}._get_guest_config",
-    f"{_STARTS}:_make_ready",
+    f"{_CARDS}.make_ready",
     f"{_GUEST}.create",
     f"{_GUEST}.launch",
     f"{_DRIVER}._create_domain_setup_lxc",
@@ -144,13 +144,19 @@ class Trap:
         return result
 
 
-def _wrap(path: str, around: Callable[..., Any]) -> None:
-    """:raises AttributeError: where Nova no longer has it: then a point would never be reached"""
+def place(path: str) -> tuple[Any, str]:
+    """What has the function of that path, and its name there"""
     module, _, name = path.partition(":")
     owner: Any = importlib.import_module(module)
     *outer, last = name.split(".")
     for each in outer:
         owner = getattr(owner, each)
+    return owner, last
+
+
+def _wrap(path: str, around: Callable[..., Any]) -> None:
+    """:raises AttributeError: where Nova no longer has it: then a point would never be reached"""
+    owner, last = place(path)
     function = getattr(owner, last)
 
     @functools.wraps(function)

@@ -167,7 +167,7 @@ class NoReleaseTest(CleaningTestBase):
 
     def test_claim_that_never_came_to_a_guest(self) -> None:
         """Its GPUs are as they were: nobody is to wait for their cleaning."""
-        with fixtures.MonkeyPatch("nova_gpu.virt.lifecycle.starts._make_ready", _refuse):
+        with fixtures.MonkeyPatch("nova_gpu.virt.lifecycle.starts.Starts._compare", _refuse):
             self.boot_refused(self.gpu_flavor(1), host="host1")
         self.period("host1")
         self.assertCleaned()
@@ -212,5 +212,5 @@ class SlowCommandTest(base.GPUServersTestBase):
         self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
 
 
-def _refuse(*args: object) -> None:
+def _refuse(*args: object, **kwargs: object) -> None:
     raise exception.GuestUnfit("it is not", "let it be")
