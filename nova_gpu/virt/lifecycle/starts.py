@@ -64,7 +64,7 @@ class Starts:
         To have a card from the host's driver may take seconds. What fails here is said at the
         start.
         """
-        if self.ways.whole.shares_driver:
+        if self.ways.whole.shares_driver or not self.assigned:
             return  # then there is nothing to be had from it
         with contextlib.suppress(Exception):
             for each in self.assigned.held_of(self.assigned.whole, instance.resources):
@@ -96,7 +96,7 @@ class Starts:
                     again = stack.enter_context(self.stops.starting(instance))
                 elif self.stops.is_released(instance):
                     asked = request.of({})  # it gets its GPUs when it is started
-                held = self.assigned.held(instance.resources)
+                held = self._held(instance)
                 devices, given = _devices(held), _given(held)
                 # First, because the pool has them back as soon as a hold ends or is refused.
                 before = stack.enter_context(self.holding(instance.uuid, devices))
@@ -179,10 +179,14 @@ class Starts:
         if not self.assigned:
             return
         with _in_novas_words(instance, spawning=False):
-            held = self.assigned.held(instance.resources)
+            held = self._held(instance)
             self._refuse_unheld(instance, _devices(held))
             for delivery, own in self._deliveries(_given(held)):
                 delivery.render(instance, guest, own)
+
+    def _held(self, instance: objects.Instance) -> Held:
+        """What the instance has of this host; where that has no GPUs the database is not asked."""
+        return self.assigned.held(instance.resources if self.assigned else ())
 
     def _deliveries(self, given: Collection[Given]) -> Iterator[tuple[Delivery, list[Given]]]:
         return self.ways.deliveries(given, self.vgpus.cards.look.kind)
@@ -215,6 +219,8 @@ class Starts:
             have
         :raises NoneFree: the same of one that gets GPUs *again*
         """
+        if not any(held.values()) and not (asked.asks_for_gpus or asked.has_vgpu_words):
+            return
         hypervisor_type, is_new = self.hypervisor_type(), spawning or arriving or again
         for supply, own in held.items():
             if reason := supply.mismatch(asked, own, hypervisor_type, is_new=is_new):

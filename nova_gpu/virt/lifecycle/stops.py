@@ -72,10 +72,10 @@ class Stops:
 
     def stopped(self, instance: objects.Instance) -> None:
         """To be called when a guest was shut off: nothing raises."""
-        if instance.task_state != task_states.POWERING_OFF or not _has_gpus(instance):
+        if instance.task_state != task_states.POWERING_OFF or not self.assigned:
             return
         try:
-            if own := self._to_give_back(instance):
+            if own := _has_gpus(instance) and self._to_give_back(instance):
                 self._give_back(instance, own)
         except Exception as error:  # whatever libvirt, the database or the bus raise
             LOG.warning(
