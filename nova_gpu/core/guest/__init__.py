@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that a KVM guest sees."""
+"""The machine that a KVM guest sees: its address space, the PCI Express tree of its cards with
+expanders and switches, its NUMA cells, and memory-mapped I/O (``mmio``).
+"""
