@@ -43,6 +43,8 @@ def read(arguments: Sequence[str], prog: str) -> None:
     except UnicodeDecodeError as error:
         path = next(_no_text(arguments, prog), "")
         raise cfg.ConfigFileParseError(path, f"it is no text in UTF-8 ({error})") from error
+    for name in CONF.gpu:
+        CONF.gpu[name]  # nova-compute reads them all: a wrong one is said by whatever is run first
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
