@@ -95,6 +95,20 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
     return found
 
 
+def allocations(connection: Any, provider: Provider) -> Iterator[tuple[str, int]]:
+    """The consumers that have GPUs of *provider*, each with how many
+
+    :raises Refused: where Placement does not show them to whoever asks
+    """
+    if not provider.group.used:
+        return
+    url = f"/resource_providers/{provider.uuid}/allocations"
+    found = rest.placement(connection, url, missing={"allocations": {}})["allocations"]
+    for consumer, allocation in found.items():
+        if amount := allocation["resources"].get(provider.resource_class):
+            yield consumer, amount
+
+
 def _providers(
     connection: Any,
     described: Mapping[str, str],

@@ -79,16 +79,11 @@ def held(connection: Any) -> list[Held]:
     known = _Consumers(connection)
     found = []
     for provider in providers.read(connection):
-        if not provider.group.used:
-            continue
-        url = f"/resource_providers/{provider.uuid}/allocations"
-        allocations = rest.placement(connection, url, missing={"allocations": {}})["allocations"]
-        for consumer, allocation in allocations.items():
-            if amount := allocation["resources"].get(provider.resource_class):
-                who = known.describe(consumer, provider.host)
-                is_whole = provider.resource_class == names.RESOURCE_CLASS
-                counts = (amount, 0) if is_whole else (0, amount)
-                found.append(Held(*who, provider, *counts))
+        for consumer, amount in providers.allocations(connection, provider):
+            who = known.describe(consumer, provider.host)
+            is_whole = provider.resource_class == names.RESOURCE_CLASS
+            counts = (amount, 0) if is_whole else (0, amount)
+            found.append(Held(*who, provider, *counts))
     return sorted(found, key=lambda each: (each.provider.host, each.provider.product, each.name))
 
 

@@ -95,13 +95,8 @@ def _held(connection: Any, listed: Iterable[Provider]) -> Mapping[str, dict[int,
     """By consumer, how many of each of the groups"""
     found: dict[str, dict[int, int]] = defaultdict(dict)
     for number, provider in enumerate(listed):
-        if not provider.group.used:
-            continue
-        url = f"/resource_providers/{provider.uuid}/allocations"
-        allocations = rest.placement(connection, url, missing={"allocations": {}})["allocations"]
-        for consumer, allocation in allocations.items():
-            if amount := allocation["resources"].get(provider.resource_class):
-                found[consumer][number] = amount
+        for consumer, amount in providers.allocations(connection, provider):
+            found[consumer][number] = amount
     return found
 
 
