@@ -17,7 +17,7 @@ from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import installed_memory
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind
+from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind_script
 from nova_gpu.virt.delivery import address_space
 from nova_gpu.virt.fabric.board import Board
 from nova_gpu.virt.inventory import survey
@@ -128,7 +128,9 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
 
 
 def _holders(gpu: GPU, roots: Roots) -> str:
-    return open_devices.named(rebind.holders(str(roots.proc), open_devices.numbers(gpu, roots)))
+    return open_devices.named(
+        rebind_script.holders(str(roots.proc), open_devices.numbers(gpu, roots))
+    )
 
 
 def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:

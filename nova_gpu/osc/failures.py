@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nova_gpu.core import names, refused
+from nova_gpu.core import names, refusal_texts
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.osc import rest, servers
 
@@ -47,9 +47,9 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
     asked = servers.requests_of(server)
     whole = any(each.resource_class == names.RESOURCE_CLASS for each in asked)
     if asked:
-        known = refused.why(failed.action, container=_is_container(asked), whole=whole)
+        known = refusal_texts.why(failed.action, container=_is_container(asked), whole=whole)
     else:
-        known = refused.why_without_gpus(failed.action)
+        known = refusal_texts.why_without_gpus(failed.action)
     return [
         *known,
         f"the host's own words are for administrators, by policy {_DETAILS_POLICY}:",

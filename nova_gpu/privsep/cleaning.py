@@ -12,7 +12,7 @@ from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import ours
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import rebinder, resetter
+from nova_gpu.host.vfio import card_reset, rebinder
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -24,7 +24,7 @@ def reset(address: str) -> None:
     """
     means = _means()
     card = _card(model.PciAddress.parse(address))
-    resetter.reset(card, means, required=CONF.gpu.require_reset)
+    card_reset.reset(card, means, required=CONF.gpu.require_reset)
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]

@@ -28,7 +28,7 @@ _REASONS = (
     ),
     *(
         "core/flavor/quantity",
-        "core/refused",
+        "core/refusal_texts",
         "core/flavor/vgpu_held",
         "host/pci/consoles",
         "host/pci/partitions",

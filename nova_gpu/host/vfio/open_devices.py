@@ -101,5 +101,5 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
 
 
 def named(holders: Iterable[Any]) -> str:
-    """The processes that :func:`nova_gpu.host.vfio.rebind.holders` found, for people."""
+    """The processes that :func:`nova_gpu.host.vfio.rebind_script.holders` found, for people."""
     return ", ".join(f"{command} (pid {pid})" for pid, command, _ in holders)

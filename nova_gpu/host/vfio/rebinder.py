@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs :mod:`nova_gpu.host.vfio.rebind`, with a deadline."""
+"""Runs :mod:`nova_gpu.host.vfio.rebind_script`, with a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 
-_SCRIPT = pathlib.Path(__file__).with_name("rebind.py")
+_SCRIPT = pathlib.Path(__file__).with_name("rebind_script.py")
 # How the steps begin that come before anything is moved
 LOOKS = ("looking", "reading")
 _SETTLE_S = 5.0

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
-from nova_gpu.core import refused as words
+from nova_gpu.core import exception, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -48,13 +47,13 @@ class ContainerNodes(WholeCards):
     needs_hard_reboot = True
     share: daemon.Share
     refused: Mapping[Operation, str] = MappingProxyType(
-        {Operation.LIVE_MIGRATION: words.LIVE_CONTAINER}
+        {Operation.LIVE_MIGRATION: refusal_texts.LIVE_CONTAINER}
     )
     refused_to_all: Mapping[Operation, str] = MappingProxyType(
         {
-            Operation.SUSPEND: words.SUSPEND_CONTAINER,
-            Operation.SNAPSHOT: words.SUSPEND_CONTAINER,
-            Operation.RESCUE: words.RESCUE_CONTAINER,
+            Operation.SUSPEND: refusal_texts.SUSPEND_CONTAINER,
+            Operation.SNAPSHOT: refusal_texts.SUSPEND_CONTAINER,
+            Operation.RESCUE: refusal_texts.RESCUE_CONTAINER,
         }
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import refused as words
+from nova_gpu.core import refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 # Of any guest of QEMU that has a PCI device, or a part of one
 UNSAVED: Mapping[Operation, str] = MappingProxyType(
-    {Operation.SUSPEND: words.SUSPEND_GPUS, Operation.SNAPSHOT: words.SNAPSHOT_GPUS}
+    {Operation.SUSPEND: refusal_texts.SUSPEND_GPUS, Operation.SNAPSHOT: refusal_texts.SNAPSHOT_GPUS}
 )
 
 
@@ -51,7 +51,7 @@ class PCIPassthrough(WholeCards):
     share: daemon.Share
     bindings: binding.Bindings
     refused: Mapping[Operation, str] = MappingProxyType(
-        {**UNSAVED, Operation.LIVE_MIGRATION: words.LIVE_CARDS}
+        {**UNSAVED, Operation.LIVE_MIGRATION: refusal_texts.LIVE_CARDS}
     )
 
     def __init__(

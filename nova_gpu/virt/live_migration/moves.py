@@ -24,7 +24,7 @@ from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.refused import COLD_REMEDY
+from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.roots import Roots

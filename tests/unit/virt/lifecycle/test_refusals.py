@@ -16,7 +16,7 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, refused
+from nova_gpu.core import device, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.roots import Roots
@@ -97,14 +97,14 @@ class RefusalsTest(base.BaseTestCase):
         return None
 
     def test_suspend(self) -> None:
-        self.assertIn(refused.SUSPEND_CONTAINER, self.suspended(self.gpus("lxc")) or "")
+        self.assertIn(refusal_texts.SUSPEND_CONTAINER, self.suspended(self.gpus("lxc")) or "")
         self.assertIsNone(self.suspended(self.gpus("lxc", has_gpus=False)))
         self.assertIsNone(self.suspended(self.gpus("kvm")))
-        self.assertIn(refused.SUSPEND_GPUS, self.suspended(self.gpus("kvm", SLOT)) or "")
+        self.assertIn(refusal_texts.SUSPEND_GPUS, self.suspended(self.gpus("kvm", SLOT)) or "")
         self.with_a_card()
-        self.assertIn(refused.SUSPEND_GPUS, self.suspended(self.gpus("kvm")) or "")
+        self.assertIn(refusal_texts.SUSPEND_GPUS, self.suspended(self.gpus("kvm")) or "")
         self.instance.task_state = task_states.IMAGE_SNAPSHOT
-        self.assertIn(refused.SNAPSHOT_GPUS, self.suspended(self.gpus("kvm")) or "")
+        self.assertIn(refusal_texts.SNAPSHOT_GPUS, self.suspended(self.gpus("kvm")) or "")
 
     def test_live_migration_of_what_it_has(self) -> None:
         for virt_type, slots in (("kvm", ()), ("kvm", (SLOT,)), ("lxc", ())):

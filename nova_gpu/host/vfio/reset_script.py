@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets PCI functions: a script, run by :mod:`nova_gpu.host.vfio.resetter`.
+"""Resets PCI functions: a script, run by :mod:`nova_gpu.host.vfio.card_reset`.
 
 It is a process of its own because the kernel may wait for a card that does not come back. Its only
 argument is one JSON object::

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.core import exception, model
 from nova_gpu.host.pci import discovery
-from nova_gpu.host.vfio import rebinder, resetter
+from nova_gpu.host.vfio import card_reset, rebinder
 from tests.fixtures import hosts, pci
 
 CARD, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
@@ -49,17 +49,17 @@ class ResetterTest(base.BaseTestCase):
 
     def reason(self, gpu: model.GPU, timeout_s: float = 60, **kwargs: bool) -> str:
         error = self.assertRaises(
-            exception.NotClean, resetter.reset, gpu, self.means(timeout_s), **kwargs
+            exception.NotClean, card_reset.reset, gpu, self.means(timeout_s), **kwargs
         )
         self.assertEqual(CARD, error.address)
         return str(error.reason)
 
     def test_every_function_by_its_own(self) -> None:
-        resetter.reset(self.add("flr bus", "pm"), self.means())
+        card_reset.reset(self.add("flr bus", "pm"), self.means())
         self.assertEqual([CARD, AUDIO], self.written())
 
     def test_bus_works_for_what_is_alone_on_it(self) -> None:
-        resetter.reset(self.add("bus", companions=False), self.means())
+        card_reset.reset(self.add("bus", companions=False), self.means())
         self.assertEqual([CARD], self.written())
 
     def test_bus_does_not_work_beside_others(self) -> None:
@@ -76,12 +76,12 @@ class ResetterTest(base.BaseTestCase):
     def test_old_kernel_does_not_tell_its_methods(self) -> None:
         gpu = self.add(companions=False)
         (self.host.devices / CARD / "reset_method").unlink()
-        resetter.reset(gpu, self.means())
+        card_reset.reset(gpu, self.means())
         self.assertEqual([CARD], self.written())
 
     def test_not_required(self) -> None:
         gpu = self.add("bus", "bus")
-        resetter.reset(gpu, self.means(), required=False)
+        card_reset.reset(gpu, self.means(), required=False)
         (self.host.devices / AUDIO / "config").write_bytes(b"\xff" * 256)
         self.assertIn(f"{AUDIO} does not answer", self.reason(gpu, required=False))
 
@@ -110,4 +110,4 @@ class ResetterTest(base.BaseTestCase):
         self.assertEqual(f"resetting {CARD} did not end in 5 s", self.reason(gpu, 5))
         (self.host.devices / CARD / "reset").unlink()
         (self.host.devices / CARD / "reset").touch()
-        resetter.reset(gpu, self.means())
+        card_reset.reset(gpu, self.means())
