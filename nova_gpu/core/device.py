@@ -52,6 +52,11 @@ def slots(devices: Iterable[Device]) -> frozenset[Slot]:
     return frozenset(each for each in devices if isinstance(each, Slot))
 
 
+def vgpu_type(device: Device) -> str | None:
+    """The id of a vGPU's type; ``None`` of a whole card"""
+    return device.type_id if isinstance(device, Slot) else None
+
+
 def function(device: Device) -> PciAddress:
     """The PCI function that *device* is, or is made at"""
     return device.parent if isinstance(device, Slot) else device

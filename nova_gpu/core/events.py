@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from nova_gpu.core.model import GPU, Product
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core import device
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import Product
 
 # Of the payload; a field more raises the second number, any other change the first.
 VERSION = "1.1"
@@ -112,42 +113,29 @@ class Event:
         return fields | {"addresses": list(self.addresses)}
 
 
-def of_cards(
-    event_type: EventType, cards: Iterable[GPU], host: str, reason: str | None = None
+def of_devices(
+    event_type: EventType,
+    products: Mapping[Device, Product],
+    host: str,
+    reason: str | None = None,
 ) -> Iterator[Event]:
-    """One event for each product among *cards*."""
-    by_product: dict[Product, list[GPU]] = {}
-    for card in cards:
-        by_product.setdefault(card.product, []).append(card)
-    for product, same in by_product.items():
+    """One event for each product among the devices, and each type of vGPU of it.
+
+    :param products: of each device, of a vGPU that of its card
+    """
+    alike: dict[tuple[Product, str | None], list[Device]] = {}
+    for each, product in products.items():
+        alike.setdefault((product, device.vgpu_type(each)), []).append(each)
+    for (product, vgpu_type), same in alike.items():
+        cards, slots = sorted(device.cards(same)), sorted(device.slots(same))
         yield Event(
             event_type,
             count=len(same),
             host=host,
-            addresses=tuple(str(card.address) for card in sorted(same, key=lambda c: c.address)),
+            addresses=(*map(str, cards), *map(str, slots)),
             product_id=product.key,
             product=product.name,
             architecture=product.architecture,
             reason=reason,
-        )
-
-
-def of_vgpus(
-    event_type: EventType, vgpus: Iterable[tuple[Product, Slot]], host: str
-) -> Iterator[Event]:
-    """One event for each type of each product among *vgpus*, each of which is with the product of
-    its card."""
-    by_type: dict[tuple[Product, str], list[Slot]] = {}
-    for product, slot in vgpus:
-        by_type.setdefault((product, slot.type_id), []).append(slot)
-    for (product, type_id), same in by_type.items():
-        yield Event(
-            event_type,
-            count=len(same),
-            host=host,
-            addresses=tuple(map(str, sorted(same))),
-            product_id=product.key,
-            product=product.name,
-            architecture=product.architecture,
-            vgpu_type=type_id,
+            vgpu_type=vgpu_type,
         )

@@ -13,19 +13,15 @@ from oslo_log import log as logging
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import events
+from nova_gpu.core import device, events
 from nova_gpu.core.device import Device
-from nova_gpu.core.events import Event, EventType
+from nova_gpu.core.events import EventType
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
-from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.offer import Offer
 from nova_gpu.virt.usage.snapshot import Owner
 
 LOG = logging.getLogger(__name__)
-
-# Of a card of that product
-VGPU = tuple[Product, Slot]
 
 
 class Bulletin:
@@ -42,40 +38,33 @@ class Bulletin:
 
     # Guests
 
-    def claimed(
-        self, instance: objects.Instance, cards: Collection[GPU], vgpus: Collection[VGPU] = ()
-    ) -> None:
+    def claimed(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
         """A guest is about to start with these, which it did not have on this host before."""
-        owner = Owner(instance.uuid, instance.project_id)
-        devices: list[Device] = [card.address for card in cards]
-        for device in devices + [slot for _, slot in vgpus]:
-            if (instance.uuid, device) in self._released:
-                self._released.remove((instance.uuid, device))
-        if cards or vgpus:
-            counters.claimed(len(cards), len(vgpus))
-        self._emit(EventType.CLAIM, cards, owner)
-        self._send(events.of_vgpus(EventType.CLAIM, vgpus, self._compute_host), owner)
+        for each in products:
+            if (instance.uuid, each) in self._released:
+                self._released.remove((instance.uuid, each))
+        if products:
+            counters.claimed(len(device.cards(products)), len(device.slots(products)))
+        self._emit(EventType.CLAIM, products, Owner(instance.uuid, instance.project_id))
 
-    def released(
-        self, instance: objects.Instance, cards: Collection[GPU], vgpus: Collection[VGPU] = ()
-    ) -> None:
+    def released(self, instance: objects.Instance, products: Mapping[Device, Product]) -> None:
         """The instance has these no more, or not on this host.
 
         Of a start that fails Nova removes the domain twice; that is one release.
         """
-        owner = Owner(instance.uuid, instance.project_id)
-        news = [card for card in cards if (instance.uuid, card.address) not in self._released]
-        parts = [each for each in vgpus if (instance.uuid, each[1]) not in self._released]
-        self._released.extend((instance.uuid, card.address) for card in news)
-        self._released.extend((instance.uuid, slot) for _, slot in parts)
-        self._emit(EventType.RELEASE, news, owner)
-        self._send(events.of_vgpus(EventType.RELEASE, parts, self._compute_host), owner)
+        news = {
+            each: product
+            for each, product in products.items()
+            if (instance.uuid, each) not in self._released
+        }
+        self._released.extend((instance.uuid, each) for each in news)
+        self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
 
     # Cards
 
     def quarantined(self, card: GPU, reason: str, owner: Owner | None = None) -> None:
         """Notify that *card* is in quarantine until it is released. The log has been told."""
-        self._emit(EventType.QUARANTINE, [card], owner, reason)
+        self._emit(EventType.QUARANTINE, {card.address: card.product}, owner, reason)
 
     def report(
         self,
@@ -116,10 +105,10 @@ class Bulletin:
             LOG.info("GPU %s (%s) is offered to instances", address, _name(card))
         elif reason is None:
             LOG.info("GPU %s (%s) is offered again; it was not: %s", address, _name(card), before)
-            self._emit(EventType.RECOVER, [card], owner, before)
+            self._emit(EventType.RECOVER, {address: card.product}, owner, before)
         elif address not in quarantined:
             self._log_fault(card, reason, owner, lasting=address in group.ill)
-            self._emit(EventType.FAULT, [card], owner, reason)
+            self._emit(EventType.FAULT, {address: card.product}, owner, reason)
 
     def _log_fault(self, card: GPU, reason: str, owner: Owner | None, *, lasting: bool) -> None:
         if owner is None:
@@ -179,15 +168,11 @@ class Bulletin:
     def _emit(
         self,
         event_type: EventType,
-        cards: Collection[GPU],
+        products: Mapping[Device, Product],
         owner: Owner | None,
         reason: str | None = None,
     ) -> None:
-        self._send(events.of_cards(event_type, cards, self._compute_host, reason), owner)
-
-    @staticmethod
-    def _send(found: Iterable[Event], owner: Owner | None) -> None:
-        for event in found:
+        for event in events.of_devices(event_type, products, self._compute_host, reason):
             notifications.emit(event.of(owner.instance_uuid, owner.project_id) if owner else event)
 
 

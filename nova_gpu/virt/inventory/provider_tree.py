@@ -15,10 +15,11 @@ from nova.compute import provider_tree as nova_provider_tree
 
 from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPUGroup, GroupKey
+from nova_gpu.core.model import GroupKey, Product
 from nova_gpu.core.placement import inventory, vgpu_inventory
 from nova_gpu.core.topology import topology
-from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
+from nova_gpu.core.topology.topology import Islands
+from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt.inventory import pool
 
 _STANDARD = frozenset(os_traits.get_traits())
@@ -106,25 +107,24 @@ def publish(
     tree.update_resources(provider_uuid, {device.resource_class_of(key): devices})
 
 
-def vgpu_traits(group: VGPUGroup, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
-    """The traits of a group of vGPUs: those of its cards' product, and what its type adds"""
-    own = _as_taken(inventory.traits(group.product, hypervisor_type, present))
-    return own | vgpu_inventory.traits(group.facts, _STANDARD)
-
-
-def traits(group: GPUGroup, hypervisor_type: str, present: Iterable[str]) -> frozenset[str]:
-    """The traits of :func:`nova_gpu.core.placement.inventory.traits` as Placement takes them.
+def traits(
+    product: Product,
+    hypervisor_type: str,
+    present: Iterable[str],
+    *,
+    islands: Islands = topology.UNKNOWN,
+    vgpu_type: VGPUType | None = None,
+) -> frozenset[str]:
+    """The traits of :func:`nova_gpu.core.placement.inventory.traits` as Placement takes them, and
+    what the type of vGPUs adds.
 
     A standard trait is made by Placement's own os-traits alone, and one that it does not know makes
     it refuse all of the host's. The list of CUDA's compute capabilities ends before today's cards.
     """
-    islands = topology.islands(group.gpus.values())
-    return _as_taken(inventory.traits(group.product, hypervisor_type, present, islands))
-
-
-def _as_taken(wanted: frozenset[str]) -> frozenset[str]:
+    wanted = inventory.traits(product, hypervisor_type, present, islands)
     takes = {each for each in wanted if os_traits.is_custom(each) or each in _STANDARD}
-    return frozenset(takes | {f"{os_traits.CUSTOM_NAMESPACE}{each}" for each in wanted - takes})
+    own = takes | {f"{os_traits.CUSTOM_NAMESPACE}{each}" for each in wanted - takes}
+    return frozenset(own | vgpu_inventory.traits(vgpu_type, _STANDARD) if vgpu_type else own)
 
 
 def withdraw(

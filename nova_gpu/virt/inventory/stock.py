@@ -144,7 +144,7 @@ class Stock(Published[GPUGroup, PciAddress]):
             reserved = len(self._lost(group) | (kept & group.gpus.keys()))
             return provider_tree.Offer(
                 inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
-                lambda present: provider_tree.traits(group, hypervisor_type, present),
+                lambda present: _traits(group, hypervisor_type, present),
                 group.gpus,
             )
 
@@ -189,6 +189,11 @@ class Stock(Published[GPUGroup, PciAddress]):
         return joined or choose.choose(cards, count, topology.places(gpus[card] for card in cards))
 
 
+def _traits(group: GPUGroup, hypervisor_type: str, present: Iterable[str] = ()) -> frozenset[str]:
+    islands = topology.islands(group.gpus.values())
+    return provider_tree.traits(group.product, hypervisor_type, present, islands=islands)
+
+
 def _facts(
     held: Collection[Holding[GPUGroup, PciAddress]], hypervisor_type: str
 ) -> list[compare.Held]:
@@ -199,7 +204,7 @@ def _facts(
         compare.Held(
             count=1,
             architecture=each.group.product.architecture,
-            traits=provider_tree.traits(each.group, hypervisor_type, ()),
+            traits=_traits(each.group, hypervisor_type),
             model=each.group.product.name,
             memory_mib=each.group.product.memory_mib,
             numa_node=cards[each.device].numa_node,

@@ -87,7 +87,9 @@ class VGPUStock(Published[VGPUGroup, Slot]):
         def offer(group: VGPUGroup) -> provider_tree.Offer:
             return provider_tree.Offer(
                 vgpu_inventory.inventory_of(rooms(group)),
-                lambda present: provider_tree.vgpu_traits(group, hypervisor_type, present),
+                lambda present: provider_tree.traits(
+                    group.product, hypervisor_type, present, vgpu_type=group.facts
+                ),
                 self._rooms.slots(group, by_card),
             )
 

@@ -18,7 +18,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device, exception, health
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Seen
 from nova_gpu.virt import bulletin, counters, threads
@@ -84,6 +84,7 @@ class Releases:
         rebuilding = _is_rebuilding(instance)
         comes_back = rebuilding or usage.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
+        products = {} if comes_back else self._products(had - reached)
         if rebuilding:
             # Before its domain goes, so that at no moment nobody seems to have them.
             self._ledger.keep(instance.uuid, had)
@@ -97,9 +98,7 @@ class Releases:
         if not comes_back:
             self._close_nodes()
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
-        vgpus = () if comes_back else self._vgpus.of_products(had - reached)
-        own = [card for card in cards if card.address not in reached]
-        self._bulletin.released(instance, own, vgpus)
+        self._bulletin.released(instance, products)
         if not comes_back:
             self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
@@ -108,11 +107,20 @@ class Releases:
         its domain did not go."""
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
-            cards = self._cards(self._stock.devices(old))
-            self._release_all(cards, Owner(instance.uuid, instance.project_id))
-            slots = self._vgpus.stock.devices(old)
-            self._bulletin.released(instance, cards, self._vgpus.of_products(slots))
+            addresses, slots = self._stock.devices(old), self._vgpus.stock.devices(old)
+            products = self._products({*addresses, *slots})
+            self._release_all(self._cards(addresses), Owner(instance.uuid, instance.project_id))
+            self._bulletin.released(instance, products)
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
+
+    def _products(self, devices: Collection[Device]) -> dict[Device, Product]:
+        """The products of the groups of those of *devices* that are known here"""
+        whole: dict[Device, Product] = {
+            address: group.product
+            for group in self._stock.offer.values()
+            for address in group.gpus.keys() & devices
+        }
+        return whole | self._vgpus.products(devices)
 
     def resume(self) -> None:
         """What an earlier service was about to clean when it ended is still to be cleaned, and what

@@ -241,9 +241,8 @@ class Starts:
 
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
         """Notify of what the instance has now and did not have *before*."""
-        new = [each for own in held.values() for each in own if each.device not in before]
-        vgpus = self.vgpus.of_products(each.device for each in new)
-        self.bulletin.claimed(instance, _cards([each.given for each in new]), vgpus)
+        new = (each for own in held.values() for each in own if each.device not in before)
+        self.bulletin.claimed(instance, {each.device: each.group.product for each in new})
 
 
 def _devices(held: Held) -> frozenset[Device]:

@@ -69,15 +69,15 @@ class VGPUs:
             return []
         return [each.gpu for each in self.cards.look.cards.values()]
 
-    def of_products(self, devices: Iterable[Device]) -> list[tuple[Product, Slot]]:
-        """The slots of known cards among *devices*, each with its group's product"""
+    def products(self, devices: Iterable[Device]) -> dict[Device, Product]:
+        """The groups' products of the slots of known cards among *devices*"""
         groups = self.cards.look.groups.values()
-        return [
-            (group.product, each)
+        return {
+            each: group.product
             for each in device.slots(devices)
             for group in groups
             if group.facts.id == each.type_id and group.card_of(each)
-        ]
+        }
 
     def way(self, slot: Slot) -> Parts:
         """The way in which the part at *slot* is given"""
@@ -100,7 +100,7 @@ class VGPUs:
         usage = self._ledger.now
         taken = usage.counted() | usage.taken()
         for card in self._survey.find():
-            divide = by_card.of(card, wanted)
+            divide = by_card.said_of(card, wanted)
             if divide is None or card.address in taken:
                 continue
             try:

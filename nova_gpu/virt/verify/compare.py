@@ -7,6 +7,7 @@ under way has is on its way from one to the other, and is not compared.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
 from nova_gpu.core import device
@@ -20,6 +21,9 @@ _NONE: Cards = frozenset()
 def compare(truths: Truths) -> tuple[Difference, ...]:
     """Every contradiction, as far as both of its sides are known."""
     vgpus = tuple(_vgpus(truths))
+    if vgpus:
+        # What is there and nobody's has room that Placement has to give, until it is removed.
+        truths = dataclasses.replace(truths, vgpus_free={})
     return (
         *_shared(truths),
         *_domains(truths),
@@ -27,9 +31,8 @@ def compare(truths: Truths) -> tuple[Difference, ...]:
         *_cards(truths),
         *_allocations(truths),
         *_strange_allocations(truths),
-        *verify_inventories.of_cards(truths),
-        # What is there and nobody's has room that Placement has to give, until it is removed.
-        *(vgpus or verify_inventories.of_vgpus(truths)),
+        *vgpus,
+        *verify_inventories.differences(truths),
     )
 
 

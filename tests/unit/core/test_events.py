@@ -4,8 +4,8 @@ from __future__ import annotations
 import json
 import unittest
 
-from nova_gpu.core.events import Event, EventType, of_vgpus
-from nova_gpu.core.model import Product
+from nova_gpu.core.events import Event, EventType, of_devices
+from nova_gpu.core.model import PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 
 
@@ -18,20 +18,20 @@ class TestPayload(unittest.TestCase):
         self.assertNotIn("type", payload)
         self.assertIsNone(payload["reason"])
 
-    def test_vgpus_by_type(self) -> None:
+    def test_one_of_each_product_and_type(self) -> None:
         one, two = (Product("10de", each, each, "ada", 24576) for each in ("26b9", "26b5"))
         places = ["3b:00.4/nvidia-1155/0", "3b:00.5/nvidia-1155/0", "3b:00.6/nvidia-1156/0"]
         first, second, third = (Slot.parse(f"0000:{each}") for each in places)
-        found = list(
-            of_vgpus(
-                EventType.RELEASE, [(one, second), (one, third), (one, first), (two, third)], "gpu1"
-            )
-        )
+        other = Slot.parse("0000:5e:00.4/nvidia-1156/0")
+        whole = PciAddress.parse("0000:af:00.0")
+        products = {second: one, third: one, whole: one, first: one, other: two}
+        found = list(of_devices(EventType.RELEASE, products, "gpu1"))
         self.assertEqual(
             [
                 ("nvidia-1155", "10de:26b9", (str(first), str(second)), 2),
                 ("nvidia-1156", "10de:26b9", (str(third),), 1),
-                ("nvidia-1156", "10de:26b5", (str(third),), 1),
+                (None, "10de:26b9", (str(whole),), 1),
+                ("nvidia-1156", "10de:26b5", (str(other),), 1),
             ],
             [(each.vgpu_type, each.product_id, each.addresses, each.count) for each in found],
         )

@@ -9,8 +9,9 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
+from nova_gpu.core.device import Device
 from nova_gpu.core.events import Event
-from nova_gpu.core.model import DeliveryMode, PciAddress, Product
+from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import bulletin
 from nova_gpu.virt.inventory import offer
@@ -118,25 +119,26 @@ class GuestsTest(BulletinTest):
     def test_one_event_for_each_product(self) -> None:
         instance = objects.Instance(uuid=UUID, project_id="a-project")
         kepler = cards.placed("0000:08:00.0", product=Product("10de", "1023", "K40m", "kepler"))
-        self.bulletin.claimed(instance, [*reversed(self.cards), kepler])
+        own = _products(*reversed(self.cards))
+        self.bulletin.claimed(instance, own | _products(kepler))
         self.assertEqual(
             [("gpu1", (A, B), UUID, 2), ("gpu1", ("0000:08:00.0",), UUID, 1)],
             [_main(event) for event in self.events],
         )
         self.assertEqual(["gpu.claim", "gpu.claim"], self.types())
-        self.bulletin.released(instance, self.cards)
-        self.bulletin.released(instance, self.cards)
+        self.bulletin.released(instance, own)
+        self.bulletin.released(instance, own)
         self.assertEqual(["gpu.release"], self.types())
-        self.bulletin.claimed(instance, self.cards)
-        self.bulletin.released(instance, self.cards)
+        self.bulletin.claimed(instance, own)
+        self.bulletin.released(instance, own)
         self.assertEqual(["gpu.claim", "gpu.release"], self.types())
-        self.bulletin.claimed(instance, [])
+        self.bulletin.claimed(instance, {})
         self.assertEqual([], self.types())
 
     def test_vgpus(self) -> None:
         instance = objects.Instance(uuid=UUID, project_id="a-project")
-        vgpus = [(FERMI, Slot(FIRST, "nvidia-35", number)) for number in (1, 0)]
-        self.bulletin.claimed(instance, self.cards[1:], vgpus)
+        vgpus: dict[Device, Product] = {Slot(FIRST, "nvidia-35", n): FERMI for n in (1, 0)}
+        self.bulletin.claimed(instance, _products(*self.cards[1:]) | vgpus)
         whole, parts = self.events
         self.assertEqual(((B,), None), (whole.addresses, whole.vgpu_type))
         slots = (f"{A}/nvidia-35/0", f"{A}/nvidia-35/1")
@@ -144,10 +146,10 @@ class GuestsTest(BulletinTest):
         self.assertEqual((UUID, "a-project"), (parts.instance_uuid, parts.project_id))
         self.events.clear()
         for _ in range(2):
-            self.bulletin.released(instance, [], vgpus)
+            self.bulletin.released(instance, vgpus)
         self.assertEqual(["gpu.release"], self.types())
-        self.bulletin.claimed(instance, [], vgpus)
-        self.bulletin.released(instance, [], vgpus)
+        self.bulletin.claimed(instance, vgpus)
+        self.bulletin.released(instance, vgpus)
         self.assertEqual(["gpu.claim", "gpu.release"], self.types())
 
     def test_quarantine(self) -> None:
@@ -190,6 +192,10 @@ class StrangersTest(BulletinTest):
         self.assertIn(f"The guest one reaches another card than its own, GPU {A}: ", said[0])
         self.bulletin.report_strangers(has, {})
         self.assertIn("the domain one has it", self.log.output)
+
+
+def _products(*found: GPU) -> dict[Device, Product]:
+    return {card.address: card.product for card in found}
 
 
 def _main(event: Event) -> tuple[str | None, tuple[str, ...], str | None, int]:

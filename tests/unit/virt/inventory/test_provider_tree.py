@@ -38,7 +38,7 @@ class ProviderTreeTest(unittest.TestCase):
         uuid = found[group.key]
         offer = provider_tree.Offer(
             inventory.inventory(len(group.gpus), reserved),
-            lambda present: provider_tree.traits(group, "LXC", present),
+            lambda present: provider_tree.traits(group.product, "LXC", present),
             group.gpus,
         )
         provider_tree.publish(self.tree, uuid, group.key, offer, self.supply)

@@ -124,8 +124,8 @@ class KnownTest(VGPUsTestCase):
         self.assertEqual(devices([CARD]), self.vgpus.functions())
         self.assertEqual([], self.vgpus.containers_cards())
         gone = Slot.parse("0000:d8:00.0/nvidia-63/0")
-        found = self.vgpus.of_products([ONE, gone, PciAddress.parse(WHOLE)])
-        self.assertEqual([("10de:1bb3", ONE)], [(each.key, slot) for each, slot in found])
+        found = self.vgpus.products([ONE, gone, PciAddress.parse(WHOLE)])
+        self.assertEqual({ONE: "10de:1bb3"}, {slot: each.key for slot, each in found.items()})
 
 
 class FailedStartsTest(VGPUsTestCase):

@@ -6,6 +6,7 @@ import unittest
 from typing import Any
 
 from nova_gpu.core import names
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.verify import verify_inventories
 from nova_gpu.virt.verify.sources import Guest, Holder, Instance, Kind, Provider, Truths
 from tests.fixtures import cards
@@ -15,9 +16,10 @@ ALL = frozenset({A, B, C})
 WHOLE, PARTS = "group", "vgpus"
 
 
-def instance(*has: Any, settled: bool = True) -> Instance:
-    counted = frozenset((WHOLE, each) for each in has)
-    return Instance(active=True, settled=settled, asked=len(has), counted=counted)
+def instance(settled: bool = True) -> Instance:
+    """One with a card and a vGPU"""
+    counted = frozenset({(WHOLE, A), (PARTS, Slot(C, "nvidia-35", 0))})
+    return Instance(active=True, settled=settled, asked=2, counted=counted)
 
 
 GROUP = Provider("h_gpu", 3, 0, {"one": 1}, ALL, ALL)
@@ -26,7 +28,7 @@ AGREED = Truths(
     cards=ALL,
     unfit={},
     guests={"one": Guest(True, frozenset({A}))},
-    instances={"one": instance(A)},
+    instances={"one": instance()},
     returning=frozenset(),
     providers={WHOLE: GROUP, PARTS: VGPUS},
     holders={},
@@ -37,8 +39,7 @@ AGREED = Truths(
 class InventoriesTest(unittest.TestCase):
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
         truths = dataclasses.replace(AGREED, **changes)
-        both = (*verify_inventories.of_cards(truths), *verify_inventories.of_vgpus(truths))
-        return [(each.kind, each.subject) for each in both]
+        return [(each.kind, each.subject) for each in verify_inventories.differences(truths)]
 
     def group(self, **fields: Any) -> list[tuple[Kind, str]]:
         return self.found(providers={WHOLE: dataclasses.replace(GROUP, **fields)})
@@ -68,7 +69,7 @@ class InventoriesTest(unittest.TestCase):
     def test_not_while_somebody_is_on_the_way(self) -> None:
         more = {WHOLE: dataclasses.replace(GROUP, fit=ALL - {C}), PARTS: VGPUS}
         for changes in (
-            {"instances": {"one": instance(A, settled=False)}},
+            {"instances": {"one": instance(settled=False)}},
             {"holders": {"one": Holder.ON_ITS_WAY}},
         ):
             found = self.found(providers=more, vgpus_free={"h_vgpu": 4}, **changes)
