@@ -54,7 +54,9 @@ class Query:
     isolate: bool
 
 
-def of(size: Size, asked: FlavorRequest, known_traits: Callable[[], Collection[str]]) -> Query:
+def placement_query(
+    size: Size, asked: FlavorRequest, known_traits: Callable[[], Collection[str]]
+) -> Query:
     """:param known_traits: asked where the flavor cannot be spelled out without them
     :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
     """
@@ -80,7 +82,7 @@ def of(size: Size, asked: FlavorRequest, known_traits: Callable[[], Collection[s
         amounts.pop(resource_class, None)
     # Nova's limit is on what one request may look at, and this is about all hosts.
     pairs = [pair for pair in parse.parse_qsl(needed.to_querystring()) if pair[0] != "limit"]
-    isolate = spelled_out.get("group_policy") == "isolate"
+    isolate = asked.is_isolated
     return Query(parse.urlencode(pairs), *groups, amounts, isolate)
 
 

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, quantity, request_group, words
+from nova_gpu.core.flavor import arrangement, quantity, request_group, stopping, words
 from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.quantity import Quantity
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.stopping import OnStop
 from nova_gpu.core.flavor.words import Stated
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
@@ -250,6 +251,32 @@ class FlavorRequest:
     def check_guest_options(self) -> None:
         """:raises InvalidExtraSpec: where the flavor does not say how a KVM guest sees its GPUs"""
         _ = self.option_rom, self.guest_topology
+
+    @functools.cached_property
+    def on_stop(self) -> OnStop | None:
+        """What becomes of the GPUs when the instance is stopped, where the flavor says it.
+
+        :raises InvalidExtraSpec: where that is neither of the words
+        """
+        text = self.extra_specs.get(names.ON_STOP)
+        return None if text is None else stopping.parse(text)
+
+    def gives_back(self, image: str | None, host: OnStop) -> bool:
+        """Whether a stopped instance has its GPUs no more, by the flavor's word, or else by its
+        *image*'s, or else by its *host*'s.
+
+        What somebody misspelt is none, and then nothing is given back.
+        """
+        try:
+            said = self.on_stop or (stopping.parse(image) if image is not None else host)
+        except exception.InvalidExtraSpec:
+            return False
+        return said is OnStop.RELEASE
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether the request groups are to be served by different providers."""
+        return self.extra_specs.get("group_policy") == "isolate"
 
     @functools.cached_property
     def asks_for_gpus(self) -> bool:

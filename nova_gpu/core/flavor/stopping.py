@@ -26,17 +26,3 @@ def parse(text: str) -> OnStop:
         raise exception.InvalidExtraSpec(
             names.ON_STOP, text, "it does not say whether a stopped instance has its GPUs", ALLOWED
         ) from e
-
-
-def stated(flavor: str | None, image: str | None, host: OnStop) -> OnStop:
-    """The flavor's word, or else the image's, or else the host's.
-
-    What somebody misspelt is none, and then nothing is given back.
-    """
-    for text in (flavor, image):
-        if text is not None:
-            try:
-                return parse(text)
-            except exception.InvalidExtraSpec:
-                return OnStop.KEEP
-    return host

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import query, stopping
+from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
@@ -64,8 +64,7 @@ def _check(asked: FlavorRequest) -> None:
         spelled_out = query.extra_specs(spelled_out, each, ()) or spelled_out
     asked.check_guest_options()
     consent.parse(asked.extra_specs)
-    if (said := asked.extra_specs.get(names.ON_STOP)) is not None:
-        stopping.parse(said)
+    _ = asked.on_stop
     if (said := asked.extra_specs.get(names.CAPACITY)) is not None:
         startable.parse(said)
 

@@ -25,7 +25,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.flavor import query, request_group, stopping, summary
+from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.core.flavor.stopping import OnStop
 from nova_gpu.core.model import GroupKey
@@ -85,9 +85,8 @@ class Stops:
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
         """What it has of this host, where it is to have none when it is stopped"""
         asked = flavors.request_of(instance)
-        host = OnStop(CONF.gpu.on_stop)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
-        if stopping.stated(asked.extra_specs.get(names.ON_STOP), image, host) is OnStop.KEEP:
+        if not asked.gives_back(image, OnStop(CONF.gpu.on_stop)):
             return []
         ours = set(self._providers().values())
         own = [each for each in _gpus(instance) if each.provider_uuid in ours]
@@ -327,8 +326,7 @@ def _ways(
         return
     uuids = list(groups)
     image = frozenset(filter(request_group.is_gpu_trait, _required(instance)))
-    isolate = asked.extra_specs.get("group_policy") == "isolate"
-    for way in capacity.ways(parts, list(groups.values()), isolate=isolate):
+    for way in capacity.ways(parts, list(groups.values()), isolate=asked.is_isolated):
         if not image <= frozenset().union(*(groups[uuids[index]].traits for index in way)):
             continue
         amounts: dict[str, dict[str, int]] = {}

@@ -11,6 +11,7 @@ import os_resource_classes
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, request, request_group, summary
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.flavor.stopping import OnStop
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
@@ -315,3 +316,22 @@ class FlavorRequestTest(unittest.TestCase):
             with self.subTest(specs):
                 self.assertEqual(name, found and found.equal_to)
         self.assertRaises(exception.InvalidExtraSpec, request.of({"hypervisor": "= 1"}).check)
+
+
+class StopTest(unittest.TestCase):
+    def test_whose_word_counts(self) -> None:
+        keep, release = OnStop.KEEP, OnStop.RELEASE
+        for flavor, image, host, expected in (
+            (None, None, keep, keep),
+            (None, None, release, release),
+            (None, "release", keep, release),
+            (None, "keep", release, keep),
+            ("keep", "release", release, keep),
+            ("release", "keep", keep, release),
+            # A mistake gives nothing back, whoever says otherwise.
+            ("relaese", "release", release, keep),
+            (None, "relaese", release, keep),
+        ):
+            with self.subTest(flavor=flavor, image=image, host=host):
+                asked = request.of({} if flavor is None else {"gpu:on_stop": flavor})
+                self.assertIs(expected is release, asked.gives_back(image, host))
