@@ -140,7 +140,7 @@ def _startable(
 
 def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -> str:
     """As the fault of an instance has it, in what it tells everybody: nothing of the hosts"""
-    wanted = query.of(size, asked, lambda: hosts.known_traits(snapshot))
+    wanted = query.placement_query(size, asked, lambda: hosts.known_traits(snapshot))
     smallest = max(group.count for group in wanted.groups)
     found = hosts.read(snapshot, wanted.text, smallest, wanted.resource_class)
     (request,) = (each for each in asked.requests if each.resource_class == wanted.resource_class)

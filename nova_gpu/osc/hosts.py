@@ -30,9 +30,9 @@ def known_traits(connection: Any) -> Collection[str]:
 def answers(connection: Any, size: query.Size, request: FlavorRequest) -> list[capacity.Answer]:
     """How many instances of such a flavor each host could take now.
 
-    :raises CommandError: as :func:`read`, and as :func:`nova_gpu.osc.query.of`
+    :raises CommandError: as :func:`read`, and as :func:`nova_gpu.osc.query.placement_query`
     """
-    asked = query.of(size, request, lambda: known_traits(connection))
+    asked = query.placement_query(size, request, lambda: known_traits(connection))
     smallest = max(group.count for group in asked.groups)
     return capacity.answers(
         asked.groups,

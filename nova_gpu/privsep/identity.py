@@ -12,8 +12,8 @@ from nova_gpu.host.roots import Roots
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
-def of(addresses: list[str]) -> dict[str, dict[str, str]]:
-    """As :func:`nova_gpu.host.pci.identity.of`, of those of *addresses* that are GPUs, by address.
+def read(addresses: list[str]) -> dict[str, dict[str, str]]:
+    """As :func:`nova_gpu.host.pci.identity.read`, by address, of the GPUs among *addresses*.
 
     :raises InvalidPciAddress: where one of *addresses* is none
     :raises DiscoveryFailed: where sysfs cannot be read
@@ -21,4 +21,4 @@ def of(addresses: list[str]) -> dict[str, dict[str, str]]:
     roots = Roots.of(CONF.gpu)
     asked = [model.PciAddress.parse(address) for address in addresses]
     cards = discovery.cards_at(asked, roots)
-    return {str(card.address): dict(identity.of(card, roots)) for card in cards}
+    return {str(card.address): dict(identity.read(card, roots)) for card in cards}

@@ -90,7 +90,7 @@ def _refuse_others(found: model.GPU | None, address: model.PciAddress) -> model.
 
 def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], asked: object) -> None:
     """:raises DeviceUnavailable: where the option does not say that of the card"""
-    if (said := by_card.of(card, wanted)) != asked:
+    if (said := by_card.said_of(card, wanted)) != asked:
         raise exception.DeviceUnavailable(
             str(card.address),
             f"it was to be divided by {asked}, and the option says {said or 'nothing'} of it",

@@ -58,14 +58,14 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
         self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec
     ) -> Iterator[HostState]:
         """The hosts that pass. What does not depend on the host is found out once for all."""
-        asked = requested.of(spec_obj)
+        asked = requested.from_spec(spec_obj)
         passing = filter(self._judge(spec_obj, asked), filter_obj_list)
         if asked.flavor.is_cpu_only:
             return passing
         return iter(in_its_own_order(passing, spec_obj))
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
-        return self._judge(spec, requested.of(spec))(host_state)
+        return self._judge(spec, requested.from_spec(spec))(host_state)
 
     def _judge(self, spec: objects.RequestSpec, asked: Requested) -> Callable[[HostState], bool]:
         """Whether a host passes, for this request."""
@@ -115,7 +115,7 @@ class _Hosts:
 
     def passes(self, host_state: HostState) -> bool:
         try:
-            host = reported.of(host_state) if self._asked else None
+            host = reported.host_stats(host_state) if self._asked else None
         except exception.InvalidStats as e:
             return _passes(host_state, str(e))
         key = (host_state.hypervisor_type, id(host))

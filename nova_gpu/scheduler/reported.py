@@ -16,7 +16,7 @@ from nova_gpu.core.scheduling.stats import HostStats, Report
 _MOST_REPORTS = 16_384
 
 
-def of(host_state: HostState) -> HostStats | None:
+def host_stats(host_state: HostState) -> HostStats | None:
     """What the host has, or ``None`` where it reports nothing of GPUs; as :func:`report`."""
     found = report(host_state)
     return None if found is None else found.host

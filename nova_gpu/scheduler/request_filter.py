@@ -44,7 +44,7 @@ def gpu_request_filter(
     :raises RequestFilterFailed: where it cannot be understood, or no host could give its image such
         a GPU; with the reason, which becomes the instance's fault
     """
-    asked = requested.of(request_spec)
+    asked = requested.from_spec(request_spec)
     flavor, whole = asked.flavor, None
     try:
         flavor.check()
@@ -90,7 +90,7 @@ def gpu_candidates_filter(
 
     :raises RequestFilterFailed: with the reason, which becomes the instance's fault
     """
-    flavor = requested.of(request_spec).flavor
+    flavor = requested.from_spec(request_spec).flavor
     if not flavor.requests:
         return False
     try:

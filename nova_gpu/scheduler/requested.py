@@ -27,7 +27,7 @@ class Requested:
     image_names_gpus: bool
 
 
-def of(spec: objects.RequestSpec) -> Requested:
+def from_spec(spec: objects.RequestSpec) -> Requested:
     """What *spec* asks for; nothing where its flavor or its image came without properties."""
     specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     image = spec.image if "image" in spec else None

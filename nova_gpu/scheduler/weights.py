@@ -46,7 +46,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     ) -> list[float]:
         hosts = [each.obj for each in weighed_obj_list]
         try:
-            flavor = requested.of(weight_properties).flavor
+            flavor = requested.from_spec(weight_properties).flavor
             whole, vgpus = flavor.whole, flavor.vgpus
         except exception.InvalidExtraSpec:  # which no filter has let pass
             return [0.0] * len(hosts)

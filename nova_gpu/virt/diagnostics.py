@@ -25,7 +25,7 @@ from nova_gpu.virt.usage import domains
 LOG = logging.getLogger(__name__)
 
 
-def of(guest: Any, assigned: Assigned, shared: VGPUCards, roots: Roots) -> dict[str, Any]:
+def gpus(guest: Any, assigned: Assigned, shared: VGPUCards, roots: Roots) -> dict[str, Any]:
     """By address, numbered from 0: :data:`nova_gpu.core.names.DIAGNOSTIC` says the keys.
 
     :param guest: a nova.virt.libvirt.guest.Guest

@@ -233,8 +233,8 @@ class HostGPUs:
     # Guests
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
-        """As :func:`nova_gpu.virt.diagnostics.of`"""
-        return diagnostics.of(guest, self.assigned, self.vgpus.cards, self.roots)
+        """As :func:`nova_gpu.virt.diagnostics.gpus`"""
+        return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots)
 
     def end(self, instance: objects.Instance) -> None:
         """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it

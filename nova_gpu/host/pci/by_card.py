@@ -44,6 +44,6 @@ def _key(card: str) -> str:
         raise ValueError(f"{card!r} is neither an address nor a product") from error
 
 
-def of(card: GPU, said: Mapping[str, _Said]) -> _Said | None:
+def said_of(card: GPU, said: Mapping[str, _Said]) -> _Said | None:
     """What is said of *card*; its address has precedence."""
     return said.get(str(card.address), said.get(card.product.key))

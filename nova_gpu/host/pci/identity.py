@@ -33,7 +33,7 @@ _EXTENDED, _END = 0x100, 0x1000
 _SERIAL_NUMBER = 0x0003
 
 
-def of(card: GPU, roots: Roots) -> Identity:
+def read(card: GPU, roots: Roots) -> Identity:
     """By kind; what this process cannot read is not in it."""
     device = iommu.device(card.address, roots)
     found = {

@@ -135,7 +135,7 @@ def cards_of(
     there = [card for card in alike if card.address == found.address]
     if found.seen is None or found.product is None or not alike:
         return there
-    told = identities(alike) if identities else {c.address: identity.of(c, roots) for c in alike}
+    told = identities(alike) if identities else {c.address: identity.read(c, roots) for c in alike}
     verdicts = {c.address: identity.same(found.seen.identity, told[c.address]) for c in alike}
     if is_it := [card for card in alike if verdicts[card.address]]:
         return is_it

@@ -23,9 +23,9 @@ _Amounts = Mapping[str, int]
 def need(connection: Any, size: query.Size, request: FlavorRequest) -> Need:
     """What one instance takes.
 
-    :raises Unservable: as :func:`nova_gpu.osc.query.of`
+    :raises Unservable: as :func:`nova_gpu.osc.query.placement_query`
     """
-    asked = query.of(size, request, lambda: hosts.known_traits(connection))
+    asked = query.placement_query(size, request, lambda: hosts.known_traits(connection))
     # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
     groups = tuple(
         dataclasses.replace(group, required_traits=group.required_traits | {asked.resource_class})

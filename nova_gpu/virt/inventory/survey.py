@@ -172,9 +172,9 @@ class Survey:
         # Only now: half a second, and only nova-compute asks for privilege here.
         import nova_gpu.privsep.identity
 
-        own = {card.address: identity.of(card, self.roots) for card in found}
+        own = {card.address: identity.read(card, self.roots) for card in found}
         try:
-            more = nova_gpu.privsep.identity.of([str(address) for address in own])
+            more = nova_gpu.privsep.identity.read([str(address) for address in own])
         except Exception as error:  # whatever privsep raises
             LOG.warning("The serial numbers of GPUs are not known: %s", error)
             more = {}

@@ -165,10 +165,10 @@ class UnprivilegedTest(DaemonTestCase):
         """The kernel shows nobody but root more than the first 64 bytes."""
         pci.write_serial_number(self.host.path(CARD), 1)
         (self.host.path(CARD) / "config").chmod(0o600)
-        said = self.call("identity.of", [CARD, AUDIO])
+        said = self.call("identity.read", [CARD, AUDIO])
         self.assertEqual("00-00-00-00-00-00-00-01", said[CARD]["pcie"])
         self.assertEqual([CARD], list(said))
-        self.assertEqual("InvalidPciAddress", self.call("identity.of", ["../81:00.0"])[0])
+        self.assertEqual("InvalidPciAddress", self.call("identity.read", ["../81:00.0"])[0])
 
     def test_nodes(self) -> None:
         """The daemon's few capabilities are enough to note what a node's mode was."""

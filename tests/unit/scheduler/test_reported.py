@@ -36,10 +36,10 @@ class ReportedTest(test.NoDBTestCase):
         with mock.patch.object(stats, "loads", wraps=stats.loads) as loads:
             for _ in range(3):
                 state.stats = {"nova_gpu": str(bytes(state.stats["nova_gpu"], "ascii"), "ascii")}
-                self.assertEqual(8, reported.of(state).groups[0].total)
+                self.assertEqual(8, reported.host_stats(state).groups[0].total)
             self.assertEqual(1, loads.call_count)
             state.stats = host_state("host1", 7).stats
-            self.assertEqual(7, reported.of(state).groups[0].total)
+            self.assertEqual(7, reported.host_stats(state).groups[0].total)
             self.assertEqual(2, loads.call_count)
 
     def test_a_string_is_parsed_once_for_all_hosts(self) -> None:
@@ -50,26 +50,26 @@ class ReportedTest(test.NoDBTestCase):
 
     def test_equal_hosts_share_what_they_report(self) -> None:
         one, other, third = host_state("host1"), host_state("host2"), host_state("host3", 7)
-        self.assertIs(reported.of(one), reported.of(other))
-        self.assertIsNot(reported.of(one), reported.of(third))
+        self.assertIs(reported.host_stats(one), reported.host_stats(other))
+        self.assertIsNot(reported.host_stats(one), reported.host_stats(third))
 
     def test_hosts_that_have_the_same_share_that_whatever_is_free(self) -> None:
         one, other = host_state("host1"), host_state("host2", free=(((0, 0, 0, 0, 4),),))
         self.assertIsNot(reported.report(one), reported.report(other))
-        self.assertIs(reported.of(one), reported.of(other))
+        self.assertIs(reported.host_stats(one), reported.host_stats(other))
 
     def test_nothing_and_what_cannot_be_read(self) -> None:
         state = host_state("host1")
-        reported.of(state)
+        reported.host_stats(state)
         state.stats = {}
-        self.assertIsNone(reported.of(state))
+        self.assertIsNone(reported.host_stats(state))
         state.stats = {"nova_gpu": "{"}
         for _ in range(2):
-            self.assertRaises(exception.InvalidStats, reported.of, state)
+            self.assertRaises(exception.InvalidStats, reported.host_stats, state)
 
     def test_what_nobody_reports_any_more_does_not_stay_for_ever(self) -> None:
         for total in range(3):
-            reported.of(host_state("host1", total))
+            reported.host_stats(host_state("host1", total))
         held = reported._read.cache_info()
         self.assertEqual(3, held.currsize)
         self.assertLess(held.maxsize or 10**9, 10**5)

@@ -12,7 +12,7 @@ from tests.unit.scheduler.test_request_filter import RequestFilterTest as _Reque
 class RequestedTest(test.NoDBTestCase):
     def test_instances_of_equal_flavors_share_what_they_ask_for(self) -> None:
         two, again, three = (
-            requested.of(request_spec({"gpus": f"= {count}"})).flavor for count in (2, 2, 3)
+            requested.from_spec(request_spec({"gpus": f"= {count}"})).flavor for count in (2, 2, 3)
         )
         assert two.whole and three.whole
         self.assertEqual((2, 3), (two.whole.count, three.whole.count))
@@ -20,26 +20,26 @@ class RequestedTest(test.NoDBTestCase):
 
     def test_what_cannot_be_read_is_refused_each_time(self) -> None:
         for _ in range(2):
-            flavor = requested.of(request_spec({"gpus": "many"})).flavor
+            flavor = requested.from_spec(request_spec({"gpus": "many"})).flavor
             self.assertRaises(exception.InvalidExtraSpec, flavor.check)
 
     def test_machine_types(self) -> None:
         for stated, unfit in ((None, None), ("q35", None), ("pc", "pc")):
             spec = request_spec({"gpus": "1"}, machine_type=stated)
             with self.subTest(stated=stated):
-                self.assertEqual(unfit, requested.of(spec).unfit_machine_type)
+                self.assertEqual(unfit, requested.from_spec(spec).unfit_machine_type)
 
     def test_traits_of_the_image(self) -> None:
         for trait, of_gpus in (("HW_GPU_API_VULKAN", True), ("HW_CPU_X86_AVX2", False)):
             spec = request_spec({})
             spec.image.properties.traits_required = [trait]
             with self.subTest(trait=trait):
-                self.assertEqual(of_gpus, requested.of(spec).image_names_gpus)
+                self.assertEqual(of_gpus, requested.from_spec(spec).image_names_gpus)
 
     def test_what_came_without(self) -> None:
         bare = objects.RequestSpec(flavor=objects.Flavor(flavorid="read without"))
         for spec in (bare, objects.RequestSpec(flavor=bare.flavor, image=objects.ImageMeta())):
-            asked = requested.of(spec)
+            asked = requested.from_spec(spec)
             self.assertEqual((), asked.flavor.requests)
             self.assertEqual((None, False), (asked.unfit_machine_type, asked.image_names_gpus))
 

@@ -46,5 +46,5 @@ class VGPUsTest(unittest.TestCase):
                 "gpu0_trouble": "it is in quarantine",
                 "gpu1_address": str(GONE),
             },
-            diagnostics.of(guest, assigned, parts, roots),
+            diagnostics.gpus(guest, assigned, parts, roots),
         )

@@ -21,7 +21,7 @@ class IdentityTest(base.BaseTestCase):
         self.roots = self.host.roots
 
     def of(self, driver: str | None = "nvidia") -> identity.Identity:
-        return identity.of(cards.card(CARD, driver), self.roots)
+        return identity.read(cards.card(CARD, driver), self.roots)
 
     def test_of_nvidias_driver(self) -> None:
         self.host.add_gpu(CARD, "10de", "2335")
@@ -30,7 +30,7 @@ class IdentityTest(base.BaseTestCase):
         path.write_text("GPU UUID: \t GPU-????????-????-????-????-????????????\n")
         self.assertEqual({}, self.of())
         told = dataclasses.replace(cards.card(CARD), uuid="GPU-as-nvml-says")
-        self.assertEqual({"nvidia": "GPU-as-nvml-says"}, identity.of(told, self.roots))
+        self.assertEqual({"nvidia": "GPU-as-nvml-says"}, identity.read(told, self.roots))
 
     def test_of_amdgpu(self) -> None:
         self.host.add_gpu(CARD, "1002", "74a1")

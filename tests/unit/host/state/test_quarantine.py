@@ -136,7 +136,7 @@ class MovedTest(base.BaseTestCase):
         return list(discovery.cards_at(addresses, self.host.roots))
 
     def identities(self, found: Iterable[model.GPU]) -> dict[model.PciAddress, identity.Identity]:
-        return {card.address: identity.of(card, self.host.roots) for card in found}
+        return {card.address: identity.read(card, self.host.roots) for card in found}
 
     def put(self, address: str, reason: str = "it is broken", **kwargs: Any) -> None:
         card = next(each for each in self.cards() if str(each.address) == address)

@@ -22,13 +22,13 @@ class TestParse(base.BaseTestCase):
         flex = Product("8086", "56c0")
         for address, number in ((CARD, 7), ("0000:af:00.0", 4)):
             card = GPU(address=PciAddress.parse(address), product=flex, class_code=0x038000)
-            self.assertEqual(number, by_card.of(card, numbers))
+            self.assertEqual(number, by_card.said_of(card, numbers))
         other = GPU(
             address=PciAddress.parse("0000:af:00.0"),
             product=Product("1002", "74a1"),
             class_code=0x120000,
         )
-        self.assertIsNone(by_card.of(other, numbers))
+        self.assertIsNone(by_card.said_of(other, numbers))
 
     def test_what_cannot_be_used(self) -> None:
         for entry, said in (

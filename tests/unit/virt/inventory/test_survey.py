@@ -165,7 +165,7 @@ class IdentitiesTest(SurveyTestCase):
         own = looked.identities([card])[card.address]
         self.assertEqual({"amdgpu"}, own.keys())
         more = {CARD: {"pcie": "00-11", "amdgpu": "another"}}
-        name = "nova_gpu.privsep.identity.of"
+        name = "nova_gpu.privsep.identity.read"
         with fixtures.MonkeyPatch(name, lambda _: more):
             self.assertEqual({**own, "pcie": "00-11"}, looked.identities([card])[card.address])
         with fixtures.MonkeyPatch(name, lambda _: 1 // 0):
