@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.fixtures import hosts, nvfm, partitions
+from tests.fixtures import hosts, kernel, nvfm, partitions
 from tests.fixtures import nvml as machines
 from tests.functional import kvm
 
@@ -11,63 +11,182 @@ FIRST_HALF = ["0000:86:00.0", "0000:87:00.0", "0000:b8:00.0", "0000:bb:00.0"]
 SECOND_HALF = ["0000:0f:00.0", "0000:10:00.0", "0000:41:00.0", "0000:44:00.0"]
 
 
-class FabricTest(kvm.KVMServersTestBase):
+class BoardTestBase(kvm.KVMServersTestBase):
+    """Each host has a board, and a Fabric Manager: ``managers``."""
+
     def setUp(self) -> None:
+        self.managers: dict[str, nvfm.FabricManager] = {}
+        self.kernels: dict[str, kernel.Kernel] = {}
         super().setUp()
         self.flags(nvml=True, group="gpu")
         self.useFixture(machines.Library(*partitions.nvml_cards()))
-        self.manager = self.useFixture(nvfm.FabricManager(partitions.H100))
-        self.start_host(machine="cpu-only")
-        self.stand_in = self.kernel("host1", "nvidia")
-        self.period()
-        self.assertInventory(total=8)
+        self.start_board("host1")
+
+    def start_board(self, name: str) -> None:
+        self.managers[name] = self.useFixture(nvfm.FabricManager(partitions.H100))
+        self.start_host(name, machine="cpu-only")
+        self.kernels[name] = self.kernel(name, "nvidia")
+        self.period(name)
+        self.assertInventory(total=8, host=name)
 
     def prepare(self, host: hosts.Host) -> None:
         partitions.build(host, driver="nvidia")
 
+    def _point_options_at(self, name: str) -> None:
+        super()._point_options_at(name)
+        self.flags(fabric_manager_address=self.managers[name].socket, group="gpu")
+
+    def assertActive(self, *numbers: int, host: str = "host1") -> None:
+        self.assertEqual(set(numbers), self.managers[host].active)
+
+    def delete_everything(self) -> None:
+        super().delete_everything()
+        for name in self.managers:
+            self.assertActive(host=name)
+
+
+class FabricTest(BoardTestBase):
     def test_a_board_and_its_guests(self) -> None:
+        manager = self.managers["host1"]
         first = self.boot(self.gpu_flavor(4))
         self.assertGPUs(first, FIRST_HALF)
-        self.assertEqual({1}, self.manager.active)
+        self.assertActive(1)
         small = self.boot(self.gpu_flavor(1))
-        self.assertEqual({1, 11}, self.manager.active)
+        self.assertActive(1, 11)
         self.assertIn("No valid host", self.boot_refused(self.gpu_flavor(3)))
         self._delete_server(small)
-        self.assertEqual({1}, self.manager.active)
-        self.manager.says(lost=[2])
+        self.assertActive(1)
+        manager.says(lost=[2])
         self.period()
         self.assertIn("Exhausted all hosts", self.boot_refused(self.gpu_flavor(4)))
         self.assertIn("4 of 8 free, no free partition of 4", self.stdlog.logger.output)
-        self.assertEqual({1}, self.manager.active)
-        self.manager.says()
+        self.assertActive(1)
+        manager.says()
         self.period()
         second = self.boot(self.gpu_flavor(4))
         self.assertGPUs(second, SECOND_HALF)
-        self.assertEqual({1, 2}, self.manager.active)
+        self.assertActive(1, 2)
 
         # Fabric Manager restarts, and then nova-compute
-        self.manager.restart()
+        manager.restart()
         self.period()
-        self.assertEqual({1, 2}, self.manager.active)
-        self.manager.set_active([1, 7])
+        self.assertActive(1, 2)
+        manager.set_active([1, 7])
         self.restart_host("host1")
         self.period()
-        self.assertEqual({1, 2}, self.manager.active)
+        self.assertActive(1, 2)
 
         self._stop_server(second)
         self.period()
         self._start_server(second)
         self._reboot_server(second, hard=True)
-        self.assertEqual({1, 2}, self.manager.active)
+        self.assertActive(1, 2)
 
         # It is down: nobody new gets a card, and the guests stay
-        self.manager.says("connect -9")
+        manager.says("connect -9")
         self.period()
         self.assertGPUs(second, SECOND_HALF)
         self._delete_server(first)
-        self.manager.says()
+        manager.says()
         self.period()
-        self.assertEqual({2}, self.manager.active)
+        self.assertActive(2)
         self._delete_server(second)
-        self.assertEqual(set(), self.manager.active)
+        self.assertActive()
         self.assertInventory(total=8, used=0)
+
+    def test_what_is_done_to_a_guest_on_its_host(self) -> None:
+        server = self.boot(self.gpu_flavor(4))
+        other = self.boot(self.flavor(**{"gpus": "= 2", "gpu:on_stop": "release"}))
+        self.assertActive(1, 5)
+        self._reboot_server(server)
+        self._rebuild_server(server, kvm.IMAGE)
+        self.assertGPUs(server, FIRST_HALF)
+        self.assertActive(1, 5)
+
+        self._stop_server(other)
+        self.assertActive(1)
+        # What it had is given on, and it gets other cards
+        third = self.boot(self.gpu_flavor(2))
+        self.assertActive(1, 5)
+        self._start_server(other)
+        self.assertActive(1, 5, 6)
+        self._delete_server(third)
+        self.assertActive(1, 6)
+
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(server)
+        self.assertActive(6)
+        self._unshelve_server(server)
+        self.assertGPUs(server, FIRST_HALF)
+        self.assertActive(1, 6)
+
+        # Deleted while the service is down
+        self.force_down("host1")
+        self.api.delete_server(server["id"])
+        self._wait_until_deleted(server)
+        self.assertActive(1, 6)
+        self.bring_back("host1")
+        self.flags(running_deleted_instance_timeout=0)
+        with self.on("host1"):
+            self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
+        self.period()
+        self.assertActive(6)
+
+    def test_resized_on_its_host(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self._resize_server(self.boot(self.gpu_flavor(4)), self.gpu_flavor(2))
+        self.period()
+        self.assertActive(1, 5)
+        server = self._revert_resize(server)
+        self.assertGPUs(server, FIRST_HALF)
+        self.period()
+        self.assertActive(1)
+        server = self._resize_server(server, self.gpu_flavor(1))
+        self.confirm(server, source="host1")
+        self.period()
+        self.assertActive(11)
+
+
+class MovesTest(BoardTestBase):
+    """Two hosts, whose cards have the same addresses"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.boot(self.gpu_flavor(4))
+        self.start_board("host2")
+        # At host2 the instance gets what is somebody else's at host1
+        self.stranger = self.boot(self.gpu_flavor(4), host="host2")
+        self.assertStates([1], [1])
+
+    def assertStates(self, first: list[int], second: list[int]) -> None:
+        """Now, and after a period of each host"""
+        for _ in range(2):
+            self.assertActive(*first, host="host1")
+            self.assertActive(*second, host="host2")
+            self.period("host1")
+            self.period("host2")
+
+    def test_cold_migration(self) -> None:
+        self._migrate_server(self.server)
+        # Until it is confirmed the cards at the source are the instance's as well.
+        self.assertStates([1], [1, 2])
+        self._revert_resize(self.server)
+        self.assertGPUs(self.server, FIRST_HALF)
+        self.assertStates([1], [1])
+        self._migrate_server(self.server)
+        self.confirm(self.server, source="host1")
+        self.assertGPUs(self.server, SECOND_HALF, "host2")
+        self.assertStates([], [1, 2])
+
+    def test_evacuation_and_the_way_back(self) -> None:
+        self.force_down("host1")
+        self._evacuate_server(self.server, expected_host="host2")
+        self.assertActive(1, host="host1")
+        self._start_server(self.server)
+        self.assertActive(1, 2, host="host2")
+        self.bring_back("host1")
+        self.assertStates([], [1, 2])
+        self._migrate_server(self.server)
+        self.confirm(self.server, source="host2")
+        self.assertGPUs(self.server, FIRST_HALF)
+        self.assertStates([1], [1])

@@ -74,11 +74,14 @@ def modules_file() -> pathlib.Path:
     return pathlib.Path(CONF.state_path, "gpu-modules.json")
 
 
-def manager() -> FabricManager:
+def fabric_manager() -> FabricManager:
+    """The one of this host, by its option"""
     return FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S)
 
 
-def read(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> Board | None:
+def read(
+    found: Iterable[GPU], roots: Roots, kept: pathlib.Path, manager: FabricManager
+) -> Board | None:
     """The board of those of *found* that are on one, ``None`` where none is, or none that a Fabric
     Manager of this host shares between guests.
 
@@ -97,7 +100,7 @@ def read(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> Board | None
         # Else nobody opens a card that may be about to change hands.
         known = modules.completed(kept, cards, _told(gpus))
     try:
-        fabric = manager().read()
+        fabric = manager.read()
     except Refused as error:
         return Board(cards, known, None, str(error))
     return Board(cards, known, fabric)

@@ -42,6 +42,7 @@ class Fabric:
     def __init__(self, roots: Roots, ledger: Ledger | None) -> None:
         self._roots = roots
         self._kept = board.modules_file()
+        self._manager = board.fabric_manager()
         self._ledger = ledger
         self.board: Board | None = None
         self._seen: frozenset[PciAddress] = frozenset()
@@ -55,7 +56,7 @@ class Fabric:
     # What the host has
 
     def look(self, found: Collection[GPU]) -> None:
-        self.board = board.read(found, self._roots, self._kept)
+        self.board = board.read(found, self._roots, self._kept, self._manager)
         self._seen = frozenset(gpu.address for gpu in found)
         faults = self.board.faults() if self.board else []
         for fault in faults:
@@ -155,7 +156,7 @@ class Fabric:
     def _activate(self, wanted: Partition) -> None:
         """:raises Refused: where it cannot be activated"""
         self._compare(wanted)
-        manager = board.manager()
+        manager = self._manager
         if wanted.id in _active(manager.read().partitions):
             return
         try:
@@ -195,7 +196,7 @@ class Fabric:
         """
         if self._ledger is None or self.board is None:
             return
-        manager, usage = board.manager(), self._ledger.now
+        manager, usage = self._manager, self._ledger.now
         active = {each.id: each for each in manager.read().partitions if each.active}
         guests = {each.id: each for each in self._of_guests(usage)}
         try:

@@ -41,7 +41,7 @@ class ReadTest(FabricTestCase):
         self.assertEqual([1, 5], [p.id for p in self.ours.read().partitions if p.active])
 
     def test_by_a_unix_socket(self) -> None:
-        self.assertEqual(H100, FabricManager("/run/fabric.socket", 60).read().partitions)
+        self.assertEqual(H100, FabricManager(self.manager.socket, 60).read().partitions)
 
     def test_partitions_that_are_lost(self) -> None:
         self.manager.says("switch 00000000:05:00.0 33", lost=[0, 1, 2])
