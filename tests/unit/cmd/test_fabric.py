@@ -55,7 +55,7 @@ class FabricTest(base.HostTestCase):
         lines = self.table({})
         self.assertIn("   0  GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7", lines)
         self.assertIn("   1  GPU4 GPU5 GPU6 GPU7", lines)
-        self.assertIn("   5  GPU0 GPU2", lines)
+        self.assertIn("   5  GPU0 GPU1", lines)
         self.assertIn("   7  GPU4", lines)
 
     def test_who_has_them(self) -> None:
