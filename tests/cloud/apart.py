@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import socketserver
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from wsgiref import simple_server
 
 from nova import context as nova_context
@@ -16,6 +18,8 @@ from placement import deploy
 
 from nova_gpu.conf import CONF
 from tests.cloud import base, bus, wire
+
+_POLL_S = 0.1
 
 
 class _PlacementServer(socketserver.ThreadingMixIn, simple_server.WSGIServer):
@@ -34,35 +38,46 @@ class _Service:
     """One nova-compute: what it and the rest of the cloud say to each other, while it lives."""
 
     def __init__(self, listener: connection.Listener) -> None:
-        self._listener = listener
+        self._acceptor = wire.Acceptor(listener)
         self._exchange = bus.Exchange()
         self.link: wire.Link
         self._started: threading.Event
-        self._serving: threading.Thread
+        self._serving: threading.Thread | None = None
 
-    def accept(self) -> None:
-        """The one that is being started."""
+    def accept(self, is_dead: Callable[[], bool], timeout_s: float) -> None:
+        """The one that is being started.
+
+        :raises tests.cloud.wire.Gone: where it dies before it connects, or does not in time
+        """
+        self._serving = None
+        stream = self._acceptor.accept(is_dead, timeout_s)
         self._started = threading.Event()
         handlers: wire.Handlers = {
             "send": self._exchange.send,
             "listen": self._exchange.listen,
             "started": self._started.set,
         }
-        self.link = wire.Link(self._listener.accept(), handlers)
+        self.link = wire.Link(stream, handlers)
         self._exchange.attach(self.link)
         self._serving = threading.Thread(target=self.link.serve, daemon=True)
         self._serving.start()
 
     def serves(self, timeout_s: float) -> bool:
-        return self._started.wait(timeout_s)
+        """Whether it does in time, and has not died instead"""
+        deadline = time.monotonic() + timeout_s
+        while not (serves := self._started.wait(_POLL_S)):
+            if self.is_dead() or time.monotonic() > deadline:
+                break
+        return serves
 
     def is_dead(self) -> bool:
-        return not self._serving.is_alive()
+        return self._serving is None or not self._serving.is_alive()
 
     def bury(self) -> None:
         """It has been killed."""
-        self._serving.join()
-        self._exchange.detach()
+        if self._serving is not None:
+            self._serving.join()
+            self._exchange.detach()
 
 
 class Apart(base.Cloud):
@@ -85,6 +100,10 @@ class Apart(base.Cloud):
 
     def start_process(self, host: str, configuration: str) -> None:
         """Starts a nova-compute with that content of its configuration file."""
+        raise NotImplementedError
+
+    def has_process(self, host: str) -> bool:
+        """Whether the one that was started last is alive."""
         raise NotImplementedError
 
     def kill_process(self, host: str) -> None:
@@ -155,11 +174,22 @@ class Apart(base.Cloud):
 
     def _launch(self, host: str) -> None:
         self.start_process(host, "\n".join(self._configuration(host)) + "\n")
-        self._services[host].accept()
+        is_dead = functools.partial(self._has_no_process, host)
+        try:
+            self._services[host].accept(is_dead, self.START_TIMEOUT_S)
+        except wire.Gone:
+            self._fail_to_start(host)
+
+    def _has_no_process(self, host: str) -> bool:
+        return not self.has_process(host)
 
     def _expect_served(self, host: str) -> None:
         if not self._services[host].serves(self.START_TIMEOUT_S):
-            self.fail(f"nova-compute does not start:\n{self.compute_log(host)[-4000:]}")
+            self._fail_to_start(host)
+
+    def _fail_to_start(self, host: str) -> NoReturn:
+        how = "hangs at its start" if self.has_process(host) else "died at its start"
+        raise AssertionError(f"nova-compute of {host} {how}:\n{self.compute_log(host)[-4000:]}")
 
     def is_dead(self, host: str = wire.HOST) -> bool:
         return self._services[host].is_dead()

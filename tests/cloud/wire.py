@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import multiprocessing
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any
@@ -16,6 +18,8 @@ HOST = "compute"
 
 Handlers = Mapping[str, Callable[..., Any]]
 
+_POLL_S = 0.2
+
 
 class Gone(Exception):
     """The process at the other end has died."""
@@ -23,6 +27,40 @@ class Gone(Exception):
 
 class Failed(Exception):
     """The other end could not do what it was asked; the text is its own."""
+
+
+class Acceptor:
+    """Who connects to *listener*, as a wait that ends: its own never does."""
+
+    def __init__(self, listener: connection.Listener) -> None:
+        self._listener = listener
+        self._connected: queue.Queue[connection.Connection[Any, Any]] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def accept(
+        self, is_dead: Callable[[], bool], timeout_s: float
+    ) -> connection.Connection[Any, Any]:
+        """
+        :param is_dead: whether the process that is waited for has died
+        :raises Gone: where it has, or does not connect in time
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            is_last = is_dead() or time.monotonic() > deadline
+            with contextlib.suppress(queue.Empty):
+                return self._connected.get(timeout=_POLL_S)
+            if is_last:
+                raise Gone
+
+    def _listen(self) -> None:
+        """Until the listener is closed"""
+        while True:
+            try:
+                self._connected.put(self._listener.accept())
+            except (EOFError, ConnectionError, multiprocessing.AuthenticationError):
+                continue  # of a process that died meanwhile
+            except OSError:
+                return
 
 
 class Link:

@@ -80,6 +80,9 @@ class Cloud(apart.Apart, base.LXCTestCase):
         print("start", file=self._forker.stdin, flush=True)
         self.pid = int(self._forker.stdout.readline())
 
+    def has_process(self, host: str) -> bool:
+        return pathlib.Path(f"/proc/{self.pid}").exists()  # who forked it reaps it
+
     def kill_process(self, host: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

@@ -36,6 +36,7 @@ class Agent:
         """Until it is told to end, or whom it serves has ended."""
         verbs: Mapping[str, Callable[..., Any]] = {
             "start": self._start,
+            "has_compute": self._has_compute,
             "kill": self._kill,
             "call": _call,
         }
@@ -70,6 +71,11 @@ class Agent:
             service.run(arguments, self._connect)
 
         self._compute = process.fork(run)
+
+    def _has_compute(self) -> bool:
+        if self._compute is not None and os.waitpid(self._compute, os.WNOHANG)[0]:
+            self._compute = None
+        return self._compute is not None
 
     def _kill(self) -> None:
         if self._compute is not None:

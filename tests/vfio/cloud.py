@@ -173,6 +173,11 @@ class Cloud(apart.Apart):
     def start_process(self, host: str, configuration: str) -> None:
         self.vms[host].ask("start", configuration, self.beside)
 
+    def has_process(self, host: str) -> bool:
+        self.vms[host].expect_alive()
+        has: bool = self.vms[host].ask("has_compute")
+        return has
+
     def kill_process(self, host: str) -> None:
         self.vms[host].ask("kill")
 
