@@ -67,8 +67,11 @@ class Step:
         obstacles = {**self._survey.obstacles(whole), **divided}
         ailments = self._watch.look(found)
         quarantined = self._survey.quarantined(found)
-        changed = self._survey.divided_since(gpu for gpu in whole if gpu.address in given_whole)
-        kept_back = {**changed, **ailments.kept_back, **quarantined}
+        offered = [gpu for gpu in whole if gpu.address in given_whole]
+        changed = self._survey.divided_since(offered)
+        kept = self._survey.delivery.kept_back(offered)
+        obstacles = {a: reason for a, reason in obstacles.items() if kept.get(a) != reason}
+        kept_back = {**changed, **kept, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)
         self._vgpus.cards.judge(ailments)
         self._stock.take_in(found, self._survey.delivery.mode, obstacles, ailments)

@@ -24,6 +24,7 @@ _TO_CONNECT = 0.5
 
 _INSTALL = "install nvidia-fabricmanager and its devel package, of the NVIDIA driver's version"
 _RESTART = "see systemctl status nvidia-fabricmanager and its log"
+_VERSION = "it ends where it is of another version than the driver"
 
 # nv_fm_types.h: FM_ST_*, what each of them says of Fabric Manager, and what to do
 _TIMEOUT, _NOT_SUPPORTED, _VERSION_MISMATCH = -5, -3, -6
@@ -44,7 +45,7 @@ _SAID: Mapping[int, tuple[str, str]] = {
     NOT_CONFIGURED: ("it is starting, or was not told what is active since it started", _RESTART),
     _NO_CONNECTION: (
         "it does not answer",
-        f"{_RESTART}; [gpu]fabric_manager_address says where it is",
+        f"{_RESTART} ({_VERSION}); [gpu]fabric_manager_address says where it is",
     ),
     NVLINK_ERROR: (
         "the NVLinks of the partition's cards could not be brought up",

@@ -121,6 +121,10 @@ class WholeCards(Delivery, Protocol):
         """Why those of *cards* without an obstacle cannot be given at this moment"""
         return {}
 
+    def kept_back(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        """The obstacles of *cards* that are none to the guests that have them"""
+        return {}
+
     def most_in_one_guest(self, cards: Collection[GPU]) -> int:
         """How many of *cards*, which are of one product, one guest can have at most, whatever its
         flavor and its image say"""

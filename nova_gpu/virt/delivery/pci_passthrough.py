@@ -124,6 +124,10 @@ class PCIPassthrough(WholeCards):
         self._holders = found
         return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in found}
 
+    def kept_back(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
+        found = ((card.address, self._fabric.obstacle(card)) for card in cards)
+        return {address: reason for address, reason in found if reason}
+
     def most_in_one_guest(self, cards: Collection[GPU]) -> int:
         return address_space.most(cards, self._roots)
 

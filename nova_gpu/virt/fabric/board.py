@@ -28,7 +28,7 @@ class Board:
     cards: frozenset[PciAddress]
     modules: Mapping[PciAddress, Module]
     fabric: Fabric | None
-    fault: str | None = None
+    fault: Refused | None = None
 
     def cards_of(self) -> Mapping[int, frozenset[PciAddress]]:
         """The cards of each partition, by its number, where all of them are known"""
@@ -46,7 +46,7 @@ class Board:
 
     def faults(self) -> list[str]:
         """What is wrong with all of the board, for people"""
-        found = [self.fault] if self.fault else []
+        found = [str(self.fault)] if self.fault else []
         if unknown := sorted(self.cards - self.modules.keys()):
             cards = ", ".join(map(str, unknown))
             found.append(
@@ -102,7 +102,7 @@ def read(
     try:
         fabric = manager.read()
     except Refused as error:
-        return Board(cards, known, None, str(error))
+        return Board(cards, known, None, error)
     return Board(cards, known, fabric)
 
 

@@ -9,6 +9,7 @@ again after a crash of this service or a restart of Fabric Manager.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -70,8 +71,8 @@ class Fabric:
                 return None
             name = nvswitch.board(card, self._roots)
             return name and f"{name} is a module of an HGX board that was not looked at yet"
-        if self._refusal or self.board.fault:
-            return self._refusal or self.board.fault
+        if fault := self._refusal or self.board.fault:
+            return str(fault)
         if card.address not in self.board.modules:
             return (
                 "which module of its board it is, is not known; give it back to NVIDIA's driver "
@@ -132,7 +133,15 @@ class Fabric:
         )
         if not own or self.board is None:
             return
-        wanted = partitions.exactly(self._offered(), self._modules(own))
+        try:
+            with self._lock:
+                if self.board.fault:
+                    self._read()
+                wanted = partitions.exactly(self._offered(), self._modules(own))
+                if wanted:
+                    self._activate(wanted)
+        except Refused as error:
+            raise exception.DeviceUnavailable(str(min(own)), error.reason, error.remedy) from error
         if wanted is None:
             usage = self._ledger.now if self._ledger else None
             away = device.cards(usage.taken() | usage.counted()) - own if usage else frozenset()
@@ -144,21 +153,21 @@ class Fabric:
                 f"{partitions.refusal(self._offered(), taken, len(own))}",
                 "another host may have a partition",
             )
-        with self._lock:
-            try:
-                self._activate(wanted)
-            except Refused as error:
-                self._note(wanted, error)
-                address = str(min(own))
-                raise exception.DeviceUnavailable(address, error.reason, error.remedy) from error
         LOG.info("The NVSwitches join the GPUs of partition %s", wanted.id)
 
     def _activate(self, wanted: Partition) -> None:
         """:raises Refused: where it cannot be activated"""
-        self._compare(wanted)
+        try:
+            self._compare(wanted)
+            if wanted.id not in self._active():
+                self._activate_inactive(wanted)
+        except Refused as error:
+            self._note(wanted, error)
+            raise
+
+    def _activate_inactive(self, wanted: Partition) -> None:
+        """:raises Refused: where it cannot be activated"""
         manager = self._manager
-        if wanted.id in _active(manager.read().partitions):
-            return
         try:
             manager.activate(wanted.id)
         except Refused as error:
@@ -180,7 +189,7 @@ class Fabric:
 
     def settle(self) -> None:
         """Has active what has a guest, and nothing else. Raises nothing."""
-        if self._ledger is None or self.board is None:
+        if self._ledger is None or self.board is None or self.board.fault:
             return
         try:
             with self._lock:
@@ -197,7 +206,7 @@ class Fabric:
         if self._ledger is None or self.board is None:
             return
         manager, usage = self._manager, self._ledger.now
-        active = {each.id: each for each in manager.read().partitions if each.active}
+        active = self._active()
         guests = {each.id: each for each in self._of_guests(usage)}
         try:
             needed = [*guests.values(), *([wanted] if wanted else [])]
@@ -212,6 +221,23 @@ class Fabric:
                 raise
             manager.set_active(guests.keys())
             LOG.warning("Fabric Manager was told anew which partitions are active: %s", [*guests])
+
+    def _active(self) -> Mapping[int, Partition]:
+        """:raises Refused: where Fabric Manager does not say it"""
+        return {each.id: each for each in self._read().partitions if each.active}
+
+    def _read(self) -> fabric_manager.Fabric:
+        """:raises Refused: where it does not answer; if it hangs, nobody waits for it again to part
+        cards before the next look
+        """
+        assert self.board is not None
+        try:
+            fabric = self._manager.read()
+        except Refused as error:
+            self.board = dataclasses.replace(self.board, fabric=None, fault=error)
+            raise
+        self.board = dataclasses.replace(self.board, fabric=fabric, fault=None)
+        return fabric
 
     def _without_owner(
         self, active: Iterable[Partition], needed: Collection[Partition], usage: Snapshot
@@ -262,7 +288,3 @@ def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:
     for uuid in {*found, *usage.instances(), *usage.last_starts}:
         found[uuid] = found.get(uuid, frozenset()) | usage.counted_for(uuid) | usage.had_by(uuid)
     return found
-
-
-def _active(offered: Collection[Partition]) -> frozenset[int]:
-    return frozenset(each.id for each in offered if each.active)

@@ -15,12 +15,14 @@ from oslotest import base
 
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.scheduling import stats
+from nova_gpu.host import child
 from tests.fixtures import hosts, nvfm
 from tests.fixtures.compute import Compute
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100, MODULES, build
 from tests.unit.fuzz import base as fuzz
 
+BESIDE = "0000:c1:00.0"
 CARDS = {module: address for address, module in MODULES.items()}
 
 
@@ -36,11 +38,15 @@ class FabricTestCase(base.BaseTestCase):
         self.at_hand = self.useFixture(nvfm.AtHand())
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         build(host, driver="vfio-pci")
+        self.prepare(host)
         self.compute = self.useFixture(Compute(host))
         kept = host.root / "state" / "gpu-modules.json"
         kept.write_text(json.dumps({"modules": MODULES}))
         self.compute.restart()
         self.provider = self.compute.provider("2330")
+
+    def prepare(self, host: hosts.Host) -> None:
+        """What it has beside the board"""
 
     def claim(self, count: int) -> objects.Instance:
         """An instance with what Nova's tracker draws from the pool"""
@@ -58,7 +64,7 @@ class FabricTestCase(base.BaseTestCase):
 
     def free(self) -> dict[int, int]:
         told = stats.loads(self.compute.gpus.stats() or "")
-        (sets,) = told.free_partitions or ((),)
+        sets = next((each for each in told.free_partitions or () if each), ())
         return {size: count for size, count in sets}
 
 
@@ -135,6 +141,114 @@ class LifeTest(FabricTestCase):
         self.boot(1)
         self.compute.period()
         self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
+
+
+class FaultsTest(FabricTestCase):
+    """Each is named, and the host keeps its other guests and cards."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.calls: list[str] = []
+        self.at_hand.fails = self.calls.append
+
+    def prepare(self, host: hosts.Host) -> None:
+        host.add_gpu(BESIDE, "10de", "1eb8", driver="vfio-pci")
+
+    def boot_beside(self) -> None:
+        """With the card that is on no board"""
+        had = (self.compute.provider("1eb8"), BESIDE)
+        self.compute.spawn(self.compute.instance({"gpus": "1"}, had))
+
+    def refused(self, instance: objects.Instance) -> str:
+        raised = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable,
+            self.compute.spawn,
+            instance,
+            arriving=False,
+        )
+        return str(raised)
+
+    def stopped(self, count: int) -> objects.Instance:
+        instance = self.boot(count)
+        del self.compute.libvirt.domains[instance.uuid]
+        self.compute.period()
+        return instance
+
+    def test_not_answering(self) -> None:
+        begin = "Fabric Manager at 127.0.0.1:6666: "
+        for code, said in (
+            ("-9", "it does not answer; see systemctl status nvidia-fabricmanager"),
+            ("-6", "it is of another version than its library libnvfm; install"),
+        ):
+            with self.subTest(code):
+                self.manager.says()
+                self.compute.period()
+                self.boot(4)
+                stopped = self.stopped(2)
+                self.manager.says(f"connect {code}")
+                self.assertIn(said, self.refused(stopped))
+                self.compute.period()
+                self.assertIn(said, self.refused(stopped))
+                self.assertIn(f"given to no other: {begin}{said}", self.log.output)
+                self.assertNotIn("fails the instance", self.log.output)
+                self.boot_beside()
+                self.assertEqual({1, 5}, self.manager.active)
+                self.manager.says()
+                self.compute.spawn(stopped, arriving=False)
+                self.assertEqual({1, 5}, self.manager.active)
+                for instance in [*self.compute.instances.values()]:
+                    self.compute.delete(instance)
+
+    def test_hanging(self) -> None:
+        guests = [self.boot(2), self.boot(2), self.boot(2)]
+
+        def hangs(call: str) -> None:
+            self.calls.append(call)
+            raise child.Failed("it did not end in time")
+
+        self.at_hand.fails = hangs
+        self.calls.clear()
+        for guest in guests:
+            self.compute.delete(guest)
+        self.assertEqual(["before partitions"], self.calls, "every release has waited")
+        self.compute.period()
+        self.assertEqual(["before partitions"] * 2, self.calls, "a period has waited twice")
+        self.boot_beside()
+        self.assertEqual(["before partitions"] * 2, self.calls)
+        self.assertIn("it did not end in time; install", self.log.output)
+        self.at_hand.fails = self.calls.append
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+
+    def test_back_before_a_period_has_seen_it(self) -> None:
+        guest, other = self.boot(4), self.claim(4)
+        self.manager.says("connect -9")
+        self.compute.delete(guest)
+        self.manager.says()
+        self.compute.spawn(other)
+        self.assertEqual({2}, self.manager.active)
+
+    def test_partitions_that_are_lost(self) -> None:
+        guest, stopped = self.boot(4), self.stopped(4)
+        self.manager.says("switch 00000000:05:00.0 33", lost=[0, 1, 2])
+        self.compute.period()
+        self.assertIn("does not offer the partitions 0, 1, 2", self.log.output)
+        self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed", self.log.output)
+        self.assertIn("no partition of 4 (sizes: 1, 2)", self.refused(stopped))
+        self.assertEqual({}, self.free())
+        self.compute.delete(stopped)
+        self.compute.period()
+        self.assertEqual({1: 4, 2: 2}, self.free())
+        self.boot(2)
+        self.assertEqual({5}, self.manager.active)
+        self.compute.delete(guest)
+
+    def test_degraded_partitions_are_given(self) -> None:
+        self.manager.says("links 3 16 18")
+        self.compute.period()
+        self.assertIn("partition 1 is degraded: modules 3 lack NVLinks", self.log.output)
+        self.boot(8)
+        self.assertEqual({0}, self.manager.active)
 
 
 class RestartsTest(FabricTestCase):
