@@ -18,7 +18,7 @@ class PeriodTest(unittest.TestCase):
             if len(called) < 6:  # as what is looked at once
                 sum(range(3_000_000))
 
-        ours_ms, stock_ms = period._in_turns(ours, lambda: called.append("stock"), 3)
+        ours_ms, stock_ms = period._in_turns([ours, lambda: called.append("stock")], 3)
         self.assertEqual(["ours", "stock"] * 6, called)
         self.assertLess(ours_ms, 10)
         self.assertLess(stock_ms, 10)
