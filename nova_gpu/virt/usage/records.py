@@ -23,7 +23,8 @@ class Records:
     save their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose
     resize is being reverted and that are no longer the other host's and not yet this one's.
     ``projects``: the project of each instance in ``counted``. ``stopped``: those that are
-    stopped, without a task.
+    stopped, without a task. ``has_moves``: whether the host takes part in a migration that has not
+    ended, or ended in error.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -31,6 +32,7 @@ class Records:
     returning: frozenset[str] = frozenset()
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
+    has_moves: bool = False
 
     def without(self, identifier: str) -> Records:
         """These records without any holder of the GPU *identifier*."""
@@ -86,6 +88,7 @@ def read(
         frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
         projects,
         frozenset(stopped),
+        has_moves=bool(migrations),
     )
 
 

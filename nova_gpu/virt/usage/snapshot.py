@@ -148,9 +148,13 @@ class Snapshot:
 
     # By the database
 
+    def counted_by_instance(self) -> Mapping[str, frozenset[tuple[str, str]]]:
+        """What the database counts, as :class:`nova_gpu.virt.usage.records.Records` has it"""
+        return self.records.counted if self.records else {}
+
     def instances(self) -> frozenset[str]:
         """All for which the database counts something here, or nothing"""
-        return frozenset(self._counted_by_instance())
+        return frozenset(self.counted_by_instance())
 
     def stopped(self) -> frozenset[str]:
         """The instances here that are stopped, without a task"""
@@ -160,17 +164,17 @@ class Snapshot:
         """The cards of these providers that the database counts for an instance."""
         return {
             (key_by_provider[provider_uuid], device.parse(identifier))
-            for recorded in self._counted_by_instance().values()
+            for recorded in self.counted_by_instance().values()
             for provider_uuid, identifier in recorded
             if provider_uuid in key_by_provider
         }
 
     def counted(self) -> frozenset[Device]:
         """All cards that the database counts for an instance here, of whatever group it says."""
-        return _NO_DEVICE.union(*map(_devices, self._counted_by_instance().values()))
+        return _NO_DEVICE.union(*map(_devices, self.counted_by_instance().values()))
 
     def counted_for(self, instance_uuid: str) -> frozenset[Device]:
-        return _devices(self._counted_by_instance().get(instance_uuid, ()))
+        return _devices(self.counted_by_instance().get(instance_uuid, ()))
 
     def started(self) -> frozenset[Device]:
         """What guests were started with that the database may not count yet."""
@@ -188,7 +192,7 @@ class Snapshot:
             for uuid, started in self.last_starts.items()
             for each in started.devices
         }
-        for uuid, recorded in self._counted_by_instance().items():
+        for uuid, recorded in self.counted_by_instance().items():
             for provider_uuid, identifier in recorded:
                 if not key_by_provider or provider_uuid in key_by_provider:
                     owners[device.parse(identifier)] = Owner(uuid, projects.get(uuid))
@@ -210,9 +214,6 @@ class Snapshot:
             if uuid not in self.last_starts and uuid not in returning
             for each in named - self.counted_for(uuid)
         }
-
-    def _counted_by_instance(self) -> Mapping[str, frozenset[tuple[str, str]]]:
-        return self.records.counted if self.records else {}
 
 
 def _pairs(assignments: Iterable[Assignment]) -> Iterator[tuple[str, frozenset[Device]]]:

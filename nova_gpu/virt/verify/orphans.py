@@ -9,7 +9,7 @@ to an operator (``nova-manage placement audit``): it looks for instances of that
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -21,25 +21,37 @@ LOG = logging.getLogger(__name__)
 
 
 class Orphans:
-    """Looks for such allocations in every period, of what has changed since the last one.
+    """Looks for such allocations where what instances have has changed since the last look.
 
-    Placement says in one answer how often each provider of a host was written to, its allocations
-    included; who has what of one, it says of that one only.
+    Nobody gets one while that stays: an instance is deleted or has moved away before it is left
+    behind, and a service that has died looks when it is started. Placement says in one answer how
+    often each provider of a host was written to, its allocations included; who has what of one, it
+    says of that one only.
     """
 
     def __init__(self) -> None:
         # By provider, when nothing of it was a move's
         self._settled: dict[str, int] = {}
+        self._counted: Mapping[str, Collection[object]] = {}
 
     def release(
-        self, reportclient: Any, provider_uuids: Collection[str], instances: Collection[str]
+        self,
+        reportclient: Any,
+        provider_uuids: Collection[str],
+        counted: Mapping[str, Collection[object]],
     ) -> None:
         """Deletes those of these providers; never while a claim waits, and nothing raises.
 
         :param reportclient: Nova's client of Placement
-        :param instances: uuids that are known to be instances', about which nobody is asked
+        :param counted: what the database counts, by the uuids of all instances here, about which
+            nobody is asked
         """
-        if not provider_uuids:
+        instances = counted.keys()
+        before, self._counted = (
+            self._counted,
+            {uuid: each for uuid, each in counted.items() if each},
+        )
+        if before == self._counted and self._settled.keys() >= set(provider_uuids):
             return
         context = nova_context.get_admin_context(read_deleted="yes")
         try:
@@ -48,6 +60,7 @@ class Orphans:
             generations = {each["uuid"]: each["generation"] for each in tree}
         except Exception as error:  # whatever Placement or the way there raise
             LOG.warning("GPUs that ended moves keep cannot be looked for: %s", error)
+            self._settled.clear()
             return
         for uuid in set(provider_uuids) & generations.keys():
             if self._settled.pop(uuid, None) == generations[uuid] or self._release(

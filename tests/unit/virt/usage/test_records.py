@@ -126,6 +126,12 @@ class ReadTest(unittest.TestCase):
         )
         self.assertEqual({ONE, TWO}, found.stopped)
 
+    def test_whether_there_are_moves(self) -> None:
+        moved = instance(ONE, resources(A))
+        self.assertFalse(self.answer([moved]).has_moves)
+        failed = migration(ONE, "host1", "host2", status="error")
+        self.assertTrue(self.answer([moved], [failed]).has_moves)
+
     def test_other_resources_are_not_gpus(self) -> None:
         memory = resources("ns_0", resource_class="CUSTOM_PMEM_NAMESPACE_4GB")
         self.assertEqual({ONE: set()}, self.read([instance(ONE, memory)]))

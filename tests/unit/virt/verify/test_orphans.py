@@ -51,18 +51,48 @@ class OrphansTest(base.BaseTestCase):
         self.ended: str | None = None
         self.useFixture(fixtures.MockPatchObject(orphans, "ended", lambda *_: self.ended))
         self.looked = orphans.Orphans()
+        self.counted = {INSTANCE: {ONE}, "without GPUs": set[str]()}
 
     def asked(self) -> list[str]:
         self.placement.asked.clear()
-        self.looked.release(self.placement, {ONE, TWO}, {INSTANCE})
+        self.looked.release(self.placement, {ONE, TWO}, dict(self.counted))
         return sorted(self.placement.asked)
 
-    def test_one_question_while_nothing_changes(self) -> None:
+    def test_no_question_while_nothing_changes(self) -> None:
         self.assertEqual([ONE, TWO, "tree"], self.asked())
-        self.assertEqual(["tree"], self.asked())
+        self.assertEqual([], self.asked())
+        del self.counted["without GPUs"]
+        self.assertEqual([], self.asked())
+
+    def test_what_has_changed_since_the_last_look(self) -> None:
+        self.asked()
         self.placement.add(TWO, INSTANCE)
+        self.counted[INSTANCE] = {ONE, TWO}
         self.assertEqual([TWO, "tree"], self.asked())
-        self.assertEqual(["tree"], self.asked())
+        self.assertEqual([], self.asked())
+
+    def test_an_instance_that_goes_may_leave_one_behind(self) -> None:
+        self.placement.consumers[ONE].clear()
+        self.assertEqual([ONE, TWO, "tree"], self.asked())
+        self.placement.add(ONE, MIGRATION)
+        self.ended = "its instance is deleted"
+        del self.counted[INSTANCE]
+        self.assertEqual([ONE, "tree"], self.asked())
+        self.assertEqual(set(), self.placement.consumers[ONE])
+
+    def test_placement_that_did_not_answer_is_asked_again(self) -> None:
+        self.asked()
+        self.counted[INSTANCE] = {TWO}
+        silent = fixtures.MockPatchObject(
+            self.placement, "get_providers_in_tree", side_effect=ConnectionError("no route")
+        )
+        with silent:
+            self.assertEqual([], self.asked())
+        self.assertEqual([ONE, TWO, "tree"], self.asked())
+
+    def test_a_provider_that_is_new(self) -> None:
+        self.looked.release(self.placement, {ONE}, self.counted)
+        self.assertEqual([TWO, "tree"], self.asked())
 
     def test_a_move_is_asked_about_until_it_has_ended(self) -> None:
         """Placement says nothing anew of one that ends in the database."""
@@ -73,8 +103,8 @@ class OrphansTest(base.BaseTestCase):
         self.assertEqual([ONE, "tree"], self.asked())
         self.assertEqual({INSTANCE}, self.placement.consumers[ONE])
         self.assertEqual([ONE, "tree"], self.asked())
-        self.assertEqual(["tree"], self.asked())
+        self.assertEqual([], self.asked())
 
     def test_nothing_to_ask_about(self) -> None:
-        self.looked.release(self.placement, set(), set())
+        self.looked.release(self.placement, set(), {})
         self.assertEqual([], self.placement.asked)
