@@ -81,6 +81,8 @@ def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[S
 
 def all_instances(card: DividedCard) -> list[Slot]:
     """The MIG instances of all types"""
+    if not card.has_instances:
+        return []
     return [slot for type_id in sorted(card.types) for slot in instances(card, type_id)]
 
 

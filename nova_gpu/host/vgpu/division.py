@@ -28,14 +28,34 @@ _Types = dict[str, vgpu.VGPUType | None]
 Told = Mapping[model.PciAddress, Mapping[str, vgpu.VGPUType]]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of a card of which vGPUs are mediated devices: the functions that these are
+    made at, how each is registered (:func:`nova_gpu.host.vgpu.mdev.registration`), and its types.
+    ``looks``: how many have found it unchanged since."""
+
+    registered: Mapping[model.PciAddress, int]
+    parents: Mapping[model.PciAddress, vgpu.Parent]
+    types: _Types
+    looks: int = 0
+
+
 def divided(
-    cards: Iterable[model.GPU], roots: Roots, told: Told = MappingProxyType({})
+    cards: Iterable[model.GPU],
+    roots: Roots,
+    told: Told = MappingProxyType({}),
+    readings: dict[model.PciAddress, Reading] | None = None,
 ) -> dict[model.PciAddress, vgpu.DividedCard]:
     """The *cards* that can be divided, by address, and those whose driver does not tell.
 
     Of a function's profiles NVIDIA's driver lists only what is possible beside the vGPUs that there
     are: what was *told* before is among the card's types all the same.
 
+    :param readings: what earlier looks have read, by card; it is kept up. A card has thousands of
+        files about mediated devices. What its functions can make changes for all of them, when one
+        makes something or the card itself changes: where the devices that there are have not, one
+        function is read in each look, another every time, and the others only if it says anything
+        new.
     :raises OSError: where the host's mediated devices cannot be listed
     """
     made: dict[model.PciAddress, collections.Counter[str]] = {}
@@ -44,11 +64,20 @@ def divided(
             made.setdefault(device.parent, collections.Counter())[device.type_id] += 1
     # The driver writes the same of a type at every function of every card of a product.
     known: dict[str, _Types] = {}
+    readings = {} if readings is None else readings
     found = {}
     for card in cards:
+        before = readings.pop(card.address, None)
         try:
             types = known.setdefault(card.product.key, {})
-            parents = dict(_parents(card.address, made, types, roots))
+            functions = _functions(card.address, roots)
+            registered = _registered(functions)
+            if before and _is_unchanged(before, functions, registered, made, types):
+                for type_id in before.types.keys() - types.keys():
+                    types[type_id] = before.types[type_id]
+                parents, looks = before.parents, before.looks + 1
+            else:
+                parents, looks = dict(_parents(card.address, functions, made, types)), 0
             plain = {} if parents else _plain(card, roots)
         except (OSError, ValueError) as error:
             unread = f"its driver does not tell how it is divided: {error}; see the kernel's log"
@@ -57,6 +86,8 @@ def divided(
             continue
         if parents:
             found[card.address] = vgpu.DividedCard(_types_of(parents, types, told), parents)
+            if registered.keys() == parents.keys():
+                readings[card.address] = Reading(registered, parents, types, looks)
         elif plain:
             # As many as are enabled, which other cards of the product may have more or less of.
             facts = vgpu.VGPUType(
@@ -102,15 +133,54 @@ def _types_of(
     return {each: fact for each in sorted(facts) if (fact := facts[each]) is not None}
 
 
-def _parents(
-    address: model.PciAddress, made: _Made, known: _Types, roots: Roots
-) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
-    """:raises OSError, ValueError: where one of the card's functions does not tell"""
+def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAddress]:
+    """A card's function and its virtual ones, by their folders
+
+    :raises OSError: where the kernel does not tell
+    """
     card = iommu.device(address, roots)
     above = card.rpartition("/")[0]
+    virtual = sriov.virtual_functions_by_name(card).items()
+    return {card: address, **{f"{above}/{name}": function for name, function in virtual}}
+
+
+def _registered(functions: Mapping[str, model.PciAddress]) -> dict[model.PciAddress, int]:
+    """:raises OSError: where the kernel does not tell"""
+    found = {function: mdev.registration(folder) for folder, function in functions.items()}
+    return {function: number for function, number in found.items() if number is not None}
+
+
+def _is_unchanged(
+    before: Reading,
+    functions: Mapping[str, model.PciAddress],
+    registered: Mapping[model.PciAddress, int],
+    made: _Made,
+    known: _Types,
+) -> bool:
+    """Whether a card is as it was *before*, by what there is and what one of its functions says.
+
+    :raises OSError, ValueError: where that does not tell
+    """
+    if before.registered != registered:
+        return False
+    if any(made.get(each, {}) != parent.made for each, parent in before.parents.items()):
+        return False
+    parents = [folder for folder, function in functions.items() if function in registered]
+    folder = parents[before.looks % len(parents)]
+    function = functions[folder]
+    says = _mediating(folder, mdev.types(folder), made.get(function, {}), known)
+    return says == before.parents[function]
+
+
+def _parents(
+    address: model.PciAddress,
+    functions: Mapping[str, model.PciAddress],
+    made: _Made,
+    known: _Types,
+) -> Iterator[tuple[model.PciAddress, vgpu.Parent]]:
+    """:raises OSError, ValueError: where one of the card's functions does not tell"""
     before = None  # neighbours mostly say the same, and then are one object
-    for name, function in {str(address): address, **sriov.virtual_functions_by_name(card)}.items():
-        device = f"{above}/{name}"
+    for device, function in functions.items():
         profiles = sriov.profiles(device) if function != address else None
         if profiles is not None:
             if profiles is not before:

@@ -54,6 +54,18 @@ def types(device: str) -> tuple[str, ...]:
     return tuple(sorted(filter(vgpu.is_type_id, names)))
 
 
+def registration(device: str) -> int | None:
+    """What the folder of the function's types is told by: another one when a driver registers the
+    function anew. ``None`` where there is none.
+
+    :raises OSError: where the kernel does not tell
+    """
+    try:
+        return os.stat(f"{device}/{_TYPES}").st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def available(device: str, type_id: str) -> int:
     """How many more of the type the function's driver can make, as far as it tells.
 

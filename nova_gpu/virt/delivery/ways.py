@@ -69,6 +69,7 @@ class Ways:
                 PlainFunctions(roots, spec, functions),
             ]
             self._types = VGPUTypes(roots)
+            self._readings: dict[PciAddress, division.Reading] = {}
             self._read = self._divided_for_machines
         self.parts: Mapping[Kind, Parts] = {each.kind: each for each in parts}
 
@@ -108,7 +109,8 @@ class Ways:
         self, cards: Iterable[GPU], told: division.Told
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
-        return self._types.complete(gpus, division.divided(gpus, self._roots, told))
+        found = division.divided(gpus, self._roots, told, self._readings)
+        return self._types.complete(gpus, found)
 
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
         """Why guests cannot have parts of *card*"""

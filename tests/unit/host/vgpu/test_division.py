@@ -11,7 +11,7 @@ from oslotest import base
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.host.pci import discovery, selection
-from nova_gpu.host.vgpu import division
+from nova_gpu.host.vgpu import division, mdev
 from tests.fixtures import hosts, vgpu
 
 ONE, TWO = "0000:3b:00.0", "0000:82:00.0"
@@ -178,3 +178,83 @@ class TestDivided(base.BaseTestCase):
         path = self.host.path(TWO) / "mdev_supported_types/nvidia-64/description"
         path.write_text("num_heads=99")
         self.assertEqual(4, self.divided()[TWO].types["nvidia-64"].heads)
+
+
+class ReadingsTest(base.BaseTestCase):
+    """A card of four functions, each with four types, that is looked at again and again"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
+        self.host.add_gpu(ONE, "10de", "2235", totalvfs=4)
+        self.functions = vgpu.add_functions(self.host, ONE, 4)
+        for function in self.functions:
+            vgpu.add_types(self.host, function, vgpu.TESLA_P4)
+        self.readings: dict[PciAddress, division.Reading] = {}
+        self.look()
+
+    def look(self) -> values.DividedCard:
+        chosen = selection.Selection.parse(["10de"], [], [])
+        cards = discovery.discover(self.host.roots, chosen, {}, dict)
+        (found,) = division.divided(cards, self.host.roots, readings=self.readings).values()
+        return found
+
+    def reads(self) -> int:
+        """How many files about what can be made one look opens"""
+        available = self.useFixture(
+            fixtures.MockPatchObject(mdev, "available", wraps=mdev.available)
+        )
+        self.look()
+        return available.mock.call_count
+
+    def of_type(self, type_id: str) -> list[int]:
+        return [each.available[type_id] for each in self.look().parents.values()]
+
+    def test_one_function_while_nothing_changes(self) -> None:
+        card = self.look()
+        for _ in range(5):
+            self.assertEqual(4, self.reads())
+            self.assertEqual(card, self.look())
+
+    def test_what_was_made_and_removed(self) -> None:
+        """NVIDIA's driver takes a type that is made from all functions of the card."""
+        name = vgpu.make(self.host, self.functions[2], "nvidia-66")
+        for function in self.functions:
+            vgpu.set_available(self.host, function, {"nvidia-66": 0})
+        self.assertEqual([0] * 4, self.of_type("nvidia-66"))
+        (self.host.roots.sysfs / "bus/mdev/devices" / name).unlink()
+        for function in self.functions:
+            vgpu.set_available(self.host, function, {"nvidia-66": 1})
+        self.assertEqual([1] * 4, self.of_type("nvidia-66"))
+
+    def test_a_card_that_has_changed_by_itself(self) -> None:
+        """As when its GPU instances were made anew"""
+        for function in self.functions:
+            vgpu.set_available(self.host, function, {"nvidia-63": 0})
+        self.assertEqual([0] * 4, self.of_type("nvidia-63"))
+
+    def test_one_function_that_has_changed_by_itself(self) -> None:
+        vgpu.set_available(self.host, self.functions[3], {"nvidia-63": 0})
+        for _ in self.functions:
+            seen = self.of_type("nvidia-63")
+        self.assertEqual([8, 8, 8, 0], seen)
+
+    def test_a_function_that_is_registered_late_or_anew(self) -> None:
+        types = self.host.path(self.functions[3]) / "mdev_supported_types"
+        away = types.rename(types.with_name("away"))
+        self.assertEqual(3, len(self.look().parents))
+        away.rename(types)
+        self.assertEqual(4, len(self.look().parents))
+        away = types.rename(types.with_name("away"))
+        vgpu.add_types(self.host, self.functions[3], vgpu.TESLA_P4[:1])
+        self.assertEqual(
+            {"nvidia-63"}, self.look().parents[PciAddress.parse(self.functions[3])].available.keys()
+        )
+
+    def test_one_that_stops_telling(self) -> None:
+        for function in self.functions:
+            vgpu.set_available(self.host, function, {"nvidia-63": 9999})
+        self.assertIn("more than 4096", self.look().unread or "")
+        for function in self.functions:
+            vgpu.set_available(self.host, function, {"nvidia-63": 2})
+        self.assertEqual([2] * 4, self.of_type("nvidia-63"))
