@@ -59,8 +59,7 @@ class WithheldInstances:
             return frozenset()
         found, over = set(), set()
         for card in cards:
-            there = vgpu_room.all_instances(card.card) if card.card.has_instances else []
-            names = {slot: _names(slot) for slot in there}
+            names = {slot: _names(slot) for slot in vgpu_room.all_instances(card.card)}
             found |= {slot for slot, its in names.items() if its & withheld}
             own = {each for each in withheld if each[0] == card.gpu.address}
             over |= own.difference(*names.values()) if card.card.has_instances else set()

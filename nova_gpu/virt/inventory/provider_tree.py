@@ -61,17 +61,16 @@ def _all_in(tree: nova_provider_tree.ProviderTree, nodename: str) -> dict[GroupK
 def ensure(
     tree: nova_provider_tree.ProviderTree,
     nodename: str,
+    present: Mapping[GroupKey, str],
     offered: Iterable[GroupKey],
-    *,
-    in_parts: bool,
 ) -> dict[GroupKey, str]:
-    """The providers of all groups of the kind, the *offered* ones made where they are missing, by
-    group."""
-    for key in offered:
-        name = names.provider_name(nodename, key)
-        if not tree.exists(name):
-            tree.new_child(name, nodename)
-    return groups_in(tree, nodename, in_parts=in_parts)
+    """The providers that are *present*, and new ones of *offered* groups that have none, by group.
+
+    :param present: as :func:`groups_in` has found them
+    """
+    missing = [key for key in offered if key not in present]
+    new = {key: tree.new_child(names.provider_name(nodename, key), nodename) for key in missing}
+    return {**present, **new}
 
 
 def ask(client: Any, nodename: str, keys: Iterable[GroupKey]) -> dict[GroupKey, str]:

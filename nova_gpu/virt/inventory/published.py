@@ -142,7 +142,7 @@ class Published(abc.ABC, Generic[Group, Key]):
         if not self.groups() and not present:
             return
         wanted, offer = self._offered(present, hypervisor_type)
-        self.provider_uuids = provider_tree.ensure(tree, nodename, wanted, in_parts=self.in_parts)
+        self.provider_uuids = provider_tree.ensure(tree, nodename, present, wanted)
         for key, uuid in self.provider_uuids.items():
             if (group := self.groups().get(key)) is not None:
                 provider_tree.publish(tree, uuid, key, offer(group), self)

@@ -34,7 +34,8 @@ class ProviderTreeTest(unittest.TestCase):
         self.supply = Nobody()
 
     def _publish(self, group: GPUGroup = GROUP, reserved: int = 0) -> str:
-        found = provider_tree.ensure(self.tree, "node", [group.key], in_parts=False)
+        present = provider_tree.groups_in(self.tree, "node", in_parts=False)
+        found = provider_tree.ensure(self.tree, "node", present, [group.key])
         uuid = found[group.key]
         offer = provider_tree.Offer(
             inventory.inventory(len(group.gpus), reserved),
