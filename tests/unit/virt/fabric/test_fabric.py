@@ -3,69 +3,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-from collections.abc import Iterator
-
-import fixtures
 from nova import exception as nova_exception
 from nova import objects
-from oslotest import base
 
-from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.scheduling import stats
 from nova_gpu.host import child
-from tests.fixtures import hosts, nvfm
-from tests.fixtures.compute import Compute
+from tests.fixtures import hosts
 from tests.fixtures.histories import Domain
-from tests.fixtures.partitions import H100, MODULES, build
-from tests.unit.fuzz import base as fuzz
+from tests.fixtures.partitions import MODULES
+from tests.unit.virt.fabric.base import FabricTestCase
 
 BESIDE = "0000:c1:00.0"
 CARDS = {module: address for address, module in MODULES.items()}
-
-
-class Crash(BaseException):
-    """The service ends here"""
-
-
-class FabricTestCase(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger())
-        self.manager = self.useFixture(nvfm.FabricManager(H100))
-        self.at_hand = self.useFixture(nvfm.AtHand())
-        host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
-        build(host, driver="vfio-pci")
-        self.prepare(host)
-        self.compute = self.useFixture(Compute(host))
-        kept = host.root / "state" / "gpu-modules.json"
-        kept.write_text(json.dumps({"modules": MODULES}))
-        self.compute.restart()
-        self.provider = self.compute.provider("2330")
-
-    def prepare(self, host: hosts.Host) -> None:
-        """What it has beside the board"""
-
-    def claim(self, count: int) -> objects.Instance:
-        """An instance with what Nova's tracker draws from the pool"""
-        resources = self.compute.tree.data(self.provider).resources["PGPU"]
-        assigned = {r for each in self.compute.instances.values() for r in each.resources}
-        free = resources - assigned
-        drawn = [free.pop() for _ in range(count)]
-        had = [(self.provider, each.identifier) for each in drawn]
-        return self.compute.instance({"gpus": str(count)}, *had)
-
-    def boot(self, count: int) -> objects.Instance:
-        instance = self.claim(count)
-        self.compute.spawn(instance)
-        return instance
-
-    def free(self) -> dict[int, int]:
-        told = stats.loads(self.compute.gpus.stats() or "")
-        sets = next((each for each in told.free_partitions or () if each), ())
-        return {size: count for size, count in sets}
 
 
 class LifeTest(FabricTestCase):
@@ -287,85 +236,3 @@ class RestartsTest(FabricTestCase):
         self.compute.restart()
         self.compute.period()
         self.assertEqual({1}, self.manager.active)
-
-
-class CrashTest(FabricTestCase):
-    """The service ends before or after any call, while anything is under way."""
-
-    crashes_seen = 0
-
-    def truths(self) -> None:
-        """Guests have what they compute on, and nothing else is joined"""
-        wanted = set()
-        for instance in self.compute.instances.values():
-            modules = frozenset(MODULES[each.identifier] for each in instance.resources)
-            if instance.uuid in self.compute.libvirt.domains:
-                wanted.add(partition(modules).id)
-        self.assertEqual(wanted, self.manager.active)
-
-    def crashes(self, seed: int) -> Iterator[int]:
-        """Nothing for some calls, and then the end"""
-        left = random.Random(seed).randrange(1, 40)
-        while True:
-            left -= 1
-            yield left
-
-    def test_any_history(self) -> None:
-        for seed in range(int(os.environ.get(fuzz.EXAMPLES, 8))):
-            with self.subTest(seed):
-                self.history(random.Random(seed), self.crashes(seed))
-        self.assertGreater(self.crashes_seen, 1)
-
-    def history(self, rng: random.Random, left: Iterator[int]) -> None:
-        def fails(when: str) -> None:
-            if next(left) == 0:
-                raise Crash(when)
-
-        for _ in range(rng.randrange(3, 9)):
-            self.at_hand.fails = fails
-            try:
-                self.step(rng)
-            except Crash:
-                self.at_hand.fails = lambda when: None
-                self.crashed()
-            except nova_exception.ComputeResourcesUnavailable:
-                self.crashed()
-            self.at_hand.fails = lambda when: None
-        self.compute.period()
-        self.truths()
-        for instance in [*self.compute.instances.values()]:
-            self.compute.delete(instance)
-        self.compute.period()
-        self.assertEqual(set(), self.manager.active)
-
-    def step(self, rng: random.Random) -> None:
-        here = [*self.compute.instances.values()]
-        what = rng.choice(["boot", "boot", "delete", "period", "manager", "service"])
-        if what == "boot":
-            count = rng.choice([1, 1, 2, 4, 8])
-            if self.free().get(count):
-                self.boot(count)
-        elif what == "delete" and here:
-            self.compute.delete(rng.choice(here))
-        elif what == "manager":
-            self.manager.restart()
-        elif what == "service":
-            self.compute.restart()
-        self.compute.period()
-
-    def crashed(self) -> None:
-        """Nova deletes what was being built; the service starts anew"""
-        self.crashes_seen += 1
-        for uuid in [*self.compute.instances]:
-            if uuid not in self.compute.libvirt.domains:
-                del self.compute.instances[uuid]
-        for uuid in [*self.compute.libvirt.domains]:
-            if uuid not in self.compute.instances:
-                del self.compute.libvirt.domains[uuid]
-        self.compute.restart()
-        self.compute.period()
-        self.truths()
-
-
-def partition(modules: frozenset[int]) -> Partition:
-    return next(each for each in H100 if each.modules == modules)
