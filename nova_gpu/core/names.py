@@ -66,8 +66,9 @@ HEADS = "gpu:heads"
 STATS = "nova_gpu"
 
 # Keys of an instance's system_metadata: that it gave its GPUs back when it was stopped, and what
-# its image says of that.
+# its image says of that; and, with a number from 0 behind it, what its guest is told of its GPUs.
 RELEASED = "nova_gpu_released"
+GUEST_DEVICES = "nova_gpu_devices_"
 IMAGE_ON_STOP = f"image_{ON_STOP}"
 
 # What a running guest's diagnostics have of each of its GPUs: a number from 0, and one of address,

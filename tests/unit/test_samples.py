@@ -10,7 +10,7 @@ import textwrap
 
 import fixtures
 import testtools
-from nova.conf import compute, libvirt, scheduler
+from nova.conf import api, compute, libvirt, scheduler
 from oslo_config import cfg, generator, iniparser
 
 from nova_gpu.conf import gpu
@@ -47,7 +47,7 @@ class SamplesTest(testtools.TestCase):
         path = self.useFixture(fixtures.TempDir()).join("nova.conf")
         pathlib.Path(path).write_text(text)
         conf = cfg.ConfigOpts()
-        for module in (compute, libvirt, scheduler, gpu):
+        for module in (api, compute, libvirt, scheduler, gpu):
             module.register_opts(conf)
         conf(["--config-file", path])
         return conf

@@ -56,6 +56,16 @@ class Controller:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a guest finds a card: its address there, the NUMA ``node`` that it is on, and the
+    upstream port of its switch, ``None`` of one that is behind none."""
+
+    address: PciAddress
+    node: int | None
+    switch: PciAddress | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tree:
     """``behind``: the index of the controller that each card is behind."""
 
@@ -67,6 +77,29 @@ class Tree:
         """The NUMA nodes of the host that its cards are on, in the order of the expanders"""
         found = (each.node for each in self.controllers if each.node is not None)
         return tuple(dict.fromkeys(found))
+
+    def places(self) -> Mapping[PciAddress, Place]:
+        """Where the guest finds each card, by the card's address on the host.
+
+        Its firmware numbers the buses behind the bridges of a root from the root's own number on,
+        in the order of their slots, and those below a bridge before the next one's. That is the
+        order of ``controllers``.
+        """
+        above = {each.index: each for each in self.controllers}
+        behind, number = {}, 0
+        for each in self.controllers:
+            number = number + 1 if each.bus_number is None else each.bus_number
+            behind[each.index] = number
+        found = {}
+        for card, index in self.behind.items():
+            port, switch = above[index], None
+            if port.model is Model.DOWNSTREAM:
+                switch = PciAddress(0, behind[above[port.above].above], 0, 0)
+            while port.above:
+                port = above[port.above]
+            address = PciAddress(0, behind[index], 0, card.function)
+            found[card] = Place(address, port.node, switch)
+        return found
 
 
 def says_more(cards: Iterable[GPU]) -> bool:

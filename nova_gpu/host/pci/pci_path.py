@@ -13,6 +13,8 @@ import os
 import re
 
 from nova_gpu.core import exception, model
+from nova_gpu.core.guest.devices import PcieLink
+from nova_gpu.host.pci import sysfs
 
 _ROOT = re.compile("pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
@@ -37,3 +39,34 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
         return parts[roots[-1]], model.PciAddress.parse(bridges[-2])
     except exception.InvalidPciAddress:
         return parts[roots[-1]], None
+
+
+def link(device: str) -> PcieLink | None:
+    """What the link right above *device* can do, which is what the slower of its ends can;
+    ``None`` where the kernel does not tell."""
+    folder = os.path.realpath(device)
+    ends = [_end(folder), _end(os.path.dirname(folder))]
+    if ends[0] is None:
+        return None
+    known = [each for each in ends if each is not None]
+    speed = min((each["speed"] for each in known), key=_transfers)
+    return {"speed": speed, "width": min(each["width"] for each in known)}
+
+
+def _end(device: str) -> PcieLink | None:
+    """What a device or a port can do itself: a root bus has no such attributes."""
+    try:
+        speed = sysfs.attribute(device, "max_link_speed")
+        _transfers(speed)
+    except (OSError, ValueError):  # "Unknown", of a device that does not answer
+        return None
+    width = sysfs.decimal(device, "max_link_width")
+    return {"speed": speed, "width": width} if width else None
+
+
+def _transfers(speed: str) -> float:
+    """Of a text such as ``32.0 GT/s PCIe``
+
+    :raises ValueError: where it is none
+    """
+    return float(speed.partition(" ")[0])

@@ -13,6 +13,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, refusal_texts
 from nova_gpu.core.device import Device
+from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import contents, guest_processes, libraries, nodes
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
     from nova.virt.libvirt import host as libvirt_host
 
+    from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.virt import daemon
     from nova_gpu.virt.delivery import node_rights
 
@@ -134,6 +136,15 @@ class ContainerNodes(WholeCards):
         if self._rights:
             self._rights.open(instance, devices, found.nodes)
         guests.add_gpus(guest, devices, found)
+
+    def told(
+        self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
+    ) -> list[GuestDevice]:
+        """A container sees the host's sysfs: what is there is where it finds its cards."""
+        from nova_gpu.virt.delivery import guest_devices
+
+        places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
+        return guest_devices.of_cards(cards, places, self._roots)
 
     def started(self, instance_uuid: str) -> None:
         if self._rights:

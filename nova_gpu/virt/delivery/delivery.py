@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import host as libvirt_host
 
     from nova_gpu.core.flavor.request import FlavorRequest
+    from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.virt import daemon
     from nova_gpu.virt.fabric.board import Board
 
@@ -173,6 +174,12 @@ class WholeCards(Delivery, Protocol):
     def restore(self) -> None:
         """Sets back what of the host was changed for guests that have no domain any more."""
         return
+
+    @abc.abstractmethod
+    def told(
+        self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
+    ) -> list[GuestDevice]:
+        """What the *guest*, which is rendered, is told of its *cards*"""
 
     @abc.abstractmethod
     def clean(self, card: GPU) -> bool:

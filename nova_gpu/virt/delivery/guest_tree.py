@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ from nova.virt.libvirt import config as vconfig
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.arrangement import GuestTopology
 from nova_gpu.core.guest import cells, tree
-from nova_gpu.core.guest.tree import Controller, Tree
-from nova_gpu.core.model import GPU
+from nova_gpu.core.guest.tree import Controller, Place, Tree
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import numa_nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import flavors
@@ -126,6 +127,15 @@ def controllers(
         # Else libvirt would give the first of them that of the guest's root, which is in no domain.
         port.index = len(of_cards.controllers) + 1 + index
         yield port
+
+
+def places(guest: vconfig.LibvirtConfigGuest, of_cards: Tree) -> Mapping[PciAddress, Place]:
+    """Where the guest finds its cards, on its own NUMA nodes"""
+    by_node = _cells(guest)
+    return {
+        card: dataclasses.replace(place, node=by_node.get(-1 if place.node is None else place.node))
+        for card, place in of_cards.places().items()
+    }
 
 
 def _cells(guest: vconfig.LibvirtConfigGuest) -> Mapping[int, int]:

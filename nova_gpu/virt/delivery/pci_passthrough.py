@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
 
     from nova_gpu.core.flavor.request import FlavorRequest
+    from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.virt import daemon
     from nova_gpu.virt.delivery import binding
     from nova_gpu.virt.usage.ledger import Ledger
@@ -215,6 +216,15 @@ class PCIPassthrough(WholeCards):
                 tree=tree is not None,
             )
             guest_pci.give_room(guest, setting)
+
+    def told(
+        self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
+    ) -> list[GuestDevice]:
+        from nova_gpu.virt.delivery import guest_devices, guest_tree
+
+        tree = guest_tree.of(instance, cards, guest.os_mach_type)
+        places = {} if tree is None else guest_tree.places(guest, tree)
+        return guest_devices.of_cards(cards, places, self._roots)
 
     def clean(self, card: GPU) -> bool:
         import nova_gpu.privsep.cleaning

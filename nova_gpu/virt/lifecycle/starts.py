@@ -22,6 +22,7 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
 from nova_gpu.virt import bulletin, counters, flavors, libvirt_errors
+from nova_gpu.virt.delivery import guest_devices
 from nova_gpu.virt.delivery.delivery import Delivery, Given
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
@@ -183,6 +184,10 @@ class Starts:
             self._refuse_unheld(instance, _devices(held))
             for delivery, own in self._deliveries(_given(held)):
                 delivery.render(instance, guest, own)
+            if any(held.values()):
+                told = self.ways.whole.told(instance, guest, _cards(_given(held)))
+                parts = [each.group.facts for each in held[self.assigned.parts]]
+                guest_devices.tell(instance, told, parts)
 
     def _held(self, instance: objects.Instance) -> Held:
         """What the instance has of this host; where that has no GPUs the database is not asked."""

@@ -11,7 +11,7 @@ import unittest
 from collections.abc import Sequence
 
 from nova_gpu.core.guest import tree
-from nova_gpu.core.guest.tree import Controller, Model, Tree
+from nova_gpu.core.guest.tree import Controller, Model, Place, Tree
 from nova_gpu.core.model import GPU, PciAddress
 from tests.fixtures import cards
 
@@ -41,7 +41,7 @@ def machine(drawn: random.Random) -> list[GPU]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Seen:
     """Where the guest sees a card, by the controllers above it"""
 
     node: int | None
@@ -49,7 +49,7 @@ class Place:
     switch: int | None
 
 
-def place(found: Tree, card: GPU) -> Place:
+def place(found: Tree, card: GPU) -> Seen:
     by_index = {each.index: each for each in found.controllers}
     above = [by_index[found.behind[card.address]]]
     while above[-1].above:
@@ -58,7 +58,7 @@ def place(found: Tree, card: GPU) -> Place:
     switched = [Model.EXPANDER, Model.ROOT_PORT, Model.UPSTREAM, Model.DOWNSTREAM]
     if models not in (switched, switched[:2]):
         raise AssertionError(models)
-    return Place(above[-1].node, above[-1].index, above[1].index if len(above) == 4 else None)
+    return Seen(above[-1].node, above[-1].index, above[1].index if len(above) == 4 else None)
 
 
 class PropertyTest(unittest.TestCase):
@@ -88,6 +88,15 @@ class PropertyTest(unittest.TestCase):
             self.assertGreaterEqual(end - each.bus_number, 1 + self._buses(found, each))
             self.assertTrue(64 <= each.bus_number <= 254)
 
+    def assertPlacesApart(self, found: Tree) -> None:
+        """No two cards, and no card and a switch, are at one address: each bridge has its bus."""
+        places = found.places()
+        taken = [each.address for each in places.values()]
+        taken += {each.switch for each in places.values() if each.switch}
+        self.assertEqual(found.behind.keys(), places.keys())
+        self.assertEqual(len(taken), len(set(taken)))
+        self.assertLessEqual(max((each.bus for each in taken), default=0), 255)
+
     def _buses(self, found: Tree, expander: Controller) -> int:
         """Each bridge below it has a bus behind it."""
         under = {expander.index}
@@ -106,6 +115,7 @@ class PropertyTest(unittest.TestCase):
                 assert found is not None
                 self.assertEqual({each.address for each in held}, found.behind.keys())
                 self.assertAlike(held, found)
+                self.assertPlacesApart(found)
                 self.assertSound(found)
 
 
@@ -137,6 +147,19 @@ class TreeTest(unittest.TestCase):
         )
         self.assertEqual([4, 5, 7], list(found.behind.values()))
         self.assertEqual((0, 1), found.nodes)
+
+    def test_places(self) -> None:
+        found = tree.of([*PAIR, ELSEWHERE])
+        assert found is not None
+        switch = PciAddress.parse("0000:fa:00.0")
+        self.assertEqual(
+            {
+                PAIR[0].address: Place(PciAddress.parse("0000:fc:00.0"), 0, switch),
+                PAIR[1].address: Place(PciAddress.parse("0000:fd:00.0"), 0, switch),
+                ELSEWHERE.address: Place(PciAddress.parse("0000:ff:00.0"), 1),
+            },
+            found.places(),
+        )
 
     def test_what_is_not_known(self) -> None:
         """Two cards of which nothing is known are on no root together."""

@@ -45,6 +45,24 @@ class AboveTest(unittest.TestCase):
         link.symlink_to("somewhere/else")
         self.assertEqual((None, None), pci_path.above(str(link)))
 
+    def write_link(self, address: str, speed: str, width: str) -> None:
+        for name, text in (("speed", speed), ("width", width)):
+            (self.host.path(address) / f"max_link_{name}").write_text(f"{text}\n")
+
+    def test_a_link_is_as_its_slower_end(self) -> None:
+        self.above("0000:80:01.0")
+        device = f"{self.host.devices}/{CARD}"
+        self.assertIsNone(pci_path.link(device))
+        self.write_link(CARD, "32.0 GT/s PCIe", "16")
+        self.assertEqual({"speed": "32.0 GT/s PCIe", "width": 16}, pci_path.link(device))
+        self.write_link("0000:80:01.0", "8.0 GT/s PCIe", "32")
+        self.assertEqual({"speed": "8.0 GT/s PCIe", "width": 16}, pci_path.link(device))
+        self.write_link("0000:80:01.0", "Unknown", "255")
+        self.assertEqual({"speed": "32.0 GT/s PCIe", "width": 16}, pci_path.link(device))
+        self.write_link(CARD, "Unknown", "0")
+        self.assertIsNone(pci_path.link(device))
+        self.assertIsNone(pci_path.link(f"{self.host.devices}/0000:01:00.0"))
+
     def test_the_domain_of_a_vmd(self) -> None:
         link = self.host.root / "link"
         link.symlink_to("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:01:00.0")

@@ -52,6 +52,11 @@ class ContainerNodesTest(base.BaseTestCase):
         self.way.render(objects.Instance(), guest, given)
         return etree.fromstring(guest.to_xml())
 
+    def test_told_what_it_sees_itself(self) -> None:
+        """A container sees the host's sysfs."""
+        (told,) = self.way.told(objects.Instance(), vconfig.LibvirtConfigGuest(), [self.card()])
+        self.assertEqual((CARD, 0), (told["address"], told["numa_node"]))
+
     def test_obstacles(self) -> None:
         self.assertIsNone(self.way.obstacle(self.card()))
         self.reason = "it is the display the host booted on"

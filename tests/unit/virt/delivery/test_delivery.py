@@ -8,6 +8,7 @@ from typing import Any
 from nova import objects
 from oslotest import base
 
+from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.virt.delivery.delivery import Delivery, Parts, WholeCards
@@ -23,6 +24,9 @@ class Cards(WholeCards):
 
     def render(self, *_: Any) -> None:
         raise NotImplementedError
+
+    def told(self, *arguments: object) -> list[GuestDevice]:
+        return []
 
     def clean(self, card: GPU) -> bool:
         raise NotImplementedError
@@ -60,7 +64,7 @@ class DefaultsTest(base.BaseTestCase):
 
     def test_what_each_has_to_say(self) -> None:
         for way, missing in (
-            (WholeCards, {"clean", "obstacle", "render"}),
+            (WholeCards, {"clean", "obstacle", "render", "told"}),
             (Parts, {"delivery", "give_back", "is_there", "make", "moved"}),
         ):
             lacking = type("Lacking", (way,), {})

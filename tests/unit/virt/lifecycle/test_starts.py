@@ -12,6 +12,7 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core.events import Event, EventType
+from nova_gpu.core.guest import devices as devices_told
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
@@ -54,6 +55,21 @@ class StartingTest(StartsTestCase):
         self.assertEqual(frozenset(), self.ledger.now.held_for(instance.uuid))
         self.assertEqual(devices([ONE, PART]), self.ledger.now.had_by(instance.uuid))
         self.assertIn(f"Starting with GPUs {ONE}, {PART}", self.log.output)
+
+    def test_what_its_guest_is_told(self) -> None:
+        """Whole cards first. Where it finds them is known of those in a tree."""
+        both = {"gpus": "2", "vgpus": "1"}
+        had = (self.whole, FAR), (self.whole, ONE), (self.parts, PART)
+        instance = self.compute.instance(both, *had)
+        self.compute.spawn(instance)
+        told = devices_told.of_metadata(instance.system_metadata)
+        self.assertEqual([0, 1, 2], [each["index"] for each in told])
+        self.assertEqual(["0000:fd:00.0", "0000:ff:00.0", None], [each["address"] for each in told])
+        self.assertEqual([0, 1, None], [each["numa_node"] for each in told])
+        self.assertEqual("GRID P4-1Q", told[2]["model"])
+        plain = self.compute.instance({})
+        self.compute.spawn(plain)
+        self.assertEqual([], devices_told.of_metadata(plain.system_metadata))
 
     def test_nothing_is_left_of_a_start_that_fails(self) -> None:
         instance = self.compute.instance({"gpus": "1"}, (self.whole, ONE))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's dynamic vendordata about GPUs: what an instance's guest is told of its own.
+
+Nova asks for it, and shows it by the metadata service and on the config drive, by
+``[api]vendordata_dynamic_targets = gpu@URL``. It is an application of paste.deploy for nova-api,
+behind the filter ``authtoken``::
+
+    [pipeline:gpu_vendordata]
+    pipeline = http_proxy_to_wsgi authtoken gpu_vendordata_app
+
+    [app:gpu_vendordata_app]
+    paste.app_factory = nova_gpu.api.vendordata:factory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import webob
+import webob.dec
+import webob.exc
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+
+from nova_gpu.core import names
+from nova_gpu.core.guest import devices
+
+# Who may ask about any instance: Nova's own user
+_ROLES = frozenset({"admin", "service"})
+_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
+
+
+def factory(global_conf: Mapping[str, str], **local_conf: str) -> Any:
+    """As paste.deploy calls it"""
+    return application
+
+
+@webob.dec.wsgify  # type: ignore[untyped-decorator]
+def application(request: webob.Request) -> webob.Response:
+    """Answers Nova's POST with what :func:`told` says of the instance that it names."""
+    if request.headers.get("X-Identity-Status") != "Confirmed":
+        raise webob.exc.HTTPUnauthorized("keystone has not confirmed who asks")
+    roles = {each.strip().lower() for each in request.headers.get("X-Roles", "").split(",")}
+    if not roles & _ROLES:
+        raise webob.exc.HTTPForbidden("only who has the role admin or service may ask")
+    try:
+        uuid = str(request.json_body["instance-id"])
+    except (ValueError, KeyError, TypeError):
+        raise webob.exc.HTTPBadRequest("the request names no instance-id") from None
+    try:
+        return webob.Response(json_body=told(_instance(uuid)))
+    except nova_exception.NotFound:
+        raise webob.exc.HTTPNotFound(f"there is no instance {uuid}") from None
+
+
+def told(instance: objects.Instance) -> dict[str, Any]:
+    """The guest's devices and NCCL's topology file; nothing where it has none.
+
+    Only its resources say whether it still has what was noted: it may have given it back, or be on
+    a host without GPUs.
+    """
+    found: Sequence[devices.GuestDevice] = ()
+    if any(each.resource_class in _CLASSES for each in instance.resources or ()):
+        found = devices.of_metadata(instance.system_metadata)
+    return {"devices": list(found), "nccl_topology": devices.nccl_topology(found)} if found else {}
+
+
+def _instance(uuid: str) -> objects.Instance:
+    """:raises nova.exception.NotFound: where there is none"""
+    context = nova_context.get_admin_context()
+    mapping = objects.InstanceMapping.get_by_instance_uuid(context, uuid)
+    if mapping.cell_mapping is None:
+        raise nova_exception.InstanceNotFound(instance_id=uuid)
+    with nova_context.target_cell(context, mapping.cell_mapping) as in_cell:
+        wanted = ["system_metadata", "resources"]
+        return objects.Instance.get_by_uuid(in_cell, uuid, expected_attrs=wanted)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a guest is told of its GPUs: a list of them, and NCCL's topology file.
+
+NCCL finds out by itself what is where, and takes from sysfs how fast a link is. In a guest that is
+the link of a port that QEMU emulates, of a switch's 2.5 GT/s and one lane. What the file says comes
+first: NCCL looks up a device that is in it by its bus id, and keeps its place and its link
+(``ncclTopoGetXmlFromSys`` in NCCL's src/graph/xml.cc). Its parser knows no XML declaration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypedDict
+from xml.sax import saxutils
+
+from nova_gpu.core import names
+from nova_gpu.core.guest.tree import Place
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import VGPUType
+
+# Of each value of an instance's system_metadata, by Nova's database
+_LENGTH = 255
+_BRIDGE = "0x060400"
+
+
+class PcieLink(TypedDict):
+    """A link of PCI Express: the speed as Linux has it, ``32.0 GT/s PCIe``, and how many lanes"""
+
+    speed: str
+    width: int
+
+
+class Switch(TypedDict):
+    """A PCI Express switch, by the address that its upstream port has in the guest"""
+
+    address: str
+    pcie: PcieLink | None
+
+
+class Peer(TypedDict):
+    """A direct link to the device at ``index``, of so many lanes or bricks"""
+
+    index: int
+    type: str
+    width: int
+
+
+class GuestDevice(TypedDict):
+    """A GPU or vGPU of a guest. What is not known is null.
+
+    ``numa_node`` and ``address`` are the guest's. ``index`` is nvidia-smi's there, which goes by
+    the addresses; ``pcie`` is the card's link on the host.
+    """
+
+    index: int
+    model: str | None
+    memory_mib: int | None
+    numa_node: int | None
+    address: str | None
+    pci_class: str | None
+    pcie: PcieLink | None
+    switch: Switch | None
+    links: list[Peer]
+
+
+def of_cards(
+    cards: Iterable[GPU], places: Mapping[PciAddress, Place], pcie: Mapping[PciAddress, PcieLink]
+) -> list[GuestDevice]:
+    """The *cards* of a guest.
+
+    :param places: where the guest finds them, by their addresses on the host, as far as is known
+    :param pcie: the links of cards and of upstream ports of switches, by addresses on the host
+    """
+
+    found = list(cards)
+    if all(card.address in places for card in found):
+        found.sort(key=lambda card: places[card.address].address)
+    indexes = {card.address: index for index, card in enumerate(found)}
+    return [_of_card(index, card, indexes, places, pcie) for index, card in enumerate(found)]
+
+
+def _of_card(
+    index: int,
+    card: GPU,
+    indexes: Mapping[PciAddress, int],
+    places: Mapping[PciAddress, Place],
+    pcie: Mapping[PciAddress, PcieLink],
+) -> GuestDevice:
+    place = places.get(card.address)
+    switch: Switch | None = None
+    if place and place.switch and card.pcie_switch:
+        switch = {"address": str(place.switch), "pcie": pcie.get(card.pcie_switch)}
+    return {
+        "index": index,
+        "model": card.product.name,
+        "memory_mib": card.product.memory_mib,
+        "numa_node": place.node if place else None,
+        "address": str(place.address) if place else None,
+        "pci_class": f"0x{card.class_code:06x}",
+        "pcie": pcie.get(card.address),
+        "switch": switch,
+        "links": [
+            {"index": indexes[link.peer], "type": link.type.value, "width": link.width}
+            for link in sorted(card.links)
+            if link.peer in indexes
+        ],
+    }
+
+
+def of_part(index: int, facts: VGPUType) -> GuestDevice:
+    """A vGPU or MIG instance of this type"""
+    return {
+        "index": index,
+        "model": facts.name or facts.id,
+        "memory_mib": facts.memory_mib,
+        "numa_node": None,
+        "address": None,
+        "pci_class": None,
+        "pcie": None,
+        "switch": None,
+        "links": [],
+    }
+
+
+# NCCL's topology file
+
+
+def nccl_topology(devices: Sequence[GuestDevice]) -> str | None:
+    """The file of which NCCL_TOPO_FILE is the path, ``None`` where it would say nothing: the guest
+    has one device, or it is not known where it has them."""
+    if len(devices) < 2 or any(each["address"] is None for each in devices):
+        return None
+    lines = ['<system version="1">']
+    for node in dict.fromkeys(each["numa_node"] for each in devices):
+        # As the kernel has it of a device whose node it does not know
+        lines.append(f'  <cpu numaid="{-1 if node is None else node}">')
+        lines += _on_node([each for each in devices if each["numa_node"] == node])
+        lines.append("  </cpu>")
+    return "\n".join([*lines, "</system>", ""])
+
+
+def _on_node(devices: Sequence[GuestDevice]) -> Iterator[str]:
+    below: dict[str | None, list[GuestDevice]] = {}
+    for each in devices:
+        below.setdefault(each["switch"] and each["switch"]["address"], []).append(each)
+    for address, own in below.items():
+        indent = "    "
+        if switch := own[0]["switch"]:
+            yield f"{indent}{_pci(address, _BRIDGE, switch['pcie'])}>"
+            indent += "  "
+        for each in own:
+            yield f"{indent}{_pci(each['address'], each['pci_class'], each['pcie'])}/>"
+        if switch:
+            yield "    </pci>"
+
+
+def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> str:
+    """Without its end. NCCL asks the guest's kernel about attributes that are not there."""
+    attributes: dict[str, object] = {"busid": address}
+    if class_code:
+        attributes["class"] = class_code
+    if pcie:
+        attributes |= {"link_speed": pcie["speed"], "link_width": pcie["width"]}
+    said = (f"{name}={saxutils.quoteattr(str(value))}" for name, value in attributes.items())
+    return " ".join(["<pci", *said])
+
+
+# Kept with the instance
+
+
+def to_metadata(devices: Sequence[GuestDevice]) -> dict[str, str]:
+    """What an instance's ``system_metadata`` has of its *devices*: JSON, in pieces."""
+    text = json.dumps(devices, separators=(",", ":")) if devices else ""
+    pieces = (text[begin : begin + _LENGTH] for begin in range(0, len(text), _LENGTH))
+    return {f"{names.GUEST_DEVICES}{number}": piece for number, piece in enumerate(pieces)}
+
+
+def keys_of(metadata: Iterable[str]) -> list[str]:
+    """The keys of *metadata* that :func:`to_metadata` makes, in their order"""
+    own = (key for key in metadata if key.startswith(names.GUEST_DEVICES))
+    return sorted(own, key=lambda key: (len(key), key))
+
+
+def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
+    """The reverse of :func:`to_metadata`; nothing where that is not what wrote it"""
+    text = "".join(metadata[key] for key in keys_of(metadata))
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
