@@ -155,6 +155,14 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             lambda name, value: stopping.parse(value),
         ),
         _validator(
+            names.ON_STOP_MOVE,
+            "Whether an instance that gave its GPUs back, and finds none on its host when it is "
+            "started, may go to another host: with ``true`` ``openstack gpu start`` shelves and "
+            "unshelves it then. It may not unless this says so.",
+            words.ALLOWED_SWITCH,
+            lambda name, value: words.parse_on_stop_move({name: value}),
+        ),
+        _validator(
             names.CAPACITY,
             "How many instances of the flavor could start, for those who may not see the hosts: "
             "``openstack gpu capacity --publish`` writes it. Nothing is decided by it.",

@@ -228,10 +228,14 @@ class DeviceUnavailable(GuestCannotStart):
     pass
 
 
+# By which a client knows it.
+GAVE_BACK = "the instance gave its GPUs back when it was stopped"
+
+
 class NoneFree(GuestCannotStart):
     """An instance that gave its GPUs back when it was stopped finds none to start with."""
 
-    _begin = "the instance gave its GPUs back when it was stopped, and gets none now: "
+    _begin = f"{GAVE_BACK}, and gets none now: "
 
     def __init__(self, reason: str, remedy: str, others: str | None = None) -> None:
         super().__init__(None, reason, remedy, others)

@@ -87,6 +87,26 @@ class QuotaTest(base.GPUServersTestBase):
         self.flags(require_counted_flavors=True, group="gpu")
         self.assertIn("resources:PGPU=1", self.boot_refused(uncounted))
 
+    def test_a_start_is_not_judged_and_an_unshelve_is(self) -> None:
+        """Of a server that gave its GPUs back: while it is stopped nobody counts them."""
+        self.start_host()
+        two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
+        first = self.boot(two)
+        self.api.post_server_action(first["id"], {"os-stop": None})
+        self._wait_for_state_change(first, "SHUTOFF")
+        self.boot(two)
+        self.api.post_server_action(first["id"], {"os-start": None})
+        self._wait_for_state_change(first, "ACTIVE")
+        self.assertInventory(used=4)  # of the project's three
+        self._shelve_server(first)
+        self.assertInventory(used=2)
+        unshelved = {"unshelve": None}
+        refused = self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action, first["id"], unshelved
+        )
+        self.assertEqual(403, refused.response.status_code)
+        self.assertIn("class:PGPU", str(refused))
+
     def test_a_flavor_is_whole_or_not_there(self) -> None:
         """The API refuses the properties: then the flavor they were for is gone as well."""
         before = {each["name"] for each in self.admin_api.get_flavors()}

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from unittest import mock
 
+import fixtures
 from nova.compute import manager
 from nova.scheduler.client import report
 from nova.tests.functional.api import client
+from osc_lib import exceptions
 
-from nova_gpu.osc import room
+from nova_gpu.osc import room, start
 from nova_gpu.virt.inventory import tracker
 from tests.functional import base, divided, kvm, sdk
 from tests.functional.readings import Server
@@ -213,6 +215,54 @@ class StoppedMoves(Stopping):
         sdk.run(self, room.Drain, "host1", "--undo")
         self.start(self.server)
         self.assertGPUs(self.server, self.every, "host1")
+
+
+class StartedElsewhere(Stopping):
+    """Two hosts; the one of an instance that has given its cards back has none for it."""
+
+    CAST_AS_CALL = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(start, "POLL_S", 0.1))
+        self.start_host("host2")
+
+    def test_by_its_user_where_its_flavor_lets_it(self) -> None:
+        specs = {"gpus": f"= {self.TOTAL}", "gpu:on_stop": "release"}
+        moves = self.boot(self.flavor(**specs, **{"gpu:on_stop_move": "true"}), host="host1")
+        self.stop(moves)
+        stays = self.boot(self.all, host="host1")
+        every = self.recorded(stays)
+        self.stop(stays)
+        self.boot(self.all, host="host1")
+        said = "gpu:on_stop_move=true"
+        with self.assertRaisesRegex(exceptions.CommandError, said):
+            sdk.run(self, start.StartServer, stays["id"], admin=False)
+        self.assertNothing(stays, used=self.TOTAL)
+        _, said = sdk.run(self, start.StartServer, moves["id"], admin=False)
+        steps = [line.partition(": ")[2] for line in said.splitlines()]
+        self.assertEqual(["starting it", "shelving it", "starting it where there are GPUs"], steps)
+        self.assertGPUs(moves, every, "host2")
+        # There it goes on as here: it gives them back, and gets them again where it is.
+        self.stop(moves)
+        self.assertInventory(total=self.TOTAL, host="host2")
+        _, said = sdk.run(self, start.StartServer, moves["id"], admin=False)
+        self.assertEqual(1, len(said.splitlines()))
+        self.assertGPUs(moves, every, "host2")
+        # And where no host has any, it says so and stays shelved, for another try.
+        self.stop(moves)
+        self.boot(self.all, host="host2")
+        with self.assertRaisesRegex(exceptions.CommandError, "is SHELVED_OFFLOADED: "):
+            sdk.run(self, start.StartServer, moves["id"])
+        self.assertEqual({}, self.allocated(moves))
+
+
+class LXCStartedElsewhereTest(StartedElsewhere, base.GPUServersTestBase):
+    pass
+
+
+class KVMStartedElsewhereTest(StartedElsewhere, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
 
 
 class LXCStoppedTest(Stopped, base.GPUServersTestBase):

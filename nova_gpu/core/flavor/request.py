@@ -273,6 +273,14 @@ class FlavorRequest:
             return False
         return said is OnStop.RELEASE
 
+    @functools.cached_property
+    def on_stop_move(self) -> bool:
+        """Whether an instance that gave its GPUs back may be started on another host.
+
+        :raises InvalidExtraSpec: where the flavor says neither yes nor no
+        """
+        return words.parse_on_stop_move(self.extra_specs)
+
     @property
     def is_isolated(self) -> bool:
         """Whether the request groups are to be served by different providers."""

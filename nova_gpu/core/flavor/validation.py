@@ -16,7 +16,7 @@ WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
     *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
     *(names.DISTRIBUTION, names.OPTION_ROM, names.MOVE),
-    *(names.ON_STOP, names.CAPACITY, names.GUEST_TOPOLOGY),
+    *(names.ON_STOP, names.ON_STOP_MOVE, names.CAPACITY, names.GUEST_TOPOLOGY),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
@@ -64,7 +64,7 @@ def _check(asked: FlavorRequest) -> None:
         spelled_out = query.extra_specs(spelled_out, each, ()) or spelled_out
     asked.check_guest_options()
     consent.parse(asked.extra_specs)
-    _ = asked.on_stop
+    _ = asked.on_stop, asked.on_stop_move
     if (said := asked.extra_specs.get(names.CAPACITY)) is not None:
         startable.parse(said)
 

@@ -133,10 +133,20 @@ def parse_option_rom(extra_specs: Mapping[str, str]) -> bool:
 
     :raises InvalidExtraSpec: where that is neither true nor false
     """
-    text = extra_specs.get(names.OPTION_ROM, "true")
+    return _parse_switch(extra_specs, names.OPTION_ROM, otherwise="true")
+
+
+def parse_on_stop_move(extra_specs: Mapping[str, str]) -> bool:
+    """Whether an instance that gave its GPUs back may be started on another host.
+
+    :raises InvalidExtraSpec: where that is neither true nor false
+    """
+    return _parse_switch(extra_specs, names.ON_STOP_MOVE, otherwise="false")
+
+
+def _parse_switch(extra_specs: Mapping[str, str], key: str, otherwise: str) -> bool:
+    text = extra_specs.get(key, otherwise)
     word = text.strip().lower()
     if word not in _TRUE | _FALSE:
-        raise exception.InvalidExtraSpec(
-            names.OPTION_ROM, text, "it is neither true nor false", ALLOWED_SWITCH
-        )
+        raise exception.InvalidExtraSpec(key, text, "it is neither true nor false", ALLOWED_SWITCH)
     return word in _TRUE

@@ -44,6 +44,7 @@ LOG = logging.getLogger(__name__)
 
 _CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
 _ELSEWHERE = "start it when some are free, or have it come to another host: shelve and unshelve it"
+_MOVES = "openstack gpu start has it come to another host; or start it when some are free here"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,7 +181,8 @@ class Stops:
         :raises NoneFree: where it has room for none of the ways to serve it
         """
         client = self.assigned.placement()
-        self._refuse_drained(client)
+        remedy = _remedy(asked)
+        self._refuse_drained(client, remedy)
         groups = {uuid: _group(client, key, uuid) for key, uuid in ours.items()}
         known = frozenset[str]().union(*(group.traits for group in groups.values()))
         found = []
@@ -192,7 +194,7 @@ class Stops:
             }
             ways = list(_ways(instance, asked, request, of_kind, known))
             if not ways:
-                raise self._none_free(client, request, of_kind)
+                raise self._none_free(client, request, of_kind, remedy)
             found.append((request, of_kind, ways))
         for chosen in itertools.product(*(ways for _, _, ways in found)):
             amounts = {uuid: each for way in chosen for uuid, each in way.items()}
@@ -200,17 +202,17 @@ class Stops:
             if allocations.write(client, instance, set(ours.values()), amounts):
                 return amounts
         request, of_kind, _ = found[0]
-        raise self._none_free(client, request, of_kind)
+        raise self._none_free(client, request, of_kind, remedy)
 
-    def _refuse_drained(self, client: Any) -> None:
+    def _refuse_drained(self, client: Any, remedy: str) -> None:
         """:raises NoneFree: where an administrator lets nobody new have GPUs of the host"""
         context = nova_context.get_admin_context()
         node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
         if names.DRAINED in placement.get(client, f"/resource_providers/{node}/traits")["traits"]:
-            raise exception.NoneFree("its host is drained", _ELSEWHERE)
+            raise exception.NoneFree("its host is drained", remedy)
 
     def _none_free(
-        self, client: Any, request: Request, groups: Mapping[str, Group]
+        self, client: Any, request: Request, groups: Mapping[str, Group], remedy: str
     ) -> exception.NoneFree:
         """With who has them, for the log"""
         context = nova_context.get_admin_context()
@@ -222,7 +224,7 @@ class Stops:
         most = max((group.free for group in groups.values()), default=0)
         return exception.NoneFree(
             f"{summary.all_of(request)} asked for, at most {most} free on its host",
-            _ELSEWHERE,
+            remedy,
             f"in use by {', '.join(sorted(holders)) or 'nobody'}",
         )
 
@@ -293,6 +295,13 @@ def _count(asked: FlavorRequest) -> int:
         return sum(each.count for each in asked.requests)
     except exception.InvalidExtraSpec:
         return 0
+
+
+def _remedy(asked: FlavorRequest) -> str:
+    """What is to be done where its host has none free"""
+    with contextlib.suppress(exception.InvalidExtraSpec):
+        return _MOVES if asked.on_stop_move else _ELSEWHERE
+    return _ELSEWHERE
 
 
 def _required(instance: objects.Instance) -> Collection[str]:

@@ -317,7 +317,10 @@ class StartTest(StopsTestCase):
 
     def test_drained(self) -> None:
         self.placement.drained = True
-        self.assertRefused("its host is drained")
+        self.assertRefused("its host is drained; start it when some are free, or have it come")
+        for word, said in (("true", "openstack gpu start has it come"), ("perhaps", "shelve and")):
+            self.instance.flavor.extra_specs = RELEASES | {"gpu:on_stop_move": word}
+            self.assertRefused(said)
 
     def test_other_than_the_image_wants(self) -> None:
         wanted = {"traits_required": ["CUSTOM_GPU_ARCH_FERMI"]}

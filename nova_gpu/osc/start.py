@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu start``"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from osc_lib import exceptions
+
+from nova_gpu.core import exception, names
+from nova_gpu.osc import asking, failures, rest, servers
+
+# Nova is asked so often whether a step is over.
+POLL_S = 2.0
+# For the end of one step, as an image of a disk takes its time.
+_STEP_S = 3600
+
+_OFFLOADED = "SHELVED_OFFLOADED"
+
+
+class StartServer(asking.Command):
+    """Start a server that gave its GPUs back when it was stopped, on another host where its own has
+    none.
+
+    It is shelved and unshelved then, where its flavor has gpu:on_stop_move=true. A server that is
+    shelved already is unshelved.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", help="Server (name or ID)")
+        parser.add_argument(
+            "--step-timeout",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_STEP_S,
+            help=f"How long to wait for the end of one step (default: {_STEP_S})",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self._connection = self.connection(parsed_args)
+        self._patience_s = parsed_args.step_timeout
+        compute = self._connection.compute
+        server = servers.find(self._connection, parsed_args.server)
+        if server.status == "SHUTOFF" and not server.task_state:
+            server = self._step("starting it", server, compute.start_server)
+            if server.status == "SHUTOFF":
+                self._expect_may_move(server)
+                server = self._step("shelving it", server, compute.shelve_server)
+        if server.status == "SHELVED" and not server.task_state:
+            server = self._step("taking it from its host", server, compute.shelve_offload_server)
+        if server.status == _OFFLOADED and not server.task_state:
+            server = self._step("starting it where there are GPUs", server, compute.unshelve_server)
+        if server.status != "ACTIVE":
+            raise exceptions.CommandError(self._said(server))
+
+    def _step(self, doing: str, server: Any, action: Any) -> Any:
+        """The server, when Nova does nothing more to it
+
+        :raises CommandError: where Nova refuses it, or takes too long
+        """
+        print(f"{server.name}: {doing}", file=self.app.stderr)
+        try:
+            with rest.clean_refusals("Nova"):
+                action(server)
+        except rest.Refused as e:
+            # To shelve is for everybody, to offload not; and of quota Nova says it this way, too.
+            raise exceptions.CommandError(f"{doing}: {e}; {_go_on(server)}") from e
+        until = time.monotonic() + self._patience_s
+        while True:
+            with rest.clean_refusals("Nova"):
+                server = self._connection.compute.get_server(server.id)
+            if not server.task_state:
+                return server
+            if time.monotonic() > until:
+                raise exceptions.CommandError(
+                    f"{doing}: Nova is still busy with {server.task_state} after "
+                    f"{self._patience_s:g} s; {_go_on(server)}"
+                )
+            time.sleep(POLL_S)
+
+    def _expect_may_move(self, server: Any) -> None:
+        """:raises CommandError: where it is not started for another reason, as far as Nova shows
+        that to whoever asks, or may not go to another host
+        """
+        said = self._said(server)
+        if (details := self._details(server)) and exception.GAVE_BACK not in details:
+            raise exceptions.CommandError(said)
+        try:
+            if servers.request_of(server).on_stop_move:
+                return
+        except exception.InvalidExtraSpec as e:
+            said = f"{said}; {e}"
+        raise exceptions.CommandError(
+            f"{said}; its flavor does not say {names.ON_STOP_MOVE}=true, so that it is not moved: "
+            "openstack server shelve, and then unshelve, brings it to another host"
+        )
+
+    def _said(self, server: Any) -> str:
+        """That it does not run, and why, or where that is to be read"""
+        busy = f", busy with {server.task_state}" if server.task_state else ""
+        why = self._details(server) or (
+            f"its events are for administrators (openstack server event list {server.id})"
+        )
+        return f"{server.name} is {server.status}{busy}: {why}"
+
+    def _details(self, server: Any) -> str | None:
+        """What failed last, as far as Nova shows that to whoever asks"""
+        failed = failures.newest(self._connection, server)
+        found = failures.details(self._connection, server, failed) if failed else []
+        return found[0] if found else None
+
+
+def _go_on(server: Any) -> str:
+    return f"look at openstack server show {server.id}, and then run the command again"
