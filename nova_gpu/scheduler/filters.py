@@ -12,9 +12,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nova import context as nova_context
+from nova import exception as nova_exception
 from nova import objects
 from nova.scheduler import filters, request_filter, utils
 from nova.scheduler.host_manager import HostState
@@ -26,8 +28,8 @@ from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats
-from nova_gpu.scheduler import cpu_only, reported, requested, siblings
-from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
+from nova_gpu.scheduler import cpu_only, partitions, reported, requested, siblings
+from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
 from nova_gpu.scheduler.requested import Requested
 
 LOG = logging.getLogger(__name__)
@@ -57,12 +59,19 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
     def filter_all(
         self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec
     ) -> Iterator[HostState]:
-        """The hosts that pass. What does not depend on the host is found out once for all."""
+        """The hosts that pass. What does not depend on the host is found out once for all.
+
+        :raises NoValidHost: where no partition of their boards is free, which only makes their
+            claims fail, one after the other, without a reason that the user reads
+        """
         asked = requested.from_spec(spec_obj)
         passing = filter(self._judge(spec_obj, asked), filter_obj_list)
         if asked.flavor.is_cpu_only:
             return passing
-        return iter(in_its_own_order(passing, spec_obj))
+        found = in_its_own_order(passing, spec_obj)
+        if found and not utils.request_is_rebuild(spec_obj) and (whole := asked.flavor.whole):
+            _require_partition(spec_obj, whole, found)
+        return iter(found)
 
     def host_passes(self, host_state: HostState, spec: objects.RequestSpec) -> bool:
         return self._judge(spec, requested.from_spec(spec))(host_state)
@@ -79,10 +88,8 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             text = str(e)
             return lambda host_state: _passes(host_state, text)
         if not requests:
-            passes, refusal = _Hosts(None, hypervisor, None).passes, cpu_only.judge(spec, flavor)
-            return lambda host_state: (
-                passes(host_state) and _passes(host_state, refusal(host_state))
-            )
+            passes, judged = _Hosts(None, hypervisor, None).passes, cpu_only.judge(spec, flavor)
+            return lambda host_state: passes(host_state) and _passes(host_state, judged(host_state))
         machine_type = asked.unfit_machine_type if flavor.whole else None
         passes = _Hosts(flavor.whole, hypervisor, machine_type).passes
         # What is counted Placement was asked for, and every candidate has it.
@@ -98,6 +105,15 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
                 )
             )
         )
+
+
+def _require_partition(
+    spec: objects.RequestSpec, asked: GPURequest, hosts: Sequence[HostState]
+) -> None:
+    """:raises NoValidHost: where none of *hosts* has one free"""
+    if reason := partitions.shortage(spec, asked, hosts):
+        refused = refusal(nova_context.get_admin_context(), spec, reason, asked)
+        raise nova_exception.NoValidHost(reason=refused.format_message())
 
 
 class _Hosts:

@@ -63,16 +63,16 @@ def gpu_request_filter(
             )
             if spelled_out is None:
                 unknown = reasons.unknown_name(each, known) or _NONE_FITS
-                raise _refusal(ctxt, request_spec, unknown, whole)
+                raise refusal(ctxt, request_spec, unknown, whole)
         drained.forbid(ctxt, request_spec)
     except exception.InvalidExtraSpec as e:
-        raise _refusal(ctxt, request_spec, Reason.of_request(str(e))) from e
+        raise refusal(ctxt, request_spec, Reason.of_request(str(e))) from e
     except exception.PlacementFailed as e:
         LOG.warning("%s", e)
         unread = Reason.of_kind("Placement does not say which GPUs there are")
-        raise _refusal(ctxt, request_spec, unread, whole) from e
+        raise refusal(ctxt, request_spec, unread, whole) from e
     if whole and machine_type and (unfit := reasons.unfit_machine_type(whole, machine_type, known)):
-        raise _refusal(ctxt, request_spec, unfit, whole)
+        raise refusal(ctxt, request_spec, unfit, whole)
 
     changed = request_spec.flavor.obj_clone()
     changed.extra_specs = spelled_out
@@ -99,7 +99,7 @@ def gpu_candidates_filter(
         LOG.warning("Not known whether any host has the GPUs asked for, going on: %s", e)
         return True
     if reason:
-        raise _refusal(ctxt, request_spec, reason, flavor.whole)
+        raise refusal(ctxt, request_spec, reason, flavor.whole)
     return True
 
 
@@ -243,7 +243,7 @@ def _destination(request_spec: objects.RequestSpec) -> objects.Destination | Non
     return request_spec.requested_destination if "requested_destination" in request_spec else None
 
 
-def _refusal(
+def refusal(
     ctxt: nova_context.RequestContext,
     request_spec: objects.RequestSpec,
     reason: Reason,

@@ -58,7 +58,7 @@ class FabricTest(BoardTestBase):
         self.assertActive(1)
         manager.says(lost=[2])
         self.period()
-        self.assertIn("Exhausted all hosts", self.boot_refused(self.gpu_flavor(4)))
+        self.assertIn("no free partition of 4 in any host", self.boot_refused(self.gpu_flavor(4)))
         self.assertIn("4 of 8 free, no free partition of 4", self.stdlog.logger.output)
         self.assertActive(1)
         manager.says()

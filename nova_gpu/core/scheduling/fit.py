@@ -6,7 +6,7 @@ from __future__ import annotations
 from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.scheduling.stats import Divided, GroupStats
+from nova_gpu.core.scheduling.stats import Divided, GroupStats, Report
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 
@@ -27,6 +27,26 @@ def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
         and (asked.architecture is None or asked.architecture.matches(group.architecture))
         and (asked.model is None or asked.model.matches(group.model))
         and (asked.memory_mib is None or asked.memory_mib.matches(group.memory_mib))
+    )
+
+
+def has_set(report: Report, asked: GPURequest, part: GroupRequest) -> bool:
+    """Whether GPUs that serve *part* are free in a set in which the host gives them, as far as it
+    gives them in sets"""
+    return any(
+        not group.partitions or dict(sets).get(part.count)
+        for group, _, sets in report.each_group()
+        if serves(group, asked, part)
+    )
+
+
+def free(report: Report, asked: GPURequest, part: GroupRequest) -> int:
+    """How many GPUs that serve *part* the host says to be free, in sets or not"""
+    return sum(
+        count
+        for group, cells, _ in report.each_group()
+        if serves(group, asked, part)
+        for *_, count in cells
     )
 
 

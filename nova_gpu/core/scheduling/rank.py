@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from nova_gpu.core.flavor.arrangement import Distribution, Topology
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
@@ -46,11 +44,10 @@ def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
 
 def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> tuple[int, int, Cost]:
     """The first three, of the best group for one request group"""
-    groups, sets = report.host.groups, report.free_partitions or itertools.repeat(())
     found = [
         _of_cells(asked, part, cells)
-        for group, cells, free in zip(groups, report.free or (), sets, strict=False)
-        if fit.serves(group, asked, part) and (not group.partitions or dict(free).get(part.count))
+        for group, cells, sets in report.each_group()
+        if fit.serves(group, asked, part) and (not group.partitions or dict(sets).get(part.count))
     ]
     return min(found, default=_FULL)
 

@@ -18,6 +18,8 @@ from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
+from nova_gpu.core.scheduling import fit
+from nova_gpu.core.scheduling.stats import Report
 
 _NAMES_SHOWN = 8
 # What there is else is listed of these, where a flavor requires a trait that nobody has.
@@ -102,6 +104,23 @@ def shortage(
         text += f", {out} out of service"
     fitting = f"at most {most} free in one host" if most else "none free"
     return Reason(f"{text})", f"{begin}, {fitting}")
+
+
+def no_partition(request: GPURequest, group: GroupRequest, reports: Sequence[Report]) -> Reason:
+    """GPUs are free, and in no set in which the NVSwitches of their boards join that many.
+
+    :param reports: of the hosts that have enough of them free
+    """
+    begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
+    total = sum(
+        each.total
+        for report in reports
+        for each in report.host.groups
+        if fit.serves(each, request, group)
+    )
+    free = sum(fit.free(report, request, group) for report in reports)
+    none = f"no free partition of {group.count}"
+    return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
 
 
 def nowhere(

@@ -31,7 +31,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import exception
@@ -145,6 +145,16 @@ class Report:
     reserved_per_free_gpu: Reserved = NOTHING
     divided: Divided = UNDIVIDED
     free_partitions: tuple[tuple[tuple[int, int], ...], ...] | None = None
+
+    def each_group(self) -> Iterator[tuple[GroupStats, Cells, tuple[tuple[int, int], ...]]]:
+        """Each group with its free GPUs, and how many guests of each size could be given some of
+        them"""
+        for number, group in enumerate(self.host.groups):
+            yield (
+                group,
+                self.free[number] if self.free else (),
+                self.free_partitions[number] if self.free_partitions else (),
+            )
 
     @property
     def cards(self) -> int:

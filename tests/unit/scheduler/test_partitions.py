@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is free by hosts' reports is compared with a real Placement."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from nova import exception as nova_exception
+from nova import test
+from nova.scheduler import host_manager
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.scheduler import placement
+from nova_gpu.scheduler.filters import GPUFilter
+from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
+
+HOPPER = GroupStats("10de:2330", "hopper", "pci", 8, partitions=(1, 2, 4, 8))
+PLAIN = GroupStats("10de:1091", "fermi", "pci", 8)
+SIX = (((-1, 0, -1, -1, 3), (-1, 1, -1, -1, 3)),)
+# A card of each half is somebody's
+APART = (((1, 6), (2, 2)),)
+
+
+class PartitionsTest(test.NoDBTestCase):
+    USES_DB_SELF = True  # Placement's
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(fault_detail="all", group="gpu")
+        self.placement = self.useFixture(PlacementWithGPUs())
+
+    def board(
+        self,
+        name: str = "host1",
+        used: int = 2,
+        free_partitions: tuple[tuple[tuple[int, int], ...], ...] | None = APART,
+        group: GroupStats = HOPPER,
+    ) -> host_manager.HostState:
+        """A host with six GPUs free at its last period"""
+        state = host_manager.HostState(name, name, uuids.cell)
+        state.uuid = self.placement.add_host(name)
+        product_id = group.product.rpartition(":")[2]
+        self.placement.add_group(
+            *(state.uuid, 8, group.architecture),
+            hypervisor="QEMU",
+            product_id=product_id,
+            used=used,
+        )
+        state.allocation_candidates = [{"allocations": {"": {"resources": {"PGPU": 8}}}}]
+        state.hypervisor_type = "QEMU"
+        host = stats.HostStats("QEMU", (group,))
+        report = stats.Report(host, SIX, free_partitions=free_partitions)
+        state.stats = {names.STATS: stats.dumps(report)}
+        return state
+
+    def passing(self, *hosts: host_manager.HostState, gpus: int = 4, instances: int = 1) -> int:
+        spec = request_spec({"gpus": str(gpus)})
+        spec.num_instances = instances
+        return len(list(GPUFilter().filter_all(hosts, spec)))
+
+    def refused(self, *hosts: host_manager.HostState) -> str:
+        return str(self.assertRaises(nova_exception.NoValidHost, self.passing, *hosts))
+
+    def test_enough_are_free_and_no_set(self) -> None:
+        self.assertIn(
+            "4 GPUs asked for, 6 of 8 free, no free partition of 4", self.refused(self.board())
+        )
+        two = self.refused(self.board("host2"), self.board("host3"))
+        self.assertIn("12 of 16 free", two)
+        self.flags(fault_detail="fitting", group="gpu")
+        said = self.refused(self.board("host4"))
+        self.assertIn("4 GPUs asked for, no free partition of 4 in any host", said)
+        self.assertNotIn("6 of 8", said)
+
+    def test_a_set_of_another_size(self) -> None:
+        self.assertEqual(1, self.passing(self.board(), gpus=2))
+
+    def test_another_host_has_one(self) -> None:
+        other = self.board("host2", free_partitions=(((1, 6), (2, 3), (4, 1)),))
+        self.assertEqual(2, self.passing(self.board(), other))
+        self.assertEqual(2, self.passing(self.board("host3"), self.board("host4", group=PLAIN)))
+
+    def test_more_is_free_than_the_report_says(self) -> None:
+        """Somebody has given a card back since."""
+        self.assertEqual(1, self.passing(self.board(used=1)))
+        self.assertIn("no free partition", self.refused(self.board("host2", used=3)))
+
+    def test_no_set_at_all(self) -> None:
+        self.assertIn("no free partition", self.refused(self.board(free_partitions=None)))
+
+    def test_several_at_once_are_left_to_the_claims(self) -> None:
+        self.assertEqual(1, self.passing(self.board(), instances=2))
+
+    def test_many_hosts_are_left_to_the_claims(self) -> None:
+        hosts = [self.board(f"host{number}") for number in range(11)]
+        self.assertEqual(11, self.passing(*hosts))
+
+    def test_placement_does_not_answer(self) -> None:
+        failed = exception.PlacementFailed("/resource_providers", "503")
+        with mock.patch.object(placement, "providers", side_effect=failed):
+            self.assertEqual(1, self.passing(self.board()))
