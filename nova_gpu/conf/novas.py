@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from oslo_config import cfg
 
 # The modules of nova.conf that have them.
 _MODULES = ("paths", "libvirt", "pci", "devices")
+# nova.pci.request.PCI_REMOTE_MANAGED_TAG; a test compares them.
+_REMOTE_MANAGED = "remote_managed"
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -26,11 +31,38 @@ def register(conf: cfg.ConfigOpts) -> None:
         return
     found = importlib.util.find_spec("nova.conf")
     assert found is not None and found.submodule_search_locations is not None
-    package = types.ModuleType("nova.conf")
-    package.__path__ = list(found.submodule_search_locations)
-    sys.modules["nova.conf"] = package
-    try:
+    with _standing_in("nova.conf", __path__=list(found.submodule_search_locations)):
         for name in _MODULES:
             importlib.import_module(f"nova.conf.{name}").register_opts(conf)
+
+
+def whitelist(device_spec: Sequence[str]) -> Any:
+    """Nova's own reader of what ``[pci]device_spec`` says, without importing most of Nova.
+
+    Of the two modules that would import that, the reader uses one name each.
+
+    :raises nova.exception.NovaException: where it cannot read it
+    """
+    with (
+        _standing_in("nova.conf", CONF=cfg.CONF),
+        _standing_in("nova.pci.request", PCI_REMOTE_MANAGED_TAG=_REMOTE_MANAGED),
+    ):
+        return importlib.import_module("nova.pci.whitelist").Whitelist(device_spec)
+
+
+@contextlib.contextmanager
+def _standing_in(name: str, **attributes: Any) -> Iterator[None]:
+    """A module of these *attributes* where *name* is not loaded, for who imports it meanwhile."""
+    if name in sys.modules:
+        yield
+        return
+    above, _, last = name.rpartition(".")
+    parent, module = importlib.import_module(above), types.ModuleType(name)
+    vars(module).update(attributes)
+    sys.modules[name] = module
+    setattr(parent, last, module)
+    try:
+        yield
     finally:
-        del sys.modules["nova.conf"]
+        del sys.modules[name]
+        delattr(parent, last)

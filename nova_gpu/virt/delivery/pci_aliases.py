@@ -8,6 +8,7 @@ from typing import Any
 
 from oslo_serialization import jsonutils
 
+from nova_gpu.conf import novas
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -21,12 +22,7 @@ class DeviceSpec:
     """
 
     def __init__(self, device_spec: Sequence[str]) -> None:
-        self._devices: Any = None
-        if device_spec:
-            # Only now: it takes a second, and most hosts have no such option.
-            from nova.pci import whitelist
-
-            self._devices = whitelist.Whitelist(device_spec)
+        self._devices: Any = novas.whitelist(device_spec) if device_spec else None
 
     def obstacle(self, gpu: GPU, roots: Roots) -> str | None:
         """Which function of *gpu* the option gives to whoever has an alias for it, ``None``

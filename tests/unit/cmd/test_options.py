@@ -10,12 +10,13 @@ import subprocess
 import sys
 
 from nova.conf import CONF as NOVAS
+from nova.pci import request
 from nova.virt.libvirt import driver as libvirt_driver
 from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.cmd import libvirt_connection, options
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, novas
 from tests.fixtures import commands, hosts
 from tests.unit.cmd import base
 
@@ -147,17 +148,39 @@ class CostTest(base.CommandTestCase):
         self.configure("lxc")
         hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
         for words in (("list", "--json"), ("show", "0000:04:00.0"), ("topology",)):
-            done = subprocess.run(
-                [sys.executable, "-c", _LIST, "--config-file", self.conf, *words],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            self.assertEqual(0, done.returncode, done.stderr)
-            status, modules = json.loads(done.stderr.splitlines()[-1])
-            self.assertEqual(0, status, done.stderr)
-            self.assertEqual([], sorted(set(_HEAVY) & set(modules)), words)
+            modules, _ = self.imported(*words)
+            self.assertEqual([], sorted(set(_HEAVY) & modules), words)
+
+    def test_nor_where_nova_gives_cards_by_itself(self) -> None:
+        """By Nova's own reader of [pci]device_spec, which imports the database in nova-compute."""
+        self.configure("kvm")
+        host = hosts.Host(self.root)
+        for address in ("0000:3b:00.0", "0000:5e:00.0"):
+            host.add_gpu(address, "10de", "2335", driver="vfio-pci")
+        with self.conf.open("a") as file:
+            file.write('[pci]\ndevice_spec = {"address": "0000:3b:00.0"}\n')
+        modules, shown = self.imported("list", "--json")
+        self.assertIn("nova.pci.whitelist", modules)
+        readers = {"nova.pci", "nova.objects"}  # which is an empty package
+        self.assertEqual(
+            [], sorted(({*_HEAVY, "nova.pci.request", "nova.context"} - readers) & modules)
+        )
+        reasons = [card["reason"] or "" for card in json.loads(shown)]
+        self.assertEqual([True, False], ["[pci]device_spec" in each for each in reasons])
+
+    def imported(self, *words: str) -> tuple[set[str], str]:
+        """The modules that are loaded after that command, and what it has shown"""
+        done = subprocess.run(
+            [sys.executable, "-c", _LIST, "--config-file", self.conf, *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(0, done.returncode, done.stderr)
+        status, modules = json.loads(done.stderr.splitlines()[-1])
+        self.assertEqual(0, status, done.stderr)
+        return set(modules), done.stdout
 
 
 class NovasOptionsTest(base.HostTestCase):
@@ -165,6 +188,9 @@ class NovasOptionsTest(base.HostTestCase):
 
     def test_one_configuration(self) -> None:
         self.assertIs(NOVAS, CONF)
+
+    def test_the_name_that_stands_for_a_module(self) -> None:
+        self.assertEqual(request.PCI_REMOTE_MANAGED_TAG, novas._REMOTE_MANAGED)
 
     def test_the_address_of_libvirt(self) -> None:
         config = self.useFixture(config_fixture.Config(CONF))
@@ -178,7 +204,10 @@ class NovasOptionsTest(base.HostTestCase):
         """As nova-gpu verify does, and a host with [pci]device_spec"""
         text = (
             "import sys, nova_gpu.conf as ours; assert 'nova.conf' not in sys.modules;"
-            "import nova.conf, nova.pci.whitelist; from nova import config; "
+            "from nova_gpu.conf import novas; novas.whitelist(['{}']);"
+            "assert not {'nova.conf', 'nova.pci.request'} & set(sys.modules);"
+            "import nova.conf, nova.pci.request; from nova import config, pci; "
+            "assert pci.request.PCI_REMOTE_MANAGED_TAG and pci.whitelist;"
             "assert nova.conf.CONF is ours.CONF; ours.CONF.placement.auth_type; "
             "config.parse_args(['nova-gpu'], [], False, False); "
             "print(ours.CONF.libvirt.virt_type, nova.conf.libvirt.__name__)"
