@@ -16,7 +16,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU
 from nova_gpu.host import recording
 from nova_gpu.host.nvidia import nvml, nvml_recording
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 from nova_gpu.virt.inventory import survey
 
 # Those that say how a host is read. Others may have a path or a command of somebody's own.
@@ -72,7 +72,7 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
 def _driver(looked: survey.Survey) -> Iterator[str]:
     """What NVIDIA's driver calls itself"""
     try:
-        text = small_files.read(looked.roots.proc / "driver/nvidia/version")
+        text = files.read(looked.roots.proc / "driver/nvidia/version")
     except (OSError, ValueError):
         return
     if match := _DRIVER.search(text):

@@ -13,7 +13,7 @@ from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.mig import of_slot
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child
-from nova_gpu.host.state import trust
+from nova_gpu.host.state import files
 
 _OPTION = "clean_command"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -44,7 +44,7 @@ def _distrust(program: pathlib.Path, root: pathlib.Path) -> str | None:
     if not stat.S_ISREG(mode) or not mode & stat.S_IXUSR:
         return f"{program} is not a program"
     for path in _passed(program, root):
-        if reason := trust.distrust(path.stat(), _ROOT_UID):
+        if reason := files.distrust(path.stat(), _ROOT_UID):
             return f"{path}: {reason}"
     return None
 

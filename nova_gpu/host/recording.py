@@ -15,7 +15,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.host.vgpu import sriov
 
@@ -165,7 +165,7 @@ def _mapped_mib(device: str) -> int:
 
 def _model(information: Any) -> str | None:
     try:
-        text = small_files.read(information)
+        text = files.read(information)
     except (OSError, ValueError):
         return None
     lines = (line.partition(":") for line in text.splitlines())

@@ -20,7 +20,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import contents, exception
 from nova_gpu.host.container import cdi_file
-from nova_gpu.host.state import trust
+from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
 def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device]:
     try:
         names = sorted(os.listdir(folder))
-        reason = trust.distrust(os.stat(folder), owner_uid)
+        reason = files.distrust(os.stat(folder), owner_uid)
     except FileNotFoundError:
         return
     except OSError as error:

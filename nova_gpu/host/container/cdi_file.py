@@ -13,11 +13,11 @@ import yaml
 
 from nova_gpu.core import exception
 from nova_gpu.host.container import cdi_schema
-from nova_gpu.host.state import small_files, trust
+from nova_gpu.host.state import files
 
 # What an alias leads to is there again. The text that a few hundred of them unfold to would not
 # fit into any memory, and an error may quote it.
-_UNFOLDED = 4 * small_files.LARGEST
+_UNFOLDED = 4 * files.LARGEST
 
 
 def load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
@@ -43,11 +43,11 @@ def load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
 
 def _read(path: pathlib.Path, owner_uid: int) -> str:
     """What is believed is what is read: both are asked of the open file."""
-    with small_files.opened(path) as fd:
-        reason = trust.distrust(os.fstat(fd), owner_uid)
+    with files.opened(path) as fd:
+        reason = files.distrust(os.fstat(fd), owner_uid)
         if reason is not None:
             raise exception.InvalidCDISpec(str(path), reason)
-        return small_files.text(fd)
+        return files.text(fd)
 
 
 def _document(path: pathlib.Path, text: str) -> Any:

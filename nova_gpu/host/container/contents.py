@@ -21,7 +21,7 @@ from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.container import cdi, libraries, mounts, nodes
-from nova_gpu.host.state import trust
+from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def _mounts(
                 f"{device.file} gives it {mount.source}: {error.strerror}",
                 "have the vendor's tool write that file anew, as after every driver upgrade",
             ) from error
-        reason = trust.distrust(status, owner_uid) or mounts.refusal(mount, status)
+        reason = files.distrust(status, owner_uid) or mounts.refusal(mount, status)
         if reason is None:
             yield values.Mount(os.path.realpath(mount.source), mount.target)
         else:

@@ -3,7 +3,7 @@
 
 That they are mounted read-only prevents accidents. Root in a guest can mount them anew, as tried
 with libvirt 9.0; what it cannot is write to files of a user that it has no id for, which is why
-:mod:`nova_gpu.host.state.trust` looks at their owner and mode.
+:mod:`nova_gpu.host.state.files` looks at their owner and mode.
 """
 
 from __future__ import annotations

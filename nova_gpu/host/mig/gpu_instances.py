@@ -16,7 +16,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.mig import of_slot
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 
 _ACCESS = re.compile(r"gi([0-9]{1,4})(?:/ci([0-9]{1,4}))?/access")
 
@@ -119,7 +119,7 @@ def field(path: pathlib.Path, name: str) -> int | None:
     ``None`` where it cannot be read or has no such line.
     """
     try:
-        text = small_files.read(path)
+        text = files.read(path)
     except (OSError, ValueError):
         return None
     match = re.search(rf"^{name}:\s*([0-9]{{1,9}})\s*$", text, re.MULTILINE)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 
 # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.16  Tue ...", of the open module
 # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.172.08  Release Build ..."
@@ -17,7 +17,7 @@ _VERSION = re.compile(r"^NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)\s", re.MULTILIN
 def driver(roots: Roots) -> str | None:
     """``550.54.16``, ``None`` where the driver is not loaded or does not tell"""
     try:
-        text = small_files.read(roots.proc / "driver/nvidia/version")
+        text = files.read(roots.proc / "driver/nvidia/version")
     except (OSError, ValueError):
         return None
     match = _VERSION.search(text)

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import small_files
+from nova_gpu.host.state import files
 from nova_gpu.host.vfio import iommu
 
 Identity = Mapping[str, str]
@@ -71,7 +71,7 @@ def addresses(product: str, roots: Roots) -> frozenset[str]:
 
 def _nvidia(address: PciAddress, roots: Roots) -> str | None:
     try:
-        text = small_files.read(roots.proc / f"driver/nvidia/gpus/{address}/information")
+        text = files.read(roots.proc / f"driver/nvidia/gpus/{address}/information")
     except (OSError, ValueError):
         return None
     # Before the card was initialised it has question marks.

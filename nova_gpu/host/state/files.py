@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes this project's own files of state.
+"""Reads files that may be anything, and reads and writes this project's own files of state.
 
-Each is one JSON object or one text, and is read whole or not at all. It is written under another
-name, and gets its own when it is on disk: a host that is switched off meanwhile has the old one or
-the new one. doc/source/contributor/state.rst says which files there are, and what each is for.
+Each of these is one JSON object or one text, and is read whole or not at all. It is written under
+another name, and gets its own when it is on disk: a host that is switched off meanwhile has the old
+one or the new one. doc/source/contributor/state.rst says which there are, and what each is for.
 
 What only root is to write (*trusted*) is believed only where nobody else could have: the state path
 is nova's, and what nova put there in the place of root's is refused.
@@ -15,19 +15,87 @@ import contextlib
 import json
 import os
 import pathlib
+import stat
 from collections.abc import Iterator
 from typing import Any
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.state import small_files, trust
 
+# What a file of ours or of a vendor's tools has is a few KiB.
+LARGEST = 1 << 20
 _SUFFIX = ".json"
+_ROOT_GID = 0
 
 
-def read_json(
-    path: pathlib.Path, *, trusted: bool = False, largest: int = small_files.LARGEST
-) -> Any:
+class Untrusted(Exception):
+    """Why a folder or a file is not believed"""
+
+
+@contextlib.contextmanager
+def opened(
+    path: str | pathlib.Path, *, dir_fd: int | None = None, follow: bool = True
+) -> Iterator[int]:
+    """A descriptor for reading *path*, also where that is a pipe without a writer or a folder.
+
+    :param follow: open what a link leads to; else a link is an error
+    :raises OSError: where it cannot be opened
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    fd = os.open(path, flags, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def text(fd: int, largest: int = LARGEST) -> str:
+    """What the file *fd* has, which must not be more than *largest* bytes of UTF-8.
+
+    :raises OSError: where it cannot be read
+    :raises ValueError: where it is something else, with the reason
+    """
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise ValueError("it is not a regular file")
+    content = b""
+    while len(content) <= largest:
+        part = os.read(fd, largest + 1 - len(content))
+        if not part:
+            return content.decode()
+        content += part
+    raise ValueError(f"it has more than {largest} bytes")
+
+
+def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
+    """:func:`text` of the file at *path*.
+
+    :raises OSError, ValueError: as those
+    """
+    with opened(path) as fd:
+        return text(fd, largest)
+
+
+def believe(path: pathlib.Path, status: os.stat_result) -> None:
+    """:raises Untrusted: where somebody else than this process's user and root could change it"""
+    if reason := distrust(status, os.geteuid()):
+        raise Untrusted(f"{path} is not believed: {reason}")
+
+
+def distrust(status: os.stat_result, owner_uid: int) -> str | None:
+    """Why a file or folder with *status* is refused, or ``None``.
+
+    Nobody but *owner_uid* and the group of root may be able to change it.
+    """
+    if status.st_uid != owner_uid:
+        return f"its owner is uid {status.st_uid} and must be uid {owner_uid}"
+    if status.st_mode & stat.S_IWOTH:
+        return f"everybody can write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+    if status.st_mode & stat.S_IWGRP and status.st_gid != _ROOT_GID:
+        return f"the group {status.st_gid} can write to it"
+    return None
+
+
+def read_json(path: pathlib.Path, *, trusted: bool = False, largest: int = LARGEST) -> Any:
     """What the file at *path* has, of at most *largest* bytes. No link is followed.
 
     :raises OSError: where it cannot be read; FileNotFoundError where there is none
@@ -36,12 +104,12 @@ def read_json(
     """
     with _believed(path.parent) if trusted else contextlib.nullcontext() as folder:
         name = path if folder is None else path.name
-        with small_files.opened(name, dir_fd=folder, follow=False) as fd:
+        with opened(name, dir_fd=folder, follow=False) as fd:
             if trusted:
-                trust.believe(path, os.fstat(fd))
-            text = small_files.text(fd, largest)
+                believe(path, os.fstat(fd))
+            content = text(fd, largest)
     try:
-        return json.loads(text)
+        return json.loads(content)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -70,7 +138,7 @@ def write(
     # No ending that anybody reads: some of these files lie among those of other programs.
     draft = f".{path.name}.nova-gpu"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _believed(path.parent) if trusted else _opened(path.parent) as folder:
+    with _believed(path.parent) if trusted else _folder(path.parent) as folder:
         fd = os.open(draft, flags, 0o666 if mode is None else mode, dir_fd=folder)
         with os.fdopen(fd, "wb") as file:
             if mode is not None:
@@ -90,7 +158,7 @@ def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
     """
     with (
         contextlib.suppress(FileNotFoundError),
-        _believed(path.parent) if trusted else _opened(path.parent) as folder,
+        _believed(path.parent) if trusted else _folder(path.parent) as folder,
     ):
         os.unlink(path.name, dir_fd=folder)
         os.fsync(folder)
@@ -125,7 +193,7 @@ def cards(folder: pathlib.Path) -> list[PciAddress]:
 
 
 @contextlib.contextmanager
-def _opened(folder: pathlib.Path, flags: int = 0) -> Iterator[int]:
+def _folder(folder: pathlib.Path, flags: int = 0) -> Iterator[int]:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
         yield fd
@@ -140,10 +208,10 @@ def _believed(folder: pathlib.Path) -> Iterator[int]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            fd = stack.enter_context(_opened(folder, os.O_NOFOLLOW))
+            fd = stack.enter_context(_folder(folder, os.O_NOFOLLOW))
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise trust.Untrusted(f"{folder} is not a folder: {error.strerror}") from error
-        trust.believe(folder, os.fstat(fd))
+            raise Untrusted(f"{folder} is not a folder: {error.strerror}") from error
+        believe(folder, os.fstat(fd))
         yield fd

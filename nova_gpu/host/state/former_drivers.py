@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from nova_gpu.core import exception, model
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import files, trust
+from nova_gpu.host.state import files
 
 _DRIVER = re.compile(r"[\w-]+", re.ASCII)
 # What reading raises of a file that is not as :func:`save` writes it
@@ -63,9 +63,9 @@ def load(folder: pathlib.Path, card: model.PciAddress, roots: Roots) -> Formers:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise trust.Untrusted(f"{path} cannot be read: {error.strerror}") from error
+        raise files.Untrusted(f"{path} cannot be read: {error.strerror}") from error
     except _NOT_OURS as error:
-        raise trust.Untrusted(f"{path} cannot be understood: {error!r}") from error
+        raise files.Untrusted(f"{path} cannot be understood: {error!r}") from error
 
 
 def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: Roots) -> None:

@@ -23,7 +23,7 @@ from nova_gpu.core import exception, model
 from nova_gpu.host import child
 from nova_gpu.host.pci import consoles, discovery
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import former_drivers, trust
+from nova_gpu.host.state import files, former_drivers
 from nova_gpu.host.state.former_drivers import ByFunction, Former, Formers
 from nova_gpu.host.vfio import iommu, open_devices, passthrough, rebinder
 from nova_gpu.host.vfio.rebinder import Means
@@ -135,7 +135,7 @@ def _alone(address: model.PciAddress) -> Iterator[None]:
             yield
         except _NotMoved as error:
             raise error.error(str(address), error.reason, error.remedy, error.others) from error
-        except trust.Untrusted as error:
+        except files.Untrusted as error:
             remedy = "remove it; what it says of the card's former driver is lost"
             raise exception.BindingFailed(str(address), str(error), remedy) from error
         except (OSError, ValueError, exception.GPUError) as error:

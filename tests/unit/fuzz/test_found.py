@@ -16,7 +16,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.host.container import cdi, nodes
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import products
-from nova_gpu.host.state import former_drivers, trust, written_files
+from nova_gpu.host.state import files, former_drivers, written_files
 from nova_gpu.virt.delivery import guest_metadata
 from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts
@@ -144,11 +144,11 @@ class FoundTest(base.BaseTestCase):
         for driver in ('""', "0", "false", "[]"):
             file.write_text(f'{{"boot_id": "1", "functions": {{"{card}": {driver}}}}}')
             self.assertRaises(
-                *(trust.Untrusted, former_drivers.load),
+                *(files.Untrusted, former_drivers.load),
                 *(folder, card, self.host.roots),
             )
         file.write_bytes(b"\xff")
-        self.assertRaises(trust.Untrusted, former_drivers.load, folder, card, self.host.roots)
+        self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)
 
     def test_what_prepare_keeps_but_did_not_write(self) -> None:
         kept = self.root / "var/lib/nova-gpu/prepare.json"

@@ -12,7 +12,7 @@ from nova_gpu.core import boot_files, exception, model
 from nova_gpu.core.scheduling import stats
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import former_drivers, quarantine, trust, written_files
+from nova_gpu.host.state import files, former_drivers, quarantine, written_files
 from tests.fixtures import cards, hosts
 from tests.unit.fuzz import base, damage
 
@@ -150,7 +150,7 @@ class KeptTest(base.FuzzTestCase):
         before = base.open_files()
         try:
             formers = former_drivers.load(self.folder, _CARD, self.roots)
-        except trust.Untrusted:
+        except files.Untrusted:
             formers = {}
         for former in formers.values():
             for name in (former.driver, former.override):

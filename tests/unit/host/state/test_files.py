@@ -13,7 +13,7 @@ from oslotest import base
 
 import nova_gpu
 from nova_gpu.core import model
-from nova_gpu.host.state import files, trust
+from nova_gpu.host.state import files
 from tests.fixtures import cards
 
 (CARD,) = cards.addresses("0000:88:00.0")
@@ -125,7 +125,7 @@ class TrustedTest(base.BaseTestCase):
 
     def test_a_file_that_others_can_write(self) -> None:
         files.write_json(self.path, {}, mode=0o666, trusted=True)
-        with self.assertRaisesRegex(trust.Untrusted, "one.json is not believed: everybody"):
+        with self.assertRaisesRegex(files.Untrusted, "one.json is not believed: everybody"):
             files.read_json(self.path, trusted=True)
         self.assertEqual({}, files.read_json(self.path))
 
@@ -144,7 +144,7 @@ class TrustedTest(base.BaseTestCase):
 
     def refused(self, reason: str) -> None:
         for done in (files.read_json, files.remove, lambda p, **k: files.write(p, b"", **k)):
-            with self.assertRaisesRegex(trust.Untrusted, reason):
+            with self.assertRaisesRegex(files.Untrusted, reason):
                 done(self.path, trusted=True)
 
 

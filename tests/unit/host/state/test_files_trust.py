@@ -8,7 +8,7 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from nova_gpu.host.state import trust
+from nova_gpu.host.state import files
 
 UID = os.getuid()
 
@@ -20,7 +20,7 @@ class TestDistrust(base.BaseTestCase):
         self.path.touch(0o644)
 
     def distrust(self, owner_uid: int = UID) -> str | None:
-        return trust.distrust(self.path.stat(), owner_uid)
+        return files.distrust(self.path.stat(), owner_uid)
 
     def test_the_owners(self) -> None:
         self.assertIsNone(self.distrust())
