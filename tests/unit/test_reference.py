@@ -19,7 +19,7 @@ from nova_gpu.api import extra_specs
 from nova_gpu.core import events, names
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.model import Product
-from nova_gpu.core.placement import inventory, traits, vgpu_inventory
+from nova_gpu.core.placement import inventory, traits
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from tools.novalab import guide
 from tools.novalab.page import DOTS
@@ -78,7 +78,7 @@ class TablesTest(unittest.TestCase):
         self.assertEqual(sorted(named), sorted(explained))
         product = Product("10de", "1bb3", "Tesla P4", "pascal", 7611, (6, 1))
         facts = VGPUType("nvidia-64", "GRID P4-2Q", 2048, 4, (1024, 768), 4)
-        got = inventory.traits(product, "QEMU", ()) | vgpu_inventory.traits(
+        got = inventory.traits(product, "QEMU", ()) | inventory.type_traits(
             facts, frozenset(os_traits.get_traits())
         )
         for prefix in explained:

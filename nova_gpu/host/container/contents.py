@@ -5,12 +5,17 @@ The device nodes a whole card takes are always given: a CDI specification may ha
 before nvidia-uvm was there. A specification that describes the card adds further nodes of the card
 itself, the driver's files and environment. It is the operator's, and yet by it no guest is given a
 node that is not known to lead to its own card only, or what others than root could have put there.
+
+That the files are mounted read-only prevents accidents. Root in a guest can mount them anew, as
+tried with libvirt 9.0; what it cannot is write to files of a user that it has no id for, which is
+why their owner and mode are looked at.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
+import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -20,12 +25,27 @@ from nova_gpu.core import contents as values
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import roots as host_roots
-from nova_gpu.host.container import cdi, libraries, mounts, nodes
+from nova_gpu.host.container import cdi, libraries, nodes
 from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
 
 _LIBRARY_PATH = "LD_LIBRARY_PATH"
+_KERNEL = re.compile(r"/(dev|proc|sys)(/.*)?")
+# Folders every image has. libvirt makes a folder that is missing, but none for a file to be in.
+_SYSTEM_FOLDERS = frozenset(
+    {"/", "/bin", "/etc", "/home", "/lib", "/lib32", "/lib64", "/root", "/run", "/sbin", "/tmp"}
+    | {"/usr", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/sbin", "/usr/share"}
+    | {"/var", "/var/lib", "/var/run"}
+)
+_SYSTEM_FILES = frozenset(
+    {"/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/sudoers"}
+    | {"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.preload"}
+)
+# A folder of such a name is the driver's own: what is bound over the first one hides nothing else.
+_VENDORS_FOLDER = re.compile(
+    r"((?:/[^/]+)*?/[^/]*(?:nvidia|amdgpu|rocm|radeon|intel)[^/]*)(?:/.*)?"
+)
 
 
 def contents(
@@ -57,7 +77,7 @@ def contents(
         wanted |= {mount.target: mount for mount in _mounts(address, device, owner_uid)}
         env |= dict(device.edits.env)
         links |= dict.fromkeys(device.edits.links)
-    placed = mounts.place(wanted.values(), links, library_root)
+    placed = _placed(wanted.values(), links, library_root)
     if any(mount.target == libraries.TARGET for mount in placed):
         env[_LIBRARY_PATH] = ":".join(filter(None, (env.get(_LIBRARY_PATH), libraries.TARGET)))
     return values.GuestContents(
@@ -192,7 +212,7 @@ def _mounts(
                 f"{device.file} gives it {mount.source}: {error.strerror}",
                 "have the vendor's tool write that file anew, as after every driver upgrade",
             ) from error
-        reason = files.distrust(status, owner_uid) or mounts.refusal(mount, status)
+        reason = files.distrust(status, owner_uid) or _refusal(mount, status)
         if reason is None:
             yield values.Mount(os.path.realpath(mount.source), mount.target)
         else:
@@ -205,3 +225,55 @@ def _mounts(
                     "reason": reason,
                 },
             )
+
+
+def _refusal(mount: values.Mount, status: os.stat_result) -> str | None:
+    """Why no guest may have *mount*, whose source has *status*, or ``None``"""
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return "a socket or device is a way to the host, not a file of the driver"
+    if _KERNEL.fullmatch(mount.target):
+        return "that path is the kernel's"
+    if mount.target in _SYSTEM_FOLDERS or mount.target in _SYSTEM_FILES:
+        return "it would hide what the guest's own system has there"
+    if f"{mount.target}/".startswith(f"{libraries.TARGET}/"):
+        return f"{libraries.TARGET} is where guests have the libraries"
+    return None
+
+
+def _placed(
+    mounts: Iterable[values.Mount],
+    links: Iterable[tuple[str, str]],
+    library_root: pathlib.Path,
+) -> list[values.Mount]:
+    """Mounts for *mounts* that a guest of any image can start with.
+
+    Libraries are in one folder, with *links* (:func:`nova_gpu.host.container.libraries.gather`).
+    Another file is mounted by itself where every image has the folder it is in, else with that
+    folder where it is the driver's own, else not at all.
+
+    :raises GuestFilesUnavailable: where a folder cannot be made below *library_root*
+    """
+    of_libraries: list[values.Mount] = []
+    of_folders: dict[str, list[values.Mount]] = {}
+    placed: list[values.Mount] = []
+    for mount in mounts:
+        folder = os.path.dirname(mount.target)
+        if os.path.isdir(mount.source):
+            placed.append(mount)
+        elif libraries.is_library(mount):
+            of_libraries.append(mount)
+        elif folder in _SYSTEM_FOLDERS:
+            placed.append(mount)
+        elif vendors := _VENDORS_FOLDER.fullmatch(folder):
+            of_folders.setdefault(vendors[1], []).append(mount)
+        else:
+            LOG.info(
+                "Guests do not get %(target)s: an image without %(folder)s would not start, and "
+                "%(folder)s is not the GPU driver's to replace",
+                {"target": mount.target, "folder": folder},
+            )
+    if of_libraries:
+        placed.append(libraries.gather(of_libraries, links, library_root))
+    for folder, own in of_folders.items():
+        placed.append(libraries.gather_folder(own, folder, library_root))
+    return placed

@@ -5,25 +5,30 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 
 from oslo_log import log as logging
 
 import nova_gpu.privsep.kernel_log
 from nova_gpu.conf import CONF
-from nova_gpu.core import health
-from nova_gpu.core.model import GPU
+from nova_gpu.core import exception, health
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.mig import of_slot
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.nvidia import kernel_log, nvml
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.health import withheld_instances
+from nova_gpu.host.state import files
 
 LOG = logging.getLogger(__name__)
 
 # Puts a card into quarantine for a reason, with a remedy, until the host has booted or, where that
 # does not help, until it is released.
 PutAway = Callable[[GPU, health.Verdict, str | None], None]
+
+# A card, and ``9/0`` or, for all compute instances of a GPU instance, ``9/*``
+Named = tuple[PciAddress, str]
 
 
 class Xids:
@@ -33,9 +38,7 @@ class Xids:
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
         self._path = pathlib.Path(CONF.state_path, "gpu-kernel-log")
-        self._withheld = withheld_instances.WithheldInstances(
-            pathlib.Path(CONF.state_path, "gpu-withheld-instances")
-        )
+        self._withheld = WithheldInstances(pathlib.Path(CONF.state_path, "gpu-withheld-instances"))
         self._read_at = 0.0
         self._unread: str | None = None
 
@@ -94,6 +97,63 @@ class Xids:
         self._withheld.save(boot_id, withheld)
         if last != known:
             kernel_log.save(self._path, kernel_log.Position(boot_id, last))
+
+
+class WithheldInstances:
+    """MIG instances that nobody new is given, while the others of their cards are.
+
+    One file in the state path::
+
+        {"boot_id": "...", "instances": [["0000:19:00.0", "9/0"], ["0000:3b:00.0", "1/*"]]}
+
+    It is over when the host has booted, and of an instance that is there no more.
+
+    :param path: need not exist yet
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+
+    def of_boot(self, boot_id: str) -> frozenset[Named]:
+        """Those of the host's boot; what cannot be understood is none"""
+        try:
+            content = files.read_json(self._path)
+            if content["boot_id"] != boot_id:
+                return frozenset()
+            told = [(PciAddress.parse(each[0]), str(each[1])) for each in content["instances"]]
+        except (OSError, ValueError, LookupError, TypeError, exception.InvalidPciAddress):
+            return frozenset()
+        return frozenset(told)
+
+    def save(self, boot_id: str, instances: Set[Named]) -> None:
+        """:raises OSError: where it cannot be written"""
+        if instances == self.of_boot(boot_id):
+            return
+        told = sorted((str(address), name) for address, name in instances)
+        files.write_json(self._path, {"boot_id": boot_id, "instances": told})
+
+    def slots(self, cards: Iterable[SharedCard], boot_id: str) -> frozenset[Slot]:
+        """Those of *cards* that are withheld; those that the cards have no more are forgotten.
+
+        :raises OSError: where that cannot be written
+        """
+        withheld = self.of_boot(boot_id)
+        if not withheld:
+            return frozenset()
+        found, over = set(), set()
+        for card in cards:
+            names = {slot: _names(slot) for slot in vgpu_room.all_instances(card.card)}
+            found |= {slot for slot, its in names.items() if its & withheld}
+            own = {each for each in withheld if each[0] == card.gpu.address}
+            over |= own.difference(*names.values()) if card.card.has_instances else set()
+        self.save(boot_id, withheld - over)
+        return frozenset(found)
+
+
+def _names(slot: Slot) -> frozenset[Named]:
+    gpu_instance, compute_instance = of_slot(slot.number)
+    names = (f"{gpu_instance}/{compute_instance}", f"{gpu_instance}/*")
+    return frozenset((slot.parent, each) for each in names)
 
 
 def _named(xid: kernel_log.Xid) -> str | None:

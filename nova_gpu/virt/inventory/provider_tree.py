@@ -16,7 +16,7 @@ from nova.compute import provider_tree as nova_provider_tree
 from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey, Product
-from nova_gpu.core.placement import inventory, vgpu_inventory
+from nova_gpu.core.placement import inventory
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Islands
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -123,7 +123,7 @@ def traits(
     wanted = inventory.traits(product, hypervisor_type, present, islands)
     takes = {each for each in wanted if os_traits.is_custom(each) or each in _STANDARD}
     own = takes | {f"{os_traits.CUSTOM_NAMESPACE}{each}" for each in wanted - takes}
-    return frozenset(own | vgpu_inventory.traits(vgpu_type, _STANDARD) if vgpu_type else own)
+    return frozenset(own | inventory.type_traits(vgpu_type, _STANDARD) if vgpu_type else own)
 
 
 def withdraw(

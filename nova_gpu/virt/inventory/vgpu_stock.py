@@ -12,7 +12,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import compare
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
-from nova_gpu.core.placement import vgpu_inventory
+from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import mig, vgpu_choice
 from nova_gpu.core.vgpu.vgpu import Slot
@@ -86,7 +86,7 @@ class VGPUStock(Published[VGPUGroup, Slot]):
 
         def offer(group: VGPUGroup) -> provider_tree.Offer:
             return provider_tree.Offer(
-                vgpu_inventory.inventory_of(rooms(group)),
+                inventory.inventory_of(rooms(group)),
                 lambda present: provider_tree.traits(
                     group.product, hypervisor_type, present, vgpu_type=group.facts
                 ),

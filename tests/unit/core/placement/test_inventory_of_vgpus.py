@@ -6,7 +6,7 @@ import unittest
 import os_traits
 
 from nova_gpu.core import names
-from nova_gpu.core.placement import vgpu_inventory
+from nova_gpu.core.placement import inventory
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.core.vgpu.vgpu_room import Room
 
@@ -17,13 +17,13 @@ class InventoryTest(unittest.TestCase):
     def test_what_is_left_is_what_can_be_had(self) -> None:
         # A card that is part full, one that another type has, one that is empty
         rooms = [Room(4, 1, 3), Room(4, 0, 0), Room(4, 0, 4)]
-        found = vgpu_inventory.inventory_of(rooms)[names.VGPU_RESOURCE_CLASS]
+        found = inventory.inventory_of(rooms)[names.VGPU_RESOURCE_CLASS]
         self.assertEqual((12, 4, 12), (found["total"], found["reserved"], found["max_unit"]))
         self.assertEqual(sum(room.free for room in rooms), 12 - 4 - 1)
 
     def test_of_nothing_there_is_none(self) -> None:
-        self.assertEqual({}, vgpu_inventory.inventory_of([]))
-        self.assertEqual({}, vgpu_inventory.inventory_of([Room(0, 0, 0)]))
+        self.assertEqual({}, inventory.inventory_of([]))
+        self.assertEqual({}, inventory.inventory_of([Room(0, 0, 0)]))
 
 
 class TraitsTest(unittest.TestCase):
@@ -41,19 +41,19 @@ class TraitsTest(unittest.TestCase):
                 "HW_GPU_RESOLUTION_W1024H600",
                 "HW_GPU_RESOLUTION_W1024H768",
             },
-            vgpu_inventory.traits(facts, STANDARD),
+            inventory.type_traits(facts, STANDARD),
         )
 
     def test_of_one_that_is_not(self) -> None:
         self.assertEqual(
             {"CUSTOM_GPU_VGPU_TYPE_NVIDIA_1148", "CUSTOM_GPU_HEADS_UNKNOWN"},
-            vgpu_inventory.traits(VGPUType("nvidia-1148"), STANDARD),
+            inventory.type_traits(VGPUType("nvidia-1148"), STANDARD),
         )
 
     def test_of_heads_that_have_no_standard_trait(self) -> None:
         self.assertEqual(
             {"CUSTOM_GPU_VGPU_TYPE_A", "CUSTOM_GPU_HEADS_3"},
-            vgpu_inventory.traits(VGPUType("a", heads=3), STANDARD),
+            inventory.type_traits(VGPUType("a", heads=3), STANDARD),
         )
 
     def test_are_the_drivers_own(self) -> None:

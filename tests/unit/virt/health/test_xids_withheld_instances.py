@@ -9,7 +9,7 @@ from oslotest import base
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.virt.health.withheld_instances import WithheldInstances
+from nova_gpu.virt.health.xids import WithheldInstances
 from tests.fixtures import cards
 
 CARD = PciAddress.parse("0000:19:00.0")

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova_gpu.core import names
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.verify import verify_inventories
+from nova_gpu.virt.verify import compare
 from nova_gpu.virt.verify.sources import Guest, Holder, Instance, Kind, Provider, Truths
 from tests.fixtures import cards
 
@@ -39,7 +39,9 @@ AGREED = Truths(
 class InventoriesTest(unittest.TestCase):
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
         truths = dataclasses.replace(AGREED, **changes)
-        return [(each.kind, each.subject) for each in verify_inventories.differences(truths)]
+        kinds = (Kind.INVENTORY_SHORT, Kind.INVENTORY_EXCEEDS)
+        found = compare.compare(truths)
+        return [(each.kind, each.subject) for each in found if each.kind in kinds]
 
     def group(self, **fields: Any) -> list[tuple[Kind, str]]:
         return self.found(providers={WHOLE: dataclasses.replace(GROUP, **fields)})
