@@ -148,10 +148,10 @@ class Cloud(apart.Apart):
             "[libvirt]",
             "hw_machine_type = x86_64=q35",
             "mem_stats_period_seconds = 0",
-            # What test_functions has the VM have.
+            # What the tests of functions have the VM have.
             "[gpu]",
             f"clean_command = {place.CLEAN}",
-            "virtual_functions = 8086:56c0=2",
+            "virtual_functions = 8086:56c0=2, 10de:26b1=2",
         )
         if address := self.vms[host].address:
             yield from (

@@ -3,26 +3,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pathlib
+import shutil
 import signal
+import struct
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import nova_gpu.privsep.vfio
 from nova_gpu.cmd import cards, topology
 from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host.state import quarantine
+from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.inventory import survey
 from tests.vfio import place
-from tools.vfiolab import system
+from tools.vfiolab import modules, system
 
 # Of function 0 and 1 of a card that the host has, and of one that guests may have
 HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
 VFIO_DRIVERS = ["vfio-pci", "vfio-pci"]
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
 _EMULATOR = f"/{system.EMULATOR}"
+# include/uapi/linux/vfio.h
+_SET_IOMMU = 0x3B66
+_GROUP_SET_CONTAINER = 0x3B68
+_GROUP_GET_DEVICE_FD = 0x3B6A
+_TYPE1 = 1
+
+# An RTX 6000 Ada, whose types modules.FUNCTIONS has, and NVIDIA's driver
+_NVIDIAS = {"class": "0x030200", "vendor": "0x10de", "device": "0x26b1"}
+_NVIDIA = "nvidia"
+_PARAMETERS = pathlib.Path("/sys/module", modules.FUNCTIONS.stem, "parameters")
+_SRIOV_MANAGE = pathlib.Path("/run/lab/sriov-manage.sh")
 
 
 def functions(card: str) -> list[str]:
@@ -111,6 +127,48 @@ def without_parts(address: str) -> None:
     (_DEVICES / address / "sriov_drivers_autoprobe").write_text("1")
 
 
+def become_nvidias(address: str, *options: str) -> None:
+    """Until :func:`be_own_again`. *options*: of the module that is its driver"""
+    load(modules.FUNCTIONS.stem, *options)
+    unbind(address)
+    override_by(address, _NVIDIA)
+    probe(address)
+    pretend(address, _NVIDIAS)
+    virtual_functions.SRIOV_MANAGE.parent.mkdir(exist_ok=True)
+    shutil.copy2(_SRIOV_MANAGE, virtual_functions.SRIOV_MANAGE)
+    virtual_functions.SRIOV_MANAGE.chmod(0o755)
+
+
+def be_own_again(address: str) -> None:
+    sriov_manage("-d", address)
+    virtual_functions.SRIOV_MANAGE.unlink()
+    own_up(address, _NVIDIAS)
+    unbind(address)
+    override_by(address, "")
+    probe(address)
+    without_parts(address)
+    unload(modules.FUNCTIONS.stem)
+
+
+def sriov_manage(*words: str) -> None:
+    subprocess.run([virtual_functions.SRIOV_MANAGE, *words], check=True, capture_output=True)
+
+
+def parameter(name: str) -> str:
+    """Of the module that is NVIDIA's driver here"""
+    return (_PARAMETERS / name).read_text().strip()
+
+
+def set_parameter(name: str, value: str) -> None:
+    (_PARAMETERS / name).write_text(value)
+
+
+def types(address: str) -> list[str]:
+    """The type that each of its virtual functions has, by its number; 0: none"""
+    files = (_DEVICES / each / _NVIDIA / "current_vgpu_type" for each in parts(address))
+    return [file.read_text().strip() for file in files]
+
+
 def load(module: str, *options: str) -> None:
     subprocess.run(["modprobe", module, *options], check=True)
 
@@ -137,6 +195,14 @@ def hostname() -> str:
 def virsh(*words: str) -> str:
     argv = ["virsh", "--quiet", "--connect", "qemu:///system", *words]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def create(xml: str) -> str:
+    """Starts a guest that libvirt forgets when it ends."""
+    with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
+        file.write(xml)
+        file.flush()
+        return virsh("create", file.name)
 
 
 def read(path: str) -> str:
@@ -169,6 +235,30 @@ def clean_with(program: str) -> None:
     """That is what cleans a card from now on."""
     place.CLEAN.unlink(missing_ok=True)
     place.CLEAN.symlink_to(program)
+
+
+@contextlib.contextmanager
+def group_open(address: str) -> Iterator[int]:
+    descriptor = os.open(f"/dev/vfio/{group(address)}", os.O_RDWR)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def device_open(address: str) -> Iterator[None]:
+    """As a guest has it, through a container"""
+    with contextlib.ExitStack() as stack:
+        container = os.open("/dev/vfio/vfio", os.O_RDWR)
+        stack.callback(os.close, container)
+        with group_open(address) as descriptor:
+            fcntl.ioctl(descriptor, _GROUP_SET_CONTAINER, struct.pack("i", container))
+            fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
+            name = bytearray(address.encode() + b"\0")
+            device = fcntl.ioctl(descriptor, _GROUP_GET_DEVICE_FD, name, True)
+            stack.callback(os.close, device)
+        yield
 
 
 _held: dict[str, int] = {}

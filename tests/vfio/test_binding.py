@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import pathlib
-import struct
 import tempfile
 import time
 import unittest
-from collections.abc import Iterator
 from unittest import mock
 
 import nova.privsep
@@ -25,10 +21,6 @@ from nova_gpu.virt.inventory import survey
 from tests.vfio import host
 from tools.vfiolab import cards
 
-_SET_IOMMU = 0x3B66
-_GROUP_SET_CONTAINER = 0x3B68
-_GROUP_GET_DEVICE_FD = 0x3B6A
-_TYPE1 = 1
 # What hangs ends never; what does not may take its time on a busy machine.
 _GENEROUS_S = 300
 
@@ -81,7 +73,7 @@ class BindingTest(unittest.TestCase):
     def test_not_while_a_process_has_it(self) -> None:
         """The kernel would wait for that process, for ever."""
         nova_gpu.privsep.vfio.give_to_guests(self.card)
-        with self._group_open(), self.assertRaises(exception.BindingFailed) as raised:
+        with host.group_open(self.card), self.assertRaises(exception.BindingFailed) as raised:
             nova_gpu.privsep.vfio.give_to_host(self.card)
         self.assertIn(str(os.getpid()), str(raised.exception))
         self.assertEqual(host.VFIO_DRIVERS, host.drivers(self.card))
@@ -99,7 +91,7 @@ class BindingTest(unittest.TestCase):
         """A device that was taken from its group is named by no node: nobody can see who has it."""
         nova_gpu.privsep.vfio.give_to_guests(self.card)
         self.enterContext(config_fixture.Config(CONF)).config(group="gpu", bind_timeout=3)
-        with self._device_open():
+        with host.device_open(self.card):
             for limit in (" within 3 s", ""):
                 started = time.monotonic()
                 with self.assertRaises(exception.BindingFailed) as raised:
@@ -126,26 +118,3 @@ class BindingTest(unittest.TestCase):
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
-
-    @contextlib.contextmanager
-    def _device_open(self) -> Iterator[None]:
-        """As a guest has it, through a container; include/uapi/linux/vfio.h has the calls."""
-        with contextlib.ExitStack() as stack:
-            container = os.open("/dev/vfio/vfio", os.O_RDWR)
-            stack.callback(os.close, container)
-            with self._group_open() as group:
-                fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack("i", container))
-                fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
-                name = bytearray(self.card.encode() + b"\0")
-                device = fcntl.ioctl(group, _GROUP_GET_DEVICE_FD, name, True)
-                stack.callback(os.close, device)
-            yield
-
-    @contextlib.contextmanager
-    def _group_open(self) -> Iterator[int]:
-        node = pathlib.Path("/dev/vfio", str(host.group(self.card)))
-        group = os.open(node, os.O_RDWR)
-        try:
-            yield group
-        finally:
-            os.close(group)

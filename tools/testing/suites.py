@@ -21,7 +21,7 @@ BASH = (
     "tempest-plugin/against-lab",
     *(f"devstack/{name}" for name in ("override-defaults", "plugin.sh", "settings")),
 )
-_INSIDE = ("folders", "guest", "init", "initramfs", "qemu", "resume", "up")
+_INSIDE = ("folders", "guest", "init", "initramfs", "qemu", "resume", "sriov-manage", "up")
 SH = (
     "tools/test",
     *(f"tools/novalab/{name}.sh" for name in ("init", "probe")),

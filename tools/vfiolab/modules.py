@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers that divide a pretend card, built from the kernel's own samples in samples/vfio-mdev.
+"""Drivers that divide a pretend card: from the kernel's own samples in samples/vfio-mdev, and ours.
 
 mbochs.c makes mediated devices that are whole to QEMU: a display with memory of its own, of three
 types that share what the driver has. mtty.c makes serial lines that give back what is written to
 them; since 6.7 it can save what they hold, and so they can be moved. The parent of either is a
-device of its own there; here it is a PCI function, as with a vendor's driver.
+device of its own there; here it is a PCI function, as with a vendor's driver. Our own,
+fakefunctions.c, gives virtual functions types as NVIDIA's driver does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tools.vfiolab import debian
 
 # The modules. NAME is also what the types of its devices begin with in sysfs.
 NAME, LINE = "fakevgpu", "fakeline"
+FUNCTIONS = pathlib.Path(__file__).with_name("fakefunctions.c")
 # Bookworm's own: its build tools are in packages with the series in their names, those of the
 # kernels in backports in ones with the version.
 _OWN_SERIES = "6.1"
@@ -109,8 +111,8 @@ def build(
     log: pathlib.Path,
     apt: Sequence[str] = (),
 ) -> None:
-    """Builds the module in *folder*, which is made for it, and copies it to *target*. *apt*:
-    :func:`tools.vfiolab.debian.apt_options`.
+    """Builds the modules in *folder*, which is made for it, and copies them to *target*: *sample*
+    and our own. *apt*: :func:`tools.vfiolab.debian.apt_options`.
 
     :raises steps.Failed: with the log
     """
@@ -138,7 +140,11 @@ def build(
     module.mkdir()
     text = changed(sample, (folder / source / sample.source).read_text())
     (module / f"{sample.name}.c").write_text(text)
-    (module / "Makefile").write_text(f"obj-m := {sample.name}.o\n")
+    shutil.copy2(FUNCTIONS, module)
+    names = (sample.name, FUNCTIONS.stem)
+    objects = " ".join(f"{name}.o" for name in names)
+    (module / "Makefile").write_text(f"obj-m := {objects}\n")
     steps.run(["make", "-C", str(headers), f"M={module}", "modules"], log)
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(module / f"{sample.name}.ko", target)
+    for name in names:
+        shutil.copy2(module / f"{name}.ko", target)

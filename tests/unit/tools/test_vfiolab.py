@@ -202,6 +202,15 @@ class SamplesTest(testtools.TestCase):
             self.assertIn("mtty.c has ", str(error))
 
 
+class FunctionsTest(testtools.TestCase):
+    def test_types_are_those_of_machines(self) -> None:
+        recorded = (place.ROOT / "tests/recorded/typed.yaml").read_text()
+        types = re.findall(r'\{ (\d+), "(.+)", \d+, \w+ \},', modules.FUNCTIONS.read_text())
+        self.assertEqual(4, len(types))
+        for number, name in types:
+            self.assertRegex(recorded, rf"\b{number} *: (\{{name: )?{re.escape(name)}\b")
+
+
 class CardsTest(testtools.TestCase):
     def test_every_bus_is_named_once(self) -> None:
         words = " ".join(cards.arguments())

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Virtual functions that are given a vGPU type, as NVIDIA's driver shows them, of any device with
+ * SR-IOV: a driver of the name "nvidia", of the function that has them, and of them a variant of
+ * vfio-pci. It takes those that driver_override gives it.
+ *
+ * Sources of what it shows: nvidia-vgpu-vfio's vgpu-vfio-pci-core.c and nv-procfs.c of NVIDIA's
+ * kernel modules, NVIDIA's drivers/vfio/pci/nvidia-vgpu as proposed for the kernel (EBUSY while a
+ * guest has it), and records of its lists (tests/recorded/typed.yaml).
+ */
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
+#include <linux/vfio_pci_core.h>
+
+/* In GB, and in GPU instances: nothing but those in MIG mode. */
+struct type {
+	unsigned int id;
+	const char *name;
+	unsigned int memory;
+	bool mig;
+};
+
+static const struct type types[] = {
+	{ 948, "NVIDIA RTX6000-Ada-16Q", 16, false },
+	{ 949, "NVIDIA RTX6000-Ada-24Q", 24, false },
+	{ 950, "NVIDIA RTX6000-Ada-48Q", 48, false },
+	{ 474, "GRID A100-1-5C", 5, true },
+};
+
+#define MEMORY 48
+
+struct function {
+	struct vfio_pci_core_device core;
+	struct list_head others;
+	const struct type *type;
+	bool open;
+};
+
+/* All of what follows, of the one card that there is. */
+static DEFINE_MUTEX(lock);
+static LIST_HEAD(functions);
+static bool unbind_locked;
+
+/* It can be set as nvidia-smi does it on a real card, for any that exists. */
+static int gpu_instances = -1;
+module_param(gpu_instances, int, 0644);
+MODULE_PARM_DESC(gpu_instances, "how many there are; -1: MIG mode is off");
+
+static int clients;
+module_param(clients, int, 0644);
+MODULE_PARM_DESC(clients, "how often unbindLock is refused, as somebody has the card open");
+
+/* Without MIG mode all vGPUs of a card have one size, as it is unless nvidia-smi vgpu -shm 1. */
+static bool is_creatable(const struct type *type)
+{
+	unsigned int used = 0, number = 0;
+	const struct function *each;
+
+	list_for_each_entry(each, &functions, others) {
+		if (!each->type)
+			continue;
+		if (each->type->memory != type->memory)
+			return false;
+		used += each->type->memory;
+		number++;
+	}
+	if (gpu_instances < 0)
+		return !type->mig && used + type->memory <= MEMORY;
+	return type->mig && number < gpu_instances;
+}
+
+static struct function *function_of(struct device *dev)
+{
+	return container_of(dev_get_drvdata(dev), struct function, core);
+}
+
+static ssize_t creatable_vgpu_types_show(struct device *dev, struct device_attribute *attr,
+					 char *buf)
+{
+	int said = sysfs_emit(buf, "ID    : vGPU Name\n"), i;
+
+	mutex_lock(&lock);
+	for (i = 0; i < ARRAY_SIZE(types) && !function_of(dev)->type; i++)
+		if (is_creatable(&types[i]))
+			said += sysfs_emit_at(buf, said, "%-5d : %s\n", types[i].id,
+					      types[i].name);
+	mutex_unlock(&lock);
+	return said;
+}
+static DEVICE_ATTR_RO(creatable_vgpu_types);
+
+static ssize_t current_vgpu_type_show(struct device *dev, struct device_attribute *attr,
+				      char *buf)
+{
+	const struct type *type = READ_ONCE(function_of(dev)->type);
+
+	return sysfs_emit(buf, "%d\n", type ? type->id : 0);
+}
+
+static int set_type(struct function *function, long id)
+{
+	int i;
+
+	if (function->open)
+		return -EBUSY;
+	/* None to take, or one that is there: nothing can be put in its place. */
+	if (!id == !function->type)
+		return -EPERM;
+	if (!id) {
+		function->type = NULL;
+		return 0;
+	}
+	for (i = 0; i < ARRAY_SIZE(types); i++) {
+		if (types[i].id == id && is_creatable(&types[i])) {
+			function->type = &types[i];
+			return 0;
+		}
+	}
+	return -EIO;
+}
+
+static ssize_t current_vgpu_type_store(struct device *dev, struct device_attribute *attr,
+				       const char *buf, size_t count)
+{
+	long id;
+	int ret = kstrtol(buf, 10, &id);
+
+	if (ret)
+		return ret;
+	mutex_lock(&lock);
+	ret = set_type(function_of(dev), id);
+	mutex_unlock(&lock);
+	return ret ? ret : count;
+}
+static DEVICE_ATTR_RW(current_vgpu_type);
+
+static struct attribute *attributes[] = {
+	&dev_attr_creatable_vgpu_types.attr,
+	&dev_attr_current_vgpu_type.attr,
+	NULL,
+};
+
+static const struct attribute_group group = {
+	.name = "nvidia",
+	.attrs = attributes,
+};
+
+static int open_device(struct vfio_device *vdev)
+{
+	struct function *function = container_of(vdev, struct function, core.vdev);
+	int ret = -ENODEV;
+
+	mutex_lock(&lock);
+	if (function->type)
+		ret = vfio_pci_core_enable(&function->core);
+	if (!ret) {
+		vfio_pci_core_finish_enable(&function->core);
+		function->open = true;
+	}
+	mutex_unlock(&lock);
+	return ret;
+}
+
+static void close_device(struct vfio_device *vdev)
+{
+	struct function *function = container_of(vdev, struct function, core.vdev);
+
+	vfio_pci_core_close_device(vdev);
+	mutex_lock(&lock);
+	function->open = false;
+	mutex_unlock(&lock);
+}
+
+static const struct vfio_device_ops operations = {
+	.name = "nvidia-vfio-pci",
+	.init = vfio_pci_core_init_dev,
+	.release = vfio_pci_core_release_dev,
+	.open_device = open_device,
+	.close_device = close_device,
+	.ioctl = vfio_pci_core_ioctl,
+	.device_feature = vfio_pci_core_ioctl_feature,
+	.read = vfio_pci_core_read,
+	.write = vfio_pci_core_write,
+	.mmap = vfio_pci_core_mmap,
+	.request = vfio_pci_core_request,
+	.match = vfio_pci_core_match,
+};
+
+/* unbindLock of the card: 1 where it was written and nobody has the card open */
+
+static int unbind_lock_show(struct seq_file *file, void *data)
+{
+	seq_printf(file, "%d\n", unbind_locked);
+	return 0;
+}
+
+static ssize_t unbind_lock_write(struct file *file, const char __user *buf, size_t count,
+				 loff_t *pos)
+{
+	bool wanted;
+	int ret = kstrtobool_from_user(buf, count, &wanted);
+
+	if (ret)
+		return ret;
+	mutex_lock(&lock);
+	if (wanted && clients)
+		clients--;
+	else
+		unbind_locked = wanted;
+	mutex_unlock(&lock);
+	return count;
+}
+
+static int unbind_lock_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, unbind_lock_show, NULL);
+}
+
+static const struct proc_ops unbind_lock = {
+	.proc_open = unbind_lock_open,
+	.proc_read = seq_read,
+	.proc_write = unbind_lock_write,
+	.proc_release = single_release,
+};
+
+static struct proc_dir_entry *gpus;
+
+static int probe_card(struct pci_dev *pdev)
+{
+	struct proc_dir_entry *folder = proc_mkdir(pci_name(pdev), gpus);
+
+	if (!folder || !proc_create("unbindLock", 0644, folder, &unbind_lock))
+		return -ENOMEM;
+	mutex_lock(&lock);
+	unbind_locked = false;
+	/* They do not outlive the driver's hold on the card; MIG mode does. */
+	gpu_instances = min(gpu_instances, 0);
+	mutex_unlock(&lock);
+	return 0;
+}
+
+static int probe_function(struct pci_dev *pdev)
+{
+	struct function *function;
+	int ret;
+
+	function = vfio_alloc_device(function, core.vdev, &pdev->dev, &operations);
+	if (IS_ERR(function))
+		return PTR_ERR(function);
+	dev_set_drvdata(&pdev->dev, &function->core);
+	ret = vfio_pci_core_register_device(&function->core);
+	if (ret)
+		goto put;
+	mutex_lock(&lock);
+	list_add(&function->others, &functions);
+	mutex_unlock(&lock);
+	ret = sysfs_create_group(&pdev->dev.kobj, &group);
+	if (!ret)
+		return 0;
+	mutex_lock(&lock);
+	list_del(&function->others);
+	mutex_unlock(&lock);
+	vfio_pci_core_unregister_device(&function->core);
+put:
+	vfio_put_device(&function->core.vdev);
+	return ret;
+}
+
+static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	return pdev->is_virtfn ? probe_function(pdev) : probe_card(pdev);
+}
+
+static void remove(struct pci_dev *pdev)
+{
+	struct function *function;
+
+	if (!pdev->is_virtfn) {
+		remove_proc_subtree(pci_name(pdev), gpus);
+		return;
+	}
+	function = function_of(&pdev->dev);
+	sysfs_remove_group(&pdev->dev.kobj, &group);
+	vfio_pci_core_unregister_device(&function->core);
+	mutex_lock(&lock);
+	list_del(&function->others);
+	mutex_unlock(&lock);
+	vfio_put_device(&function->core.vdev);
+}
+
+/* No MODULE_DEVICE_TABLE: by that libvirt would take it for the best variant for any device. */
+static const struct pci_device_id ids[] = {
+	{ PCI_DRIVER_OVERRIDE_DEVICE_VFIO(PCI_ANY_ID, PCI_ANY_ID) },
+	{}
+};
+
+static struct pci_driver driver = {
+	.name = "nvidia",
+	.id_table = ids,
+	.probe = probe,
+	.remove = remove,
+	.driver_managed_dma = true,
+};
+
+static int __init start(void)
+{
+	int ret;
+
+	gpus = proc_mkdir("driver/nvidia", NULL) ? proc_mkdir("driver/nvidia/gpus", NULL) : NULL;
+	if (!gpus)
+		return -ENOMEM;
+	ret = pci_register_driver(&driver);
+	if (ret)
+		remove_proc_subtree("driver/nvidia", NULL);
+	return ret;
+}
+
+static void __exit end(void)
+{
+	pci_unregister_driver(&driver);
+	remove_proc_subtree("driver/nvidia", NULL);
+}
+
+module_init(start);
+module_exit(end);
+MODULE_DESCRIPTION("Virtual functions with vGPU types, without a GPU");
+MODULE_LICENSE("GPL");
