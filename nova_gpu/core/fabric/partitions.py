@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nova_gpu.core.model import PciAddress
 
@@ -46,14 +46,21 @@ def free(offered: Iterable[Partition], taken: Collection[Module]) -> list[Partit
 
 
 def choose(
-    offered: Collection[Partition], taken: Collection[Module], count: int
+    offered: Collection[Partition],
+    taken: Collection[Module],
+    count: int,
+    cost: Callable[[Collection[Module]], tuple[int, ...]] = lambda modules: (),
 ) -> Partition | None:
-    """The free partition of exactly *count* cards to give next, ``None`` where there is none"""
+    """The free partition of exactly *count* cards to give next, ``None`` where there is none
+
+    :param cost: what counts before all else, less being better
+    """
     candidates = [each for each in free(offered, taken) if each.size == count]
 
-    def left_free(chosen: Partition) -> tuple[tuple[int, ...], int]:
+    def left_free(chosen: Partition) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         left = free(offered, chosen.modules.union(taken))
-        return tuple(sorted((each.size for each in left), reverse=True)), -chosen.id
+        sizes = tuple(sorted((each.size for each in left), reverse=True))
+        return tuple(-each for each in cost(chosen.modules)), sizes, -chosen.id
 
     return max(candidates, key=left_free, default=None)
 

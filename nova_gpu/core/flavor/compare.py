@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from nova_gpu.core import names
-from nova_gpu.core.flavor.arrangement import Topology
+from nova_gpu.core.flavor.arrangement import Arrangement, Topology
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.model import GPU
+from nova_gpu.core.topology import nearness
+from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 
@@ -103,6 +106,23 @@ def apart(request: GPURequest, held: Sequence[Held]) -> str | None:
                 f"of those it was given {largest} are together"
             )
     return None
+
+
+def not_beside(
+    arrangement: Arrangement, cards: Collection[GPU], neighbours: Collection[Neighbour]
+) -> str | None:
+    """Why the GPUs *cards* are not as near what the instance has as the flavor insists on, ``None``
+    where they are."""
+    if not (cards and arrangement.insists_on_near):
+        return None
+    wanted = nearness.wanted(arrangement.near, neighbours)
+    far = sum(nearness.distance(card, wanted) == nearness.FAR for card in cards)
+    if not far:
+        return None
+    begin = f"its flavor insists on {names.NEAR} {arrangement.near}, and "
+    if not wanted:
+        return f"{begin}it has none by pci_passthrough:alias or by a port"
+    return f"{begin}of the {len(cards)} GPUs it was given {far} are on another NUMA node"
 
 
 def vgpu_mismatch(asked: FlavorRequest, held: Sequence[VGPUType]) -> str | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_gpu.core.flavor.arrangement import Distribution, Topology
+from nova_gpu.core.flavor.arrangement import Distribution
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit
@@ -15,7 +15,6 @@ from nova_gpu.core.topology.topology import Cells
 # Hosts are compared by these numbers from the first on; less is better.
 Rank = tuple[int, ...]
 
-_LEVELS = {Topology.NUMA: topology.NUMA_NODE, Topology.NVLINK: topology.CIRCLE}
 _FULL: tuple[int, int, Cost] = (1, 0, (0, 0) * len(topology.LEVELS))
 
 
@@ -57,5 +56,5 @@ def _of_cells(asked: GPURequest, part: GroupRequest, cells: Cells) -> tuple[int,
     if len(costs) <= part.count:
         return _FULL
     cost = costs[part.count]
-    level = _LEVELS.get(asked.arrangement.topology)
+    level = choose.LEVELS.get(asked.arrangement.topology)
     return 0, 0 if level is None else cost[2 * level] - 1, cost

@@ -6,20 +6,29 @@ Sets of equally many GPUs are compared by their :data:`Cost`, and then by addres
 islands the set touches, and how many free GPUs there are on those that it leaves broken. So an
 instance is on as few islands as can be, and takes the smallest ones that it fits, which leaves the
 large ones whole for who needs them.
+
+Where the GPUs are to be beside something (:class:`Beside`), how far they are from it comes before
+all that: how many of the set are not on its NUMA node, then on its root, then behind its switch.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
-from nova_gpu.core.model import PciAddress
-from nova_gpu.core.topology import topology
+from nova_gpu.core.flavor.arrangement import Arrangement, Topology, TopologyPolicy
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.topology import nearness, topology
+from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.topology.topology import Cells, Place
 
 # (islands touched, free GPUs on islands broken) of circles, NUMA nodes, PCI roots, PCIe switches
 Cost = tuple[int, ...]
+
+# What of a place the GPUs of a flavor are to share
+LEVELS = {Topology.NUMA: topology.NUMA_NODE, Topology.NVLINK: topology.CIRCLE}
 
 _NOTHING: Cost = (0, 0) * len(topology.LEVELS)
 
@@ -28,8 +37,50 @@ _T = TypeVar("_T", PciAddress, int)
 _Table = list[tuple[Cost, tuple[_T, ...]]]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Beside(Generic[_T]):
+    """What else counts, before the numbers of a :data:`Cost`: on how many islands of the level
+    ``within`` a set is, where it may be on no more than need be; and how many of it are on another
+    node, another root, behind another switch.
+
+    ``distance``: of each free GPU, from 0 to :data:`nova_gpu.core.topology.nearness.FAR`.
+    """
+
+    distance: Mapping[_T, int]
+    within: int | None = None
+
+    def cost(self, members: Collection[_T]) -> Cost:
+        """What *members* add, wherever they are"""
+        found: list[int] = [self.distance[member] for member in members]
+        return (0, *(sum(each >= n for each in found) for n in range(nearness.FAR, 0, -1)))
+
+    def of_islands(self, level: int, touched: int) -> Cost:
+        """What so many islands of *level* add"""
+        return (touched if level == self.within else 0, *[0] * nearness.FAR)
+
+
+def beside(
+    arrangement: Arrangement, gpus: Iterable[GPU], neighbours: Iterable[Neighbour]
+) -> Beside[PciAddress] | None:
+    """What a flavor's *arrangement* puts before all else, ``None`` where that is nothing.
+
+    :param neighbours: what the instance has of Nova's own passthrough
+    """
+    wanted = nearness.wanted(arrangement.near, neighbours)
+    if not wanted:
+        return None
+    required = arrangement.policy is TopologyPolicy.REQUIRED
+    return Beside(
+        {gpu.address: nearness.distance(gpu, wanted) for gpu in gpus},
+        LEVELS.get(arrangement.topology) if required else None,
+    )
+
+
 def choose(
-    free: Collection[PciAddress], count: int, places: Mapping[PciAddress, Place]
+    free: Collection[PciAddress],
+    count: int,
+    places: Mapping[PciAddress, Place],
+    beside: Beside[PciAddress] | None = None,
 ) -> tuple[PciAddress, ...]:
     """The best *count* of *free*, sorted. *places* must know every address of *free*.
 
@@ -37,7 +88,7 @@ def choose(
     """
     if not 0 <= count <= len(free):
         raise ValueError(f"{count} of {len(free)} free GPUs")
-    return _table(sorted(free), places)[count][1]
+    return _table(sorted(free), places, beside)[count][1]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -50,21 +101,39 @@ def costs(free: Cells) -> tuple[Cost, ...]:
     return tuple(cost for cost, _ in _table(sorted(places), places))
 
 
-def _table(members: Sequence[_T], places: Mapping[_T, Place]) -> _Table[_T]:
+def _table(
+    members: Sequence[_T], places: Mapping[_T, Place], beside: Beside[_T] | None = None
+) -> _Table[_T]:
     order = topology.nesting([places[member] for member in members])
-    return _best(members, places, order)
+    return _best(members, places, order, beside)
 
 
-def _best(members: Sequence[_T], places: Mapping[_T, Place], order: Sequence[int]) -> _Table[_T]:
+def _best(
+    members: Sequence[_T],
+    places: Mapping[_T, Place],
+    order: Sequence[int],
+    beside: Beside[_T] | None,
+) -> _Table[_T]:
     """The costs of disjoint sets add up, and so does the order of their addresses: what is best for
     two islands together is made of what is best for each."""
     if not order:
-        return [(_NOTHING, tuple(members[:count])) for count in range(len(members) + 1)]
+        return _alike(members, beside)
     level, *deeper = order
-    total: _Table[_T] = [(_NOTHING, ())]
+    total = _alike((), beside)
     for island in _islands(members, places, level):
-        total = _joined(total, _touched(_best(island, places, deeper), level))
+        total = _joined(total, _touched(_best(island, places, deeper, beside), level, beside))
     return total
+
+
+def _alike(members: Sequence[_T], beside: Beside[_T] | None) -> _Table[_T]:
+    """Of what is in one place"""
+    if beside is not None:
+        distance = beside.distance
+        members = sorted(members, key=lambda member: (distance[member], member))
+    sets = [members[:count] for count in range(len(members) + 1)]
+    return [
+        ((beside.cost(each) if beside else ()) + _NOTHING, tuple(sorted(each))) for each in sets
+    ]
 
 
 def _islands(
@@ -78,13 +147,14 @@ def _islands(
     return found.values()
 
 
-def _touched(table: _Table[_T], level: int) -> _Table[_T]:
+def _touched(table: _Table[_T], level: int, beside: Beside[_T] | None) -> _Table[_T]:
     """*table*, of what is inside of one island of *level*, with what the island itself costs."""
     size = len(table) - 1
     result: _Table[_T] = []
     for count, (cost, members) in enumerate(table):
         touched, broken = (1, size if count < size else 0) if count else (0, 0)
-        result.append((_sum(cost, _at(level, touched, broken)), members))
+        before = beside.of_islands(level, touched) if beside else ()
+        result.append((_sum(cost, before + _at(level, touched, broken)), members))
     return result
 
 

@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How two cards lie to each other, in the words of ``nvidia-smi topo -m``."""
+"""How two cards lie to each other, in the words of ``nvidia-smi topo -m``, and how far a card is
+from what an instance has beside it."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+from collections.abc import Collection, Iterable
+from typing import Protocol
 
-from nova_gpu.core.model import GPU
+from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.model import GPU, PciAddress
+
+# Base class, or base class and subclass, as in the kernel's include/linux/pci_ids.h
+_NETWORK = 0x02
+_NVM = 0x0108
 
 
 class Nearness(enum.StrEnum):
@@ -28,12 +37,52 @@ LEGEND = {
     Nearness.UNKNOWN: "not known",
 }
 
+# How far apart two functions are: 0 below one switch, 1 on one root, 2 on one NUMA node, and
+# else, or where it is not known,
+FAR = 3
+_DISTANCES = {Nearness.SAME_SWITCH: 0, Nearness.SAME_ROOT: 1, Nearness.SAME_NODE: 2}
+
+
+class Placed(Protocol):
+    """A PCI function with its place on the host, as :class:`nova_gpu.core.model.GPU` is one"""
+
+    @property
+    def numa_node(self) -> int | None: ...
+
+    @property
+    def pci_root(self) -> str | None: ...
+
+    @property
+    def pcie_switch(self) -> PciAddress | None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A PCI function that Nova's own passthrough gives to instances, and where it is"""
+
+    class_code: int
+    numa_node: int | None = None
+    pci_root: str | None = None
+    pcie_switch: PciAddress | None = None
+
+    @property
+    def kind(self) -> Near:
+        """What it is to a flavor; ``ANY`` of what that has no word for"""
+        if self.class_code >> 16 == _NETWORK:
+            return Near.NIC
+        return Near.NVME if self.class_code >> 8 == _NVM else Near.ANY
+
 
 def between(one: GPU, other: GPU) -> str:
     """One of the keys of :data:`LEGEND`, with the number of links for ``#``"""
     for link in one.links:
         if link.peer == other.address:
             return f"NV{link.width}" if link.type == "nvlink" else "XGMI"
+    return of_places(one, other)
+
+
+def of_places(one: Placed, other: Placed) -> Nearness:
+    """What is between them, whatever links there are"""
     if one.pcie_switch and one.pcie_switch == other.pcie_switch:
         return Nearness.SAME_SWITCH
     if one.pci_root and one.pci_root == other.pci_root:
@@ -41,3 +90,14 @@ def between(one: GPU, other: GPU) -> str:
     if one.numa_node is None or other.numa_node is None:
         return Nearness.UNKNOWN
     return Nearness.SAME_NODE if one.numa_node == other.numa_node else Nearness.ACROSS_NODES
+
+
+def distance(one: Placed, others: Collection[Placed]) -> int:
+    """How far *one* is from the nearest of *others*, from 0 to :data:`FAR`"""
+    found = (_DISTANCES.get(of_places(one, other), FAR) for other in others)
+    return min(found, default=FAR)
+
+
+def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
+    """Those of *neighbours* that GPUs are to be near; none where they are to be near nothing"""
+    return tuple(each for each in neighbours if near is each.kind is not Near.ANY)

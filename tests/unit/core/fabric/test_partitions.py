@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oslotest import base
 
 from nova_gpu.core.fabric import partitions
@@ -18,6 +20,16 @@ class ChoiceTest(base.BaseTestCase):
     def test_of_an_empty_board(self) -> None:
         for count, first in ((8, range(1, 9)), (4, range(1, 5)), (2, (1, 3)), (1, (1,))):
             self.assertEqual(set(first), chosen(H100, set(), count))
+
+    def test_what_counts_before_the_rest(self) -> None:
+        """Those beside what the guest has: the one with the fewest far modules"""
+
+        def far(modules: Collection[int]) -> tuple[int, ...]:
+            return (len({*modules} - {1}),)
+
+        self.assertEqual({5, 7}, chosen(H100, {8}, 2))
+        found = partitions.choose(H100, {8}, 2, far)
+        self.assertEqual({1, 3}, set(found.modules) if found else None)
 
     def test_sizes_that_no_board_has(self) -> None:
         for count in (0, 3, 5, 6, 7, 9):

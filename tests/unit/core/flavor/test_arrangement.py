@@ -5,7 +5,13 @@ import unittest
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import arrangement
-from nova_gpu.core.flavor.arrangement import Arrangement, Distribution, Topology, TopologyPolicy
+from nova_gpu.core.flavor.arrangement import (
+    Arrangement,
+    Distribution,
+    Near,
+    Topology,
+    TopologyPolicy,
+)
 
 
 class ArrangementTest(unittest.TestCase):
@@ -20,6 +26,11 @@ class ArrangementTest(unittest.TestCase):
                 Arrangement(Topology.NVLINK, preferred),
             ),
             ({"gpu:distribution": "pack"}, Arrangement(distribution=Distribution.PACK)),
+            ({"gpu:near": " NIC "}, Arrangement(near=Near.NIC)),
+            (
+                {"gpu:near": "nvme", "gpu:near_policy": "required"},
+                Arrangement(near=Near.NVME, near_policy=TopologyPolicy.REQUIRED),
+            ),
         ):
             with self.subTest(specs=specs):
                 self.assertEqual(expected, arrangement.parse(specs))
@@ -30,6 +41,9 @@ class ArrangementTest(unittest.TestCase):
             ({"gpu:topology": "numa", "gpu:topology_policy": "no"}, "required or preferred"),
             ({"gpu:topology_policy": "required"}, "beside gpu:topology"),
             ({"gpu:distribution": ""}, "pack or spread"),
+            ({"gpu:near": "disk"}, "any or nic or nvme"),
+            ({"gpu:near": "nic", "gpu:near_policy": "any"}, "required or preferred"),
+            ({"gpu:near_policy": "preferred"}, "beside gpu:near"),
         ):
             with self.subTest(specs=specs), self.assertRaises(exception.InvalidExtraSpec) as caught:
                 arrangement.parse(specs)
@@ -44,3 +58,12 @@ class ArrangementTest(unittest.TestCase):
             found = arrangement.parse({"gpu:topology": text, "gpu:topology_policy": policy})
             with self.subTest(text=text, policy=policy, count=count):
                 self.assertEqual(expected, found.required(count))
+
+    def test_who_insists_on_what_is_near(self) -> None:
+        for text, policy, expected in (
+            ("nic", "required", True),
+            ("nvme", "preferred", False),
+            ("any", "required", False),
+        ):
+            found = arrangement.parse({"gpu:near": text, "gpu:near_policy": policy})
+            self.assertIs(expected, found.insists_on_near)

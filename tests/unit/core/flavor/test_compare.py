@@ -4,10 +4,13 @@ from __future__ import annotations
 import unittest
 
 from nova_gpu.core.flavor import compare, request
+from nova_gpu.core.flavor.arrangement import Arrangement, Near, TopologyPolicy
 from nova_gpu.core.flavor.compare import Held
 from nova_gpu.core.model import Product
+from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup, group_key
+from tests.fixtures import cards
 
 FERMI = "CUSTOM_GPU_ARCH_FERMI"
 KEPLER = "CUSTOM_GPU_ARCH_KEPLER"
@@ -192,6 +195,36 @@ class OtherVGPUFactsTest(unittest.TestCase):
             with self.subTest(specs):
                 asked = request.of(specs).vgpus
                 found = asked and compare.other_vgpu_facts(asked, held)
+                if reason is None:
+                    self.assertIsNone(found)
+                else:
+                    self.assertIn(reason, found or "")
+
+
+class NotBesideTest(unittest.TestCase):
+    def test_table(self) -> None:
+        near, far = cards.placed("0000:04:00.0", 0), cards.placed("0000:84:00.0", 1)
+        nic = Neighbour(0x020000, numa_node=0)
+        policy = TopologyPolicy.REQUIRED
+        for arrangement, held, neighbours, reason in (
+            (Arrangement(near=Near.NIC), [far], [nic], None),
+            (Arrangement(near=Near.NIC, near_policy=policy), [near], [nic], None),
+            (Arrangement(near=Near.NIC, near_policy=policy), [], [], None),
+            (
+                Arrangement(near=Near.NIC, near_policy=policy),
+                [near, far],
+                [nic],
+                "gpu:near nic, and of the 2 GPUs it was given 1 are on another NUMA node",
+            ),
+            (
+                Arrangement(near=Near.NVME, near_policy=policy),
+                [near],
+                [nic],
+                "gpu:near nvme, and it has none",
+            ),
+        ):
+            with self.subTest(arrangement=arrangement, held=held):
+                found = compare.not_beside(arrangement, held, neighbours)
                 if reason is None:
                     self.assertIsNone(found)
                 else:

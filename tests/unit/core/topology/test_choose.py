@@ -6,8 +6,10 @@ import random
 import unittest
 from collections.abc import Collection
 
+from nova_gpu.core.flavor.arrangement import Arrangement, Near, Topology, TopologyPolicy
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import choose, topology
+from nova_gpu.core.topology.nearness import Neighbour
 from tests.fixtures import brute_force, cards
 
 
@@ -76,6 +78,20 @@ class CasesTest(unittest.TestCase):
             self.assertEqual(choose.choose(sorted(free), 3, places), choose.choose(free, 3, places))
 
 
+class BesideTest(unittest.TestCase):
+    def test_nothing_to_be_beside(self) -> None:
+        disk = Neighbour(0x010802, 0)
+        for near, found in ((Near.ANY, [disk]), (Near.NIC, [disk]), (Near.NVME, [])):
+            self.assertIsNone(choose.beside(Arrangement(near=near), FOUR_AND_FOUR, found))
+
+    def test_before_what_fits_tightest(self) -> None:
+        places = topology.places(FOUR_AND_FOUR)
+        beside = choose.beside(Arrangement(near=Near.NIC), FOUR_AND_FOUR, [Neighbour(0x020000, 1)])
+        for count, expected in ((1, [4]), (4, [4, 5, 6, 7]), (5, [0, 4, 5, 6, 7])):
+            chosen = choose.choose(places.keys(), count, places, beside)
+            self.assertEqual([bus(number) for number in expected], [str(c) for c in chosen])
+
+
 class BruteForceTest(unittest.TestCase):
     """Against every subset of what is free, on random hosts of each layout that there is."""
 
@@ -92,6 +108,29 @@ class BruteForceTest(unittest.TestCase):
                 with self.subTest(host=number, places=places, count=count):
                     self.assertEqual(best, (brute_force.cost(chosen, places), chosen))
                     self.assertEqual(best[0], alike[count])
+
+    def test_beside(self) -> None:
+        """What an instance has beside them comes first, but for the level that it insists on."""
+        draw = random.Random(20261124)
+        for number in range(150):
+            gpus = _random_host(draw, draw.choice(list(_LAYOUTS)))
+            like = draw.sample(gpus, draw.randint(1, 3))
+            neighbours = [
+                Neighbour(0x020000, each.numa_node, each.pci_root, each.pcie_switch)
+                for each in like
+            ]
+            stated = draw.choice(list(Topology))
+            arrangement = Arrangement(stated, draw.choice(list(TopologyPolicy)), near=Near.NIC)
+            free = _some(draw, gpus)
+            places = topology.places(free)
+            beside = choose.beside(arrangement, free, neighbours)
+            assert beside is not None
+            insists = arrangement.policy is TopologyPolicy.REQUIRED
+            self.assertEqual(insists and stated is not Topology.ANY, beside.within is not None)
+            for count in range(len(free) + 1):
+                best = brute_force.nearest(count, places, beside)
+                with self.subTest(host=number, places=places, count=count):
+                    self.assertEqual(best, choose.choose(places.keys(), count, places, beside))
 
     def test_circles_that_cross_numa_nodes(self) -> None:
         """No order of the levels nests there; the circles come first all the same."""
