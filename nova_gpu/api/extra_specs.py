@@ -94,6 +94,22 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             lambda name, value: arrangement.parse_distribution({name: value}),
         ),
         _validator(
+            names.NEAR,
+            "What of the instance its GPUs are to be near: a network function (``nic``) or an NVMe "
+            "disk (``nvme``) that it has by ``pci_passthrough:alias`` or by an SR-IOV port. Behind "
+            "the same PCIe switch, else on the same PCI root, else on the same NUMA node. Only in "
+            "a flavor that asks for whole GPUs.",
+            arrangement.allowed(arrangement.Near),
+            lambda name, value: arrangement.parse_near({name: value}),
+        ),
+        _validator(
+            names.NEAR_POLICY,
+            "Whether an instance may come up with a GPU on another NUMA node than all of those. "
+            "``preferred`` unless this says otherwise. Only beside ``gpu:near``.",
+            arrangement.allowed(arrangement.TopologyPolicy),
+            lambda name, value: arrangement.parse_near_policy({name: value}),
+        ),
+        _validator(
             names.VGPUS,
             "The instance gets exactly so many vGPUs, parts of cards, all of one type and on one "
             "host.",

@@ -12,12 +12,15 @@ from osc_lib.cli import format_columns, parseractions
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
-from nova_gpu.core.flavor.arrangement import Distribution, Topology
+from nova_gpu.core.flavor.arrangement import Distribution, Near, Topology, TopologyPolicy
 from nova_gpu.osc import asking, flavors, hosts, rest, vocabulary
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
 # What is no name to be compared
-_PLAIN = (names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION)
+_PLAIN = (
+    *(names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION),
+    *(names.NEAR, names.NEAR_POLICY),
+)
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
 
@@ -52,6 +55,17 @@ class CreateFlavor(asking.ShowOne):
             "--distribution",
             choices=[str(each) for each in Distribution],
             help="Instances on as few hosts with GPUs as can be, or on as many",
+        )
+        add(
+            "--near",
+            choices=[str(each) for each in Near],
+            help="What its GPUs are beside: a network function or disk that it has by "
+            "pci_passthrough:alias or by a port",
+        )
+        add(
+            "--near-policy",
+            choices=[str(each) for each in TopologyPolicy],
+            help="Whether it may come up with GPUs that are not (default: preferred)",
         )
         add("--hypervisor", metavar="<name>", help="LXC or KVM (or 's== LXC', ...)")
         add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
@@ -90,6 +104,8 @@ class CreateFlavor(asking.ShowOne):
                 names.MODEL: parsed_args.model,
                 names.TOPOLOGY: parsed_args.topology,
                 names.DISTRIBUTION: parsed_args.distribution,
+                names.NEAR: parsed_args.near,
+                names.NEAR_POLICY: parsed_args.near_policy,
             },
             parsed_args.properties,
         )

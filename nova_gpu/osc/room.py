@@ -195,9 +195,10 @@ def _need(connection: Any, flavor: Any) -> Need:
             "asks for nothing else"
         )
     if asked.whole and asked.whole.requires_topology:
-        stated = asked.extra_specs[names.TOPOLOGY]
+        key = names.NEAR if asked.whole.arrangement.insists_on_near else names.TOPOLOGY
+        stated = asked.extra_specs[key]
         raise exceptions.CommandError(
-            f"{flavor.name} insists on {names.TOPOLOGY} {stated}, and only hosts "
+            f"{flavor.name} insists on {key} {stated}, and only hosts "
             "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
             "of a host"
         )

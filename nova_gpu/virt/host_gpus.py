@@ -18,6 +18,7 @@ from nova_gpu.virt import bulletin, diagnostics, libvirt_version, periodic
 from nova_gpu.virt.health import left_mig, monitor, xids
 from nova_gpu.virt.inventory import (
     assigned,
+    neighbours,
     provider_tree,
     providers,
     stock,
@@ -52,7 +53,9 @@ class HostGPUs:
         )
         self.delivery = self._survey.delivery
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
-        self._stock = stock.Stock(self.ledger, self.delivery)
+        self._tracker = tracker.Tracker(lambda: virtapi._compute.rt)
+        self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
+        self._stock = stock.Stock(self.ledger, self.delivery, self._neighbours.claimant)
         self.vgpus = vgpus.VGPUs(self._survey, self.ledger)
         self.assigned = assigned.Assigned(
             self._stock,
@@ -85,7 +88,7 @@ class HostGPUs:
         )
         self.stops = stops.Stops(
             host,
-            tracker.Tracker(lambda: virtapi._compute.rt),
+            self._tracker,
             self.releases,
             self.assigned,
             lambda: self._survey.parts(self.offer, self.vgpus.divided()),
@@ -105,6 +108,7 @@ class HostGPUs:
             self.hypervisor_type,
             self.free,
             lambda: stranding.left(virtapi.reportclient, host.get_hostname()),
+            self._neighbours.had_by,
         )
         self.refusals = refusals.Refusals(self._survey.ways, self.assigned, self.vgpus.cards)
         self.moves = moves.Moves(
@@ -157,6 +161,7 @@ class HostGPUs:
 
     def _look(self, starting: bool) -> None:
         self.releases.resume()
+        self._neighbours.look_again()
         say = self._step.look()
         if starting or self.has_gpus or self._stock.provider_uuids:
             self._census.look_again()
@@ -214,6 +219,9 @@ class HostGPUs:
             usage = self.ledger.now
             self._bulletin.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
             self._reconciliation.is_due = True
+        with periodic.contained("Nova's own passthrough takes any of its devices first"):
+            free = self._stock.free()
+            self._neighbours.sort_pools(c for c in self._stock.cards() if c.address in free)
 
     def stats(self) -> str | None:
         """What the scheduler reads of this host, ``None`` without GPUs or where that is not known:

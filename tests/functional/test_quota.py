@@ -37,7 +37,7 @@ class QuotaTest(base.GPUServersTestBase):
     def test_every_word_has_an_option(self) -> None:
         made = self.create(
             *("words", "--gpus", "2", "--model", "Tesla M2090", "--topology", "numa"),
-            *("--distribution", "spread"),
+            *("--distribution", "spread", "--near", "nic", "--near-policy", "required"),
         )
         self.assertEqual(
             {
@@ -46,6 +46,8 @@ class QuotaTest(base.GPUServersTestBase):
                 "gpu:model": "Tesla M2090",
                 "gpu:topology": "numa",
                 "gpu:distribution": "spread",
+                "gpu:near": "nic",
+                "gpu:near_policy": "required",
             },
             self.admin_api.get_extra_specs(made),
         )

@@ -36,7 +36,10 @@ _ISLANDS = {
 # What each GPU must be; each vGPU, where the flavor asks for no whole GPUs.
 _PRODUCT_WORDS = (names.GPU_ARCH, names.MODEL, names.MEMORY_MIB)
 # Those and what else says nothing where the flavor asks for no GPU.
-_GPU_WORDS = (*_PRODUCT_WORDS, names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION)
+_GPU_WORDS = (
+    *(*_PRODUCT_WORDS, names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION),
+    *(names.NEAR, names.NEAR_POLICY),
+)
 _VGPU_WORDS = (names.VGPUS, names.VGPU_TYPE, names.HEADS)
 
 # A flavor's word, what it says, and the prefix of the traits that say what a provider is.
@@ -75,8 +78,8 @@ class GPURequest:
 
     @property
     def requires_topology(self) -> bool:
-        """Whether no host will do on which the GPUs are not together."""
-        return any(
+        """Whether no host will do on which the GPUs do not lie as the flavor says."""
+        return self.arrangement.insists_on_near or any(
             self.arrangement.required(group.count) is not Topology.ANY for group in self.groups
         )
 

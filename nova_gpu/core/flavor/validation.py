@@ -15,7 +15,7 @@ from nova_gpu.core.scheduling import startable
 WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
     *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
-    *(names.DISTRIBUTION, names.OPTION_ROM, names.MOVE),
+    *(names.DISTRIBUTION, names.NEAR, names.NEAR_POLICY, names.OPTION_ROM, names.MOVE),
     *(names.ON_STOP, names.ON_STOP_MOVE, names.CAPACITY, names.GUEST_TOPOLOGY),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )

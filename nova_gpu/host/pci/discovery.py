@@ -139,14 +139,12 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
     if str(address) != name:
         raise ValueError("the kernel would call it " + str(address))
     vendor_id, product_id = _id(device, "vendor"), _id(device, "device")
-    numa_node = sysfs.decimal(device, "numa_node")
     pci_root, pcie_switch = pci_path.above(device)
     return model.GPU(
         address=address,
         product=model.Product(vendor_id, product_id),
         class_code=class_code,
-        # The kernel says -1 where firmware did not say.
-        numa_node=None if numa_node is None or numa_node < 0 else numa_node,
+        numa_node=pci_path.numa_node(device),
         iommu_group=_iommu_group(device),
         pci_root=pci_root,
         pcie_switch=pcie_switch,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is between a card and the CPU: sysfs has a device below all bridges above it.
+"""What is between a PCI function and the CPU: sysfs has a device below all bridges above it.
 
 ::
 
@@ -14,9 +14,28 @@ import re
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.guest.devices import PcieLink
+from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
 
 _ROOT = re.compile("pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+def neighbour(address: str, roots: Roots) -> Neighbour | None:
+    """What the function at *address* is and where it is, ``None`` where it cannot be read"""
+    device = f"{roots.sysfs}/bus/pci/devices/{address}"
+    try:
+        class_code = sysfs.hexadecimal(device, "class")
+    except (OSError, ValueError):
+        return None
+    return Neighbour(class_code, numa_node(device), *above(device))
+
+
+def numa_node(device: str) -> int | None:
+    """The NUMA node of *device*, ``None`` where it is not known: the kernel says -1 where firmware
+    did not say."""
+    found = sysfs.decimal(device, "numa_node")
+    return None if found is None or found < 0 else found
 
 
 def above(device: str) -> tuple[str | None, model.PciAddress | None]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
+    from nova_gpu.core.topology.choose import Beside
     from nova_gpu.virt import daemon
     from nova_gpu.virt.fabric.board import Board
 
@@ -108,7 +109,12 @@ class WholeCards(Delivery, Protocol):
         """The board with NVSwitches on which some of the cards are joined for guests"""
         return None
 
-    def choose(self, free: Collection[PciAddress], count: int) -> tuple[PciAddress, ...] | None:
+    def choose(
+        self,
+        free: Collection[PciAddress],
+        count: int,
+        beside: Beside[PciAddress] | None = None,
+    ) -> tuple[PciAddress, ...] | None:
         """The *count* of the *free* cards that a guest is to get, sorted; ``None`` where any will
         do."""
         return None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
+    from nova_gpu.core.topology.choose import Beside
     from nova_gpu.virt import daemon
     from nova_gpu.virt.delivery import binding
     from nova_gpu.virt.usage.ledger import Ledger
@@ -94,8 +95,13 @@ class PCIPassthrough(WholeCards):
     def board(self) -> Board | None:
         return self._fabric.board
 
-    def choose(self, free: Collection[PciAddress], count: int) -> tuple[PciAddress, ...] | None:
-        return self._fabric.choose(free, count)
+    def choose(
+        self,
+        free: Collection[PciAddress],
+        count: int,
+        beside: Beside[PciAddress] | None = None,
+    ) -> tuple[PciAddress, ...] | None:
+        return self._fabric.choose(free, count, beside)
 
     def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
         return self._fabric.room(free)

@@ -20,6 +20,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.fabric import partitions
 from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.topology.choose import Beside
 from nova_gpu.host.nvidia import fabric_manager, nvswitch
 from nova_gpu.host.nvidia.fabric_manager import Refused
 from nova_gpu.host.roots import Roots
@@ -93,14 +94,24 @@ class Fabric:
             if each.modules <= known and each.id not in self._broken
         ]
 
-    def choose(self, free: Collection[PciAddress], count: int) -> tuple[PciAddress, ...] | None:
-        """Of a partition of that size; of a larger one, as one more may be wanted next; ``None``
-        where there is neither, or where they are on no board."""
+    def choose(
+        self,
+        free: Collection[PciAddress],
+        count: int,
+        beside: Beside[PciAddress] | None = None,
+    ) -> tuple[PciAddress, ...] | None:
+        """Of a partition of that size, the nearest to what they are to be beside; of a larger one,
+        as one more may be wanted next; ``None`` where there is neither, or where they are on no
+        board."""
         if self.board is None or not self.board.cards.issuperset(free):
             return None
         offered, taken = self._offered(), self._taken(free)
+
+        def cost(modules: Collection[Module]) -> tuple[int, ...]:
+            return beside.cost(self._cards(modules)) if beside else ()
+
         for size in sorted({each.size for each in offered if each.size >= count}):
-            if found := partitions.choose(offered, taken, size):
+            if found := partitions.choose(offered, taken, size, cost):
                 return tuple(sorted(self._cards(found.modules))[:count])
         return None
 

@@ -9,6 +9,7 @@ with what is left and calls ``pop()`` once per unit. So the set in the tree is a
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Collection, Mapping, Set
@@ -18,6 +19,17 @@ from nova import objects
 
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
+from nova_gpu.core.flavor.arrangement import Arrangement
+from nova_gpu.core.topology.nearness import Neighbour
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claimant:
+    """Whose claim it is, as far as that matters to which GPUs it gets: how these are to lie, and
+    what the instance has beside them of Nova's own passthrough."""
+
+    arrangement: Arrangement
+    neighbours: tuple[Neighbour, ...]
 
 
 class Supply(Protocol):
@@ -33,8 +45,15 @@ class Supply(Protocol):
         :param assigned: the tracker's own set of what is assigned of that provider
         """
 
+    def claimant(self) -> Claimant | None:
+        """Whose claim it is, ``None`` where that does not matter."""
+
     def choose(
-        self, provider_uuid: str, free: Collection[Device], count: int
+        self,
+        provider_uuid: str,
+        free: Collection[Device],
+        count: int,
+        claimant: Claimant | None,
     ) -> tuple[Device, ...]:
         """The best *count* of *free*, which are the provider's."""
 
@@ -127,6 +146,7 @@ class Pool(set[Any]):
         self._free = free
         self._supply = supply
         self._assigned = assigned
+        self._claimant = supply.claimant() if supply and free else None
         self._handed_out: list[objects.Resource] = []
         self._chosen: tuple[Device, ...] = ()
 
@@ -135,7 +155,7 @@ class Pool(set[Any]):
         count = len(self._handed_out) + 1
         if self._supply is None or count > len(self._free):
             raise KeyError("pop from an empty pool of GPUs")
-        chosen = self._supply.choose(self._provider_uuid, self._free, count)
+        chosen = self._supply.choose(self._provider_uuid, self._free, count, self._claimant)
         back = set(self._chosen) - set(chosen)
         self._supply.hand_out(chosen, back, self._assigned)
         self.difference_update(self._devices[address] for address in chosen)

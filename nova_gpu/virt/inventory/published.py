@@ -19,6 +19,7 @@ from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Given
 from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage.ledger import Ledger
 
 Group = TypeVar("Group")
@@ -170,9 +171,17 @@ class Published(abc.ABC, Generic[Group, Key]):
     ) -> frozenset[Device]:
         """As :class:`nova_gpu.virt.inventory.pool.Supply` has it"""
 
+    def claimant(self) -> Claimant | None:
+        """As :class:`nova_gpu.virt.inventory.pool.Supply` has it"""
+        return None
+
     @abc.abstractmethod
     def choose(
-        self, provider_uuid: str, free: Collection[Device], count: int
+        self,
+        provider_uuid: str,
+        free: Collection[Device],
+        count: int,
+        claimant: Claimant | None = None,
     ) -> tuple[Device, ...]:
         """As :class:`nova_gpu.virt.inventory.pool.Supply` has it"""
 

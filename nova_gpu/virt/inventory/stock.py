@@ -18,20 +18,30 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.snapshot import Owner
 
 
 class Stock(Published[GPUGroup, PciAddress]):
-    """The whole cards of a host"""
+    """The whole cards of a host
+
+    :param claimant: as :meth:`nova_gpu.virt.inventory.pool.Supply.claimant`
+    """
 
     in_parts = False
     noun = "GPUs"
 
-    def __init__(self, ledger: Ledger, delivery: WholeCards) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        delivery: WholeCards,
+        claimant: Callable[[], Claimant | None] = lambda: None,
+    ) -> None:
         super().__init__(ledger)
         self._delivery = delivery
+        self._claimant = claimant
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
         # Found when the host is looked at: a claim, by which this is published too, reads nothing.
@@ -180,13 +190,23 @@ class Stock(Published[GPUGroup, PciAddress]):
         well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
         return frozenset(well - given - self._delivery.unbound())
 
+    def claimant(self) -> Claimant | None:
+        return self._claimant()
+
     def choose(
-        self, provider_uuid: str, free: Collection[Device], count: int
+        self,
+        provider_uuid: str,
+        free: Collection[Device],
+        count: int,
+        claimant: Claimant | None = None,
     ) -> tuple[Device, ...]:
-        gpus = {gpu.address: gpu for gpu in self.cards()}
         cards = device.cards(free)
-        joined = self._delivery.choose(cards, count)
-        return joined or choose.choose(cards, count, topology.places(gpus[card] for card in cards))
+        gpus = [gpu for gpu in self.cards() if gpu.address in cards]
+        beside = None
+        if claimant is not None:
+            beside = choose.beside(claimant.arrangement, gpus, claimant.neighbours)
+        joined = self._delivery.choose(cards, count, beside)
+        return joined or choose.choose(cards, count, topology.places(gpus), beside)
 
 
 def _traits(group: GPUGroup, hypervisor_type: str, present: Iterable[str] = ()) -> frozenset[str]:

@@ -26,6 +26,13 @@ class Tracker:
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self._find = find
+        # Whose devices are handed out at this moment, under the lock
+        self.handing_out: objects.Instance | None = None
+
+    @property
+    def pci(self) -> Any:
+        """Nova's tracker of the devices of its own passthrough; ``None`` before the first period"""
+        return self._find().pci_tracker
 
     def take_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
         """The *instance* has *own* no more."""
@@ -52,6 +59,7 @@ class Tracker:
                     raise nova_exception.ComputeResourcesUnavailable(
                         reason="the service has only just started"
                     )
+                self.handing_out = instance
                 new = tracker._claim_resources(wanted)
             except nova_exception.ComputeResourcesUnavailable as error:
                 raise exception.NoneFree(
@@ -59,6 +67,8 @@ class Tracker:
                     "try again in a minute",
                     str(error),
                 ) from error
+            finally:
+                self.handing_out = None
             claimed = list(new or ())
             try:
                 _save(instance, [*(instance.resources or ()), *claimed])

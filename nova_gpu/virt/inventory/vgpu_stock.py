@@ -20,6 +20,7 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.core.vgpu.vgpu_room import Room
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
 from nova_gpu.virt.inventory.vgpu_cards import Look, VGPUCards
 from nova_gpu.virt.inventory.vgpu_rooms import Rooms, Use
@@ -121,7 +122,11 @@ class VGPUStock(Published[VGPUGroup, Slot]):
         return frozenset(free & set(addresses))
 
     def choose(
-        self, provider_uuid: str, free: Collection[Device], count: int
+        self,
+        provider_uuid: str,
+        free: Collection[Device],
+        count: int,
+        claimant: Claimant | None = None,
     ) -> tuple[Device, ...]:
         group = self.group_of(provider_uuid)
         by_card: dict[PciAddress, list[Slot]] = {}

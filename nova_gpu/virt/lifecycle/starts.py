@@ -18,9 +18,10 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.disclosure import Detail
-from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor import compare, request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
+from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.virt import bulletin, counters, flavors, libvirt_errors
 from nova_gpu.virt.delivery import guest_devices
 from nova_gpu.virt.delivery.delivery import Delivery, Given
@@ -45,6 +46,7 @@ class Starts:
     :param hypervisor_type: what the host reports to Nova: ``LXC`` or ``QEMU``
     :param free: how many GPUs an instance could be given now, whole or a part of
     :param left: how many vCPUs, and MiB of memory, no instance has
+    :param neighbours: what an instance has of Nova's own passthrough
     """
 
     assigned: Assigned
@@ -57,6 +59,7 @@ class Starts:
     hypervisor_type: Callable[[], str]
     free: Callable[[], int]
     left: Callable[[], tuple[float, float]]
+    neighbours: Callable[[objects.Instance], tuple[Neighbour, ...]]
 
     def prepare(self, instance: objects.Instance) -> None:
         """Has the cards made ready beside what Nova does before a new guest is started: its
@@ -221,7 +224,7 @@ class Starts:
     ) -> None:
         """:raises RequestMismatch: where the flavor asks for others than the instance holds
         :raises BetterElsewhere: while *spawning*, where it insists on a topology that these do not
-            have
+            have, or on neighbours
         :raises NoneFree: the same of one that gets GPUs *again*
         """
         if not any(held.values()) and not (asked.asks_for_gpus or asked.has_vgpu_words):
@@ -234,7 +237,10 @@ class Starts:
                     "is GPUFilter in [filter_scheduler]enabled_filters of nova-scheduler, and was "
                     f"its flavor changed to one with {supply.noun} by a resize?",
                 )
-            if is_new and (reason := supply.apart(asked, own, hypervisor_type)):
+            if is_new and (
+                reason := supply.apart(asked, own, hypervisor_type)
+                or self._not_beside(instance, asked, own)
+            ):
                 if spawning:
                     raise exception.BetterElsewhere(
                         None, reason, "another host may have them together"
@@ -243,6 +249,15 @@ class Starts:
                     raise exception.NoneFree(reason, "start it when others are free")
                 # Nobody would schedule it a second time: an error would cost the instance.
                 LOG.warning("The instance goes on all the same: %s", reason, instance=instance)
+
+    def _not_beside(
+        self, instance: objects.Instance, asked: FlavorRequest, own: Collection[Holding[Any, Any]]
+    ) -> str | None:
+        """As :func:`nova_gpu.core.flavor.compare.not_beside`"""
+        if not (asked.whole and asked.whole.arrangement.insists_on_near):
+            return None
+        cards = _cards([each.given for each in own])
+        return compare.not_beside(asked.whole.arrangement, cards, self.neighbours(instance))
 
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
         """Notify of what the instance has now and did not have *before*."""

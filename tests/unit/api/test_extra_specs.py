@@ -45,6 +45,8 @@ class ValidatorTest(unittest.TestCase):
             ("gpu:topology", "nvlink"),
             ("gpu:topology_policy", "preferred"),
             ("gpu:distribution", "spread"),
+            ("gpu:near", "nic"),
+            ("gpu:near_policy", "required"),
         ):
             with self.subTest(name=name, value=value):
                 validators.validate(name, value)
@@ -71,6 +73,8 @@ class ValidatorTest(unittest.TestCase):
             ("gpu:topology", "pcie", "any or numa or nvlink"),
             ("gpu:topology_policy", "legacy", "required or preferred"),
             ("gpu:distribution", "random", "pack or spread"),
+            ("gpu:near", "gpu", "any or nic or nvme"),
+            ("gpu:near_policy", "any", "required or preferred"),
         ):
             with (
                 self.subTest(name=name, value=value),

@@ -115,6 +115,7 @@ class WholeTest(unittest.TestCase):
             ({"gpu:memory_mib": "1"}, ["gpu:memory_mib='1'", "asks for no GPU"]),
             ({"gpu:topology": "numa"}, ["gpu:topology='numa'", "asks for no GPU"]),
             ({"gpu:distribution": "pack"}, ["gpu:distribution='pack'", "asks for no GPU"]),
+            ({"gpu:near": "nic"}, ["gpu:near='nic'", "asks for no GPU"]),
             ({"gpus": "1", "gpu_arch": "> fermi"}, ["gpu_arch='> fermi'"]),
             ({"gpus": "1", "hypervisor": "= LXC"}, ["hypervisor='= LXC'", "numbers"]),
             (

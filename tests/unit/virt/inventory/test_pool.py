@@ -43,8 +43,11 @@ class Host:
         self.ledger.compare(addresses, assigned)
         return frozenset(set(addresses) - self.taken - self.ledger.now.taken())
 
+    def claimant(self) -> None:
+        return None
+
     def choose(
-        self, provider_uuid: str, free: Collection[PciAddress], count: int
+        self, provider_uuid: str, free: Collection[PciAddress], count: int, claimant: object
     ) -> tuple[PciAddress, ...]:
         return choose.choose(free, count, topology.places(self.gpus[each] for each in free))
 

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -27,8 +29,11 @@ class _Novas:
         self.provider_tree: Any = object()
         self.assigned_resources: Any = collections.defaultdict(lambda: collections.defaultdict(set))
         self._free = list(free)
+        self.claims_for: list[Any] = []
+        self.claimant: Callable[[], Any] = lambda: None
 
     def _claim_resources(self, wanted: Any) -> list[objects.Resource]:
+        self.claims_for.append(self.claimant())
         count = wanted[GROUP]["resources"]["PGPU"]
         if count > len(self._free):
             raise nova_exception.ComputeResourcesUnavailable(reason="too few")
@@ -72,6 +77,14 @@ class TrackerTest(base.BaseTestCase):
         self.tracker.take_back(self.instance, [first])
         self.assertEqual(([TWO], {TWO}), (self.has(), self.novas.assigned))
         self.assertEqual([[ONE, TWO], [TWO]], self.saved)
+
+    def test_whose_they_are_is_known_meanwhile(self) -> None:
+        self.novas.claimant = lambda: self.tracker.handing_out
+        for count in (1, 9):
+            with contextlib.suppress(exception.NoneFree):
+                self.tracker.hand_out(self.instance, {GROUP: {"PGPU": count}})
+            self.assertIsNone(self.tracker.handing_out)
+        self.assertEqual([self.instance] * 2, self.novas.claims_for)
 
     def test_too_few(self) -> None:
         wanted = {GROUP: {"PGPU": 3}}

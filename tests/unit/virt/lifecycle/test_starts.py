@@ -13,6 +13,7 @@ from oslotest import base
 
 from nova_gpu.core.events import Event, EventType
 from nova_gpu.core.guest import devices as devices_told
+from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
@@ -152,6 +153,22 @@ class CompareTest(StartsTestCase):
         self.assertNotIn("goes on all the same", self.log.output)
         self.compute.spawn(instance, arriving=True)
         self.assertIn("The instance goes on all the same: its flavor insists", self.log.output)
+
+    def test_not_beside_what_it_has(self) -> None:
+        specs = {"gpus": "1", "gpu:near": "nic", "gpu:near_policy": "required"}
+        instance = self.compute.instance(specs, (self.whole, FAR))
+        near, far = (lambda _, node=node: (Neighbour(0x020000, node),) for node in (1, 0))
+        self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=far)
+        reason = "insists on gpu:near nic"
+        with self.assertRaisesRegex(nova_exception.ComputeResourcesUnavailable, reason):
+            self.compute.spawn(instance)
+        self.compute.spawn(instance, arriving=True)
+        self.assertIn(f"The instance goes on all the same: its flavor {reason}", self.log.output)
+        # Once it has them nobody asks.
+        self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=lambda _: 1 / 0)
+        self.compute.spawn(instance, spawning=False)
+        self.compute.gpus.starts = dataclasses.replace(self.starts, neighbours=near)
+        self.compute.spawn(instance)
 
     def test_who_would_strand_gpus(self) -> None:
         self.compute.config(group="gpu", reserved_vcpus_per_free_gpu=4)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network functions and disks that Nova's own passthrough gives to instances with GPUs.
+
+Nova claims them first, then the GPUs (``ResourceTracker.instance_claim`` and ``_move_claim``, the
+same in Nova 32 to 34). So the GPUs are chosen beside what is claimed already; and that there are
+some, the pools that Nova draws from are kept in an order in which those beside free GPUs come
+first. It draws "in any order", as it says itself (``PciDeviceStats.consume_requests``), unless
+Placement has said which (``[filter_scheduler]pci_in_placement``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+from oslo_log import log as logging
+
+from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.model import GPU
+from nova_gpu.core.topology import nearness
+from nova_gpu.core.topology.nearness import Neighbour
+from nova_gpu.host.pci import pci_path
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt import flavors
+from nova_gpu.virt.inventory.pool import Claimant
+from nova_gpu.virt.inventory.tracker import Tracker
+
+LOG = logging.getLogger(__name__)
+
+
+class Neighbours:
+    """Where they are is read once between two looks at the host."""
+
+    def __init__(self, tracker: Tracker, roots: Roots) -> None:
+        self._tracker = tracker
+        self._roots = roots
+        self._read: dict[str, Neighbour | None] = {}
+
+    def look_again(self) -> None:
+        """Forget where functions are."""
+        self._read = {}
+
+    def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
+        """What the instance has on this host"""
+        return self._at(each.address for each in instance.get_pci_devices())
+
+    def claimant(self) -> Claimant | None:
+        """Whose claim the tracker fills at this moment, under its lock; ``None`` where it has
+        nothing beside its GPUs, or where that cannot be told, and any GPUs will do.
+
+        The tracker does not say whose it is, and its record of PCI devices does: what is claimed
+        and not yet allocated is this claim's. What one before it has left there, as it failed, is
+        older. The flavor is read from the database, in which Nova has saved the instance in this
+        very claim, and only of those that have something beside their GPUs.
+        """
+        if (instance := self._tracker.handing_out) is not None:
+            return _claimant(instance.flavor, self.had_by(instance))
+        pci = self._tracker.pci
+        uuid = next(reversed(pci.claims), None) if pci else None
+        if uuid is None:
+            return None
+        found = self._at(each.address for each in pci.claims[uuid])
+        if all(each.kind is Near.ANY for each in found):
+            return None
+        context = nova_context.get_admin_context()
+        try:
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
+            return _claimant(instance.new_flavor or instance.flavor, found)
+        except Exception as error:  # whatever the conductor, the bus or the database raise
+            LOG.warning("Its GPUs are not chosen beside what it has: %s", error, instance_uuid=uuid)
+            return None
+
+    def sort_pools(self, free: Iterable[GPU]) -> None:
+        """Has Nova draw functions first that have most of the *free* GPUs beside them.
+
+        Nova sorts its pools by how many properties they have, which stays what counts first.
+        """
+        if (pci := self._tracker.pci) is None:
+            return
+        gpus = list(free)
+
+        def order(pool: Mapping[str, Any]) -> tuple[int, ...]:
+            here = self._at([pool["address"]])
+            distances = [nearness.distance(gpu, here) for gpu in gpus]
+            within = (
+                -sum(each <= distance for each in distances) for distance in range(nearness.FAR)
+            )
+            return len(pool), *within
+
+        pci.stats.pools.sort(key=order)
+
+    def _at(self, addresses: Iterable[str]) -> tuple[Neighbour, ...]:
+        """What there is at them"""
+        found = []
+        for address in addresses:
+            if address not in self._read:
+                self._read[address] = pci_path.neighbour(address, self._roots)
+            if (each := self._read[address]) is not None:
+                found.append(each)
+        return tuple(found)
+
+
+def _claimant(flavor: objects.Flavor, found: Collection[Neighbour]) -> Claimant | None:
+    """:raises InvalidExtraSpec: where the flavor does not say how its GPUs are to lie"""
+    asked = flavors.request_of_flavor(flavor).whole
+    return None if asked is None else Claimant(asked.arrangement, tuple(found))

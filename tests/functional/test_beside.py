@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs beside the network functions that Nova's own passthrough gives to their instances."""
+
+from __future__ import annotations
+
+import json
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.functional import kvm
+from tests.functional.base import Server
+
+MACHINE = "beside-6"
+# By the bus of the network card beside them
+BESIDE = {"0x06": ["0000:04:00.0", "0000:05:00.0"], "0x0c": ["0000:0a:00.0", "0000:0b:00.0"]}
+APART = ["0000:84:00.0", "0000:85:00.0"]
+VIRTUAL_FUNCTION = {"vendor_id": "8086", "product_id": "1515"}
+
+
+def functions() -> fakelibvirt.HostPCIDevicesInfo:
+    """The machine's network cards as libvirt lists them, for Nova's PCI tracker"""
+    found = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+    group = 40
+    for bus in (0x06, 0x0C):
+        of_all = {"bus": bus, "slot": 0, "numa_node": 0, "vf_ratio": 2}
+        found.add_device("PF", function=0, iommu_group=group, **of_all)
+        for number in (1, 2):
+            found.add_device(
+                "VF", function=number, iommu_group=group + number, parent=(bus, 0, 0), **of_all
+            )
+        group += 3
+    return found
+
+
+class BesideTest(kvm.KVMServersTestBase):
+    ADDITIONAL_FILTERS = ("GPUFilter", "PciPassthroughFilter")
+
+    def setUp(self) -> None:
+        super().setUp()
+        alias = {**VIRTUAL_FUNCTION, "name": "nic", "device_type": "type-VF"}
+        self.flags(alias=[json.dumps(alias)], group="pci")
+        self.flags(device_spec=[json.dumps(VIRTUAL_FUNCTION)], group="pci")
+
+    def start_host(self, name: str = "host1", **kwargs: object) -> None:  # type: ignore[override]
+        super().start_host(name, MACHINE, pci_info=functions(), **kwargs)
+
+    def near(self, gpus: int = 1, policy: str = "required", functions: int = 1) -> str:
+        words = {"gpus": f"= {gpus}", "gpu:near": "nic", "gpu:near_policy": policy}
+        return self.flavor(**words, **{"pci_passthrough:alias": f"nic:{functions}"})
+
+    def take(self, host: str = "host1") -> tuple[Server, Server]:
+        """Others have the cards on the second socket, and those beside the first network card."""
+        apart, taken = (self.boot(self.gpu_flavor(2), host=host) for _ in range(2))
+        self.assertGPUs(apart, APART, host)
+        self.assertGPUs(taken, BESIDE["0x06"], host)
+        return apart, taken
+
+    def bus(self, server: Server, host: str = "host1") -> str:
+        """Of the network card of which the guest has a function"""
+        domain = self.domain(server, host)
+        (found,) = domain.xpath("devices/hostdev[not(address)]/source/address/@bus")
+        return str(found)
+
+    def assertBeside(self, server: Server, host: str = "host1") -> None:
+        gpus = self.rendered(server, host)
+        self.assertLessEqual(set(gpus), set(BESIDE[self.bus(server, host)]))
+
+    def test_as_long_as_there_are_both(self) -> None:
+        """Nova would draw from the first card as long as it has any."""
+        self.start_host()
+        apart, taken = self.take()
+        pair = self.boot(self.near(gpus=2))
+        self.assertGPUs(pair, BESIDE["0x0c"])
+        self.assertBeside(pair)
+
+        self._delete_server(apart)
+        self.period()
+        # None is left on that node: who insists is refused, who does not gets what there is.
+        fault = self.boot_refused(self.near())
+        self.assertIn("Exceeded maximum number of retries", fault)
+        reason = (
+            "insists on gpu:near nic, and of the 1 GPUs it was given 1 are on another NUMA node"
+        )
+        self.assertIn(reason, self.stdlog.logger.output)
+        self.assertGPUs(self.boot(self.near(policy="preferred")), APART[:1])
+
+        # One function of the first card is left, and its GPUs are free again.
+        self._delete_server(taken)
+        self.period()
+        one = self.boot(self.near())
+        self.assertEqual("0x06", self.bus(one))
+        self.assertGPUs(one, BESIDE["0x06"][:1])
+
+    def test_moved(self) -> None:
+        """A resize to more, and to another host, chooses anew there."""
+        for name in ("host1", "host2"):
+            self.start_host(name)
+        self.take("host2")
+        server = self.boot(self.near(), host="host1")
+        self.assertBeside(server, "host1")
+        self._resize_server(server, self.near(gpus=2))
+        self.confirm(server, source="host1")
+        self.assertGPUs(server, BESIDE["0x0c"], "host2")
+        self.assertBeside(server, "host2")
