@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nova import objects
 from nova.objects import fields
@@ -14,6 +14,8 @@ from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
 from nova_gpu.core import model, names
+from nova_gpu.core.fabric import partitions
+from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.flavor import query, request
 from nova_gpu.virt.inventory import offer
 
@@ -42,6 +44,21 @@ def states(number: int, *, all_free: bool = False) -> Sequence[host_manager.Host
         free = _cards() if all_free else _free(name)
         found.append(_state(name, aggregate, free))
     return found
+
+
+def report_partitions(
+    host: host_manager.HostState,
+    taken: Collection[Module],
+    offered: Collection[Partition],
+) -> None:
+    """What the host says after a period in which those modules of its board were somebody's"""
+    modules = {card: module for module, card in enumerate(sorted(_cards()), 1)}
+    free = frozenset(card for card, module in modules.items() if module not in taken)
+
+    def room(cards: Collection[model.PciAddress]) -> Mapping[int, int]:
+        return partitions.room(offered, [m for card, m in modules.items() if card not in cards])
+
+    host.stats = {**host.stats, names.STATS: offer.report(_offer(), "QEMU", free, room=room)}
 
 
 def refresh(hosts: Sequence[host_manager.HostState]) -> None:
