@@ -7,22 +7,20 @@ See :mod:`nova_gpu.host.nvidia.nvml_probe` for the process that asks it.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import json
 import logging
-import pathlib
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.health import NvmlHealth
 from nova_gpu.core.vgpu.mig import MIGInstance
 from nova_gpu.host import child
+from nova_gpu.host.nvidia import nvml_turn
 from nova_gpu.host.pci import products
 
 LOG = logging.getLogger(__name__)
@@ -31,8 +29,6 @@ _Told = TypeVar("_Told")
 
 # The driver whose cards the library knows
 DRIVER = "nvidia"
-
-_PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
 
 # nvml.h: NVML_DEVICE_ARCH_*, in the words of the product table
 _ARCHITECTURES = {
@@ -164,8 +160,6 @@ _NOT_UNDERSTOOD = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     exception.InvalidPciAddress,
 )
-# Who has it asks the library, or has a card divided: while a process has the card open, that fails.
-_turn = threading.Lock()
 # A process that is killed inside of the driver ends when the driver lets go of it.
 _hanging: list[subprocess.Popen[bytes]] = []
 
@@ -358,21 +352,23 @@ def run(arguments: Sequence[str], timeout_s: float) -> bytes:
 
     :raises NoAnswer: where it cannot be started, fails or takes too long
     """
-    with _turn:
-        _hanging[:] = [process for process in _hanging if process.poll() is None]
-        if _hanging:  # in every period there would be one more that cannot be killed
-            raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
-        try:
-            return child.run([sys.executable, "-P", str(_PROBE), *arguments], timeout_s)
-        except child.TimedOut as error:
-            _hanging.append(error.process)
-            raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
-        except child.Failed as error:
-            raise NoAnswer(f"the probe {error}") from error
+    try:
+        with nvml_turn.asking(timeout_s) as obstacle:
+            if obstacle:
+                raise NoAnswer(obstacle)
+            return _ask(arguments, timeout_s)
+    except OSError as error:
+        raise NoAnswer(f"the probe cannot be started: {error}") from error
 
 
-@contextlib.contextmanager
-def held_back() -> Iterator[None]:
-    """No probe of this process has a card open meanwhile"""
-    with _turn:
-        yield
+def _ask(arguments: Sequence[str], timeout_s: float) -> bytes:
+    _hanging[:] = [process for process in _hanging if process.poll() is None]
+    if _hanging:  # in every period there would be one more that cannot be killed
+        raise NoAnswer(f"an earlier probe (pid {_hanging[0].pid}) still hangs in the driver")
+    try:
+        return child.run([sys.executable, "-P", str(nvml_turn.PROBE), *arguments], timeout_s)
+    except child.TimedOut as error:
+        _hanging.append(error.process)
+        raise NoAnswer(f"the probe {error} ([gpu]nvml_timeout) and was ended") from error
+    except child.Failed as error:
+        raise NoAnswer(f"the probe {error}") from error

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import libvirt
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.nvidia import nvml_turn
 from nova_gpu.host.pci import by_card
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery.delivery import Parts
@@ -104,7 +105,7 @@ class VGPUs:
             if divide is None or card.address in taken:
                 continue
             try:
-                with nvml.held_back():
+                with nvml_turn.held_back(CONF.gpu.nvml_timeout):
                     divide(str(card.address))
             except Exception as error:  # what privsep itself may raise must not end the service
                 LOG.error("GPU %s is not divided: %s", card.address, error)

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import pathlib
 import textwrap
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -277,18 +276,6 @@ class TestQuery(NvmlTestCase):
         self.assertIn(f"did not answer within {limit_s} s ([gpu]nvml_timeout)", self.log.output)
         for pid in map(int, pids.read_text().split()):
             self.assertTrue(processes.ends(pid), pid)
-
-    def test_held_back_while_a_card_is_divided(self) -> None:
-        began = self.folder / "began"
-        self.library.say(init=f"sh:touch {began}")
-        asking = threading.Thread(target=nvml.query, args=(60,))
-        with nvml.held_back():
-            asking.start()
-            asking.join(1)
-            self.assertTrue(asking.is_alive())
-            self.assertFalse(began.exists())
-        asking.join()
-        self.assertTrue(began.exists())
 
     def test_a_process_of_its_own_session_without_our_input(self) -> None:
         self.binding("""
