@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import child
+from nova_gpu.host.roots import Roots
 
 _PROBE = pathlib.Path(__file__).with_name("fabric_probe.py")
 
@@ -52,6 +54,39 @@ _SAID: Mapping[int, tuple[str, str]] = {
         "see the host's kernel log for SXids of its NVSwitches",
     ),
 }
+
+
+# Of the process, and what it is started with where it is not told (NVIDIA's package)
+_PROGRAM = "nv-fabricmanager"
+_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+# FABRIC_MODE: of vGPUs, in which it does not join whole cards
+VGPU_MODE = 2
+_MODE = re.compile(r"\s*FABRIC_MODE\s*=\s*([0-9]+)\s*")
+
+
+def mode(roots: Roots) -> int | None:
+    """``FABRIC_MODE`` of the one that runs on this host, ``None`` where that is not known.
+
+    Its library does not tell it.
+    """
+    for process in roots.proc.glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # gone meanwhile
+        if pathlib.PurePath(words[0]).name == _PROGRAM:
+            config = words[words.index("-c") + 1] if "-c" in words[:-1] else _CONFIG
+            return _mode_in(pathlib.Path(config))
+    return None
+
+
+def _mode_in(config: pathlib.Path) -> int | None:
+    try:
+        lines = config.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    found = (match for line in lines if (match := _MODE.fullmatch(line)))
+    return next((int(match[1]) for match in found), None)
 
 
 class Refused(Exception):

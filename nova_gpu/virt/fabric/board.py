@@ -12,7 +12,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.fabric import partitions
 from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host.nvidia import modules, nvml, nvswitch
+from nova_gpu.host.nvidia import fabric_manager, modules, nvml, nvswitch
 from nova_gpu.host.nvidia.fabric_manager import Fabric, FabricManager, Refused
 from nova_gpu.host.roots import Roots
 
@@ -23,12 +23,23 @@ _TIMEOUT_S = 60.0
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
     """``modules`` are those of the *cards* of which it is known; ``fault`` says why ``fabric`` is
-    not known."""
+    not known. ``mode``: as :func:`nova_gpu.host.nvidia.fabric_manager.mode`"""
 
     cards: frozenset[PciAddress]
     modules: Mapping[PciAddress, Module]
     fabric: Fabric | None
     fault: Refused | None = None
+    mode: int | None = None
+
+    @property
+    def wrong_mode(self) -> Refused | None:
+        """That Fabric Manager joins no whole cards as it runs now"""
+        if self.mode != fabric_manager.VGPU_MODE:
+            return None
+        return Refused(
+            "Fabric Manager runs with FABRIC_MODE=2, in which it joins vGPUs and no whole cards",
+            "set FABRIC_MODE=1 in fabricmanager.cfg, and restart it and nova-compute",
+        )
 
     def cards_of(self) -> Mapping[int, frozenset[PciAddress]]:
         """The cards of each partition, by its number, where all of them are known"""
@@ -46,7 +57,7 @@ class Board:
 
     def faults(self) -> list[str]:
         """What is wrong with all of the board, for people"""
-        found = [str(self.fault)] if self.fault else []
+        found = [str(each) for each in (self.fault, self.wrong_mode) if each]
         if unknown := sorted(self.cards - self.modules.keys()):
             cards = ", ".join(map(str, unknown))
             found.append(
@@ -74,18 +85,19 @@ def modules_file() -> pathlib.Path:
     return pathlib.Path(CONF.state_path, "gpu-modules.json")
 
 
-def fabric_manager() -> FabricManager:
+def manager() -> FabricManager:
     """The one of this host, by its option"""
     return FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S)
 
 
 def read(
-    found: Iterable[GPU], roots: Roots, kept: pathlib.Path, manager: FabricManager
+    found: Iterable[GPU], roots: Roots, kept: pathlib.Path, asked: FabricManager
 ) -> Board | None:
     """The board of those of *found* that are on one, ``None`` where none is, or none that a Fabric
     Manager of this host shares between guests.
 
     :param kept: the file of :mod:`nova_gpu.host.nvidia.modules`
+    :param asked: the one of this host
     """
     gpus = [
         gpu
@@ -100,10 +112,10 @@ def read(
         # Else nobody opens a card that may be about to change hands.
         known = modules.completed(kept, cards, _told(gpus))
     try:
-        fabric = manager.read()
+        fabric = asked.read()
     except Refused as error:
         return Board(cards, known, None, error)
-    return Board(cards, known, fabric)
+    return Board(cards, known, fabric, mode=fabric_manager.mode(roots))
 
 
 def keep_modules(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> None:

@@ -44,7 +44,7 @@ class Fabric:
     def __init__(self, roots: Roots, ledger: Ledger | None) -> None:
         self._roots = roots
         self._kept = board.modules_file()
-        self._manager = board.fabric_manager()
+        self._manager = board.manager()
         self._ledger = ledger
         self.board: Board | None = None
         self._seen: frozenset[PciAddress] = frozenset()
@@ -52,13 +52,16 @@ class Fabric:
         self._lock = threading.Lock()
         # Until this service starts anew, as nobody would choose another partition otherwise
         self._broken: set[int] = set()
-        self._refusal: str | None = None
+        # By what it refused, where its mode is not known otherwise
+        self._joins_vgpus = False
         self._said: list[str] = []
 
     # What the host has
 
     def look(self, found: Collection[GPU]) -> None:
         self.board = board.read(found, self._roots, self._kept, self._manager)
+        if self.board and self.board.mode is None and self._joins_vgpus:
+            self.board = dataclasses.replace(self.board, mode=fabric_manager.VGPU_MODE)
         self._seen = frozenset(gpu.address for gpu in found)
         faults = self.board.faults() if self.board else []
         for fault in faults:
@@ -72,7 +75,7 @@ class Fabric:
                 return None
             name = nvswitch.board(card, self._roots)
             return name and f"{name} is a module of an HGX board that was not looked at yet"
-        if fault := self._refusal or self.board.fault:
+        if fault := self.board.fault or self.board.wrong_mode:
             return str(fault)
         if card.address not in self.board.modules:
             return (
@@ -148,6 +151,8 @@ class Fabric:
             with self._lock:
                 if self.board.fault:
                     self._read()
+                if self.board.wrong_mode:
+                    raise self.board.wrong_mode
                 wanted = partitions.exactly(self._offered(), self._modules(own))
                 if wanted:
                     self._activate(wanted)
@@ -193,10 +198,7 @@ class Fabric:
         if error.code == fabric_manager.NVLINK_ERROR:
             self._broken.add(wanted.id)
         elif error.code == _NOT_SUPPORTED:
-            self._refusal = (
-                f"{error.reason} as whole cards; set FABRIC_MODE=1 in fabricmanager.cfg, restart "
-                "it and then nova-compute"
-            )
+            self._joins_vgpus = True
 
     def settle(self) -> None:
         """Has active what has a guest, and nothing else. Raises nothing."""

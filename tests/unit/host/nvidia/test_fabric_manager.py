@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import fixtures
 from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import fabric_manager
 from nova_gpu.host.nvidia.fabric_manager import FabricManager, FailedDevice, Refused
+from nova_gpu.host.roots import Roots
 from tests.fixtures import nvfm, processes
 from tests.fixtures.partitions import H100, NEIGHBOURS
 
@@ -162,3 +165,31 @@ class FaultsTest(FabricTestCase):
     def test_a_table_that_cannot_be(self) -> None:
         self.manager.folder.joinpath("table").write_text("partition 0 1,1\n")
         self.assertIn("its table cannot be understood", str(self.refused(self.ours.read)))
+
+
+class ModeTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.roots = Roots(proc=self.root / "proc")
+        self.config = self.root / "fabricmanager.cfg"
+
+    def run_program(self, number: int, *words: str) -> None:
+        process = self.roots.proc / str(number)
+        process.mkdir(parents=True)
+        (process / "cmdline").write_text("".join(f"{word}\0" for word in words))
+
+    def test_by_the_configuration_of_the_one_that_runs(self) -> None:
+        self.config.write_text("# FABRIC_MODE=1\nFABRIC_MODE_RESTART=0\nFABRIC_MODE = 2\n")
+        self.run_program(12, "/usr/bin/vi", "-c", str(self.config))
+        (self.roots.proc / "13").mkdir()
+        self.assertIsNone(fabric_manager.mode(self.roots))
+        self.run_program(14, "/usr/bin/nv-fabricmanager", "-c", str(self.config))
+        self.assertEqual(2, fabric_manager.mode(self.roots))
+
+    def test_not_told(self) -> None:
+        self.assertIsNone(fabric_manager.mode(self.roots))
+        self.run_program(14, "nv-fabricmanager", "-c", str(self.config))
+        self.assertIsNone(fabric_manager.mode(self.roots), "no such file")
+        self.config.write_text("LOG_LEVEL=4\n")
+        self.assertIsNone(fabric_manager.mode(self.roots), "not in the file")

@@ -32,7 +32,7 @@ class BoardTest(base.BaseTestCase):
 
     def read(self) -> board.Board | None:
         found = discovery.cards_at(self.addresses(), self.host.roots)
-        return board.read(found, self.host.roots, self.kept, board.fabric_manager())
+        return board.read(found, self.host.roots, self.kept, board.manager())
 
     def addresses(self) -> list[PciAddress]:
         return sorted(map(PciAddress.parse, partitions.MODULES))

@@ -72,6 +72,31 @@ class LifeTest(FabricTestCase):
         # The eighth is the instance's.
         self.assertEqual(7, self.compute.tree.data(self.provider).inventory["PGPU"]["reserved"])
 
+    def test_the_other_mode_is_read_where_it_runs(self) -> None:
+        self.mode(2)
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        self.assertIn("runs with FABRIC_MODE=2, in which it joins vGPUs", self.log.output)
+        instance = self.compute.instance({"gpus": "1"}, (self.provider, CARDS[1]))
+        error = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        self.assertIn("FABRIC_MODE=2", str(error))
+        self.compute.delete(instance)
+        self.mode(1)
+        self.compute.period()
+        self.boot(8)
+        self.assertEqual({0}, self.manager.active)
+
+    def mode(self, number: int) -> None:
+        """As the configuration says that Fabric Manager was started with"""
+        root = self.compute.host.root
+        config = root / "fm.cfg"
+        config.write_text(f"FABRIC_MODE_RESTART=0\nFABRIC_MODE={number}\n")
+        process = self.compute.host.roots.proc / "4711"
+        process.mkdir(parents=True, exist_ok=True)
+        (process / "cmdline").write_text(f"/usr/bin/nv-fabricmanager\0-c\0{config}\0")
+
     def test_down(self) -> None:
         instance = self.boot(4)
         self.manager.says("connect -9")
