@@ -34,12 +34,17 @@ _IN_CONTAINERS = {
     "live-migration": LIVE_CONTAINER,
 }
 _IN_VMS = {"suspend": SUSPEND_GPUS, "createImage": SNAPSHOT_GPUS}
-# Actions that look for a host
-_SCHEDULED = {
+# Actions that need GPUs of a host: of one that is looked for, or of the instance's own
+_MOST_OFTEN = {
     "resize": "no host has room for what the new flavor asks for",
     "migrate": "no other host has room for what the flavor asks for",
     "evacuate": "no other host has room for what the flavor asks for",
     "unshelve": "no host has room for what the flavor asks for",
+    "start": (
+        "its host cannot give it GPUs now: those that it keeps, or, where it gave them back when "
+        "it was stopped, as many others; shelve and unshelve it to have it come to a host that can"
+    ),
+    "rebuild": "its host cannot give it GPUs now: those that it has, or, where it has none, others",
 }
 
 
@@ -59,8 +64,8 @@ def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
     for guest, reason in found.items():
         if reason:
             yield reason if container is not None else f"{guest}: {reason}"
-    if action in _SCHEDULED:
-        yield f"most often: {_SCHEDULED[action]}"
+    if action in _MOST_OFTEN:
+        yield f"most often: {_MOST_OFTEN[action]}"
 
 
 def why_without_gpus(action: str) -> Iterator[str]:
@@ -69,6 +74,6 @@ def why_without_gpus(action: str) -> Iterator[str]:
         yield f"in a container, on a host with GPUs: {reason}"
     if action == "resize":
         yield (
-            f"most often, to a flavor with GPUs: {_SCHEDULED[action]}, or the instance is a VM "
+            f"most often, to a flavor with GPUs: {_MOST_OFTEN[action]}, or the instance is a VM "
             "that was made with another machine type than q35, which it keeps"
         )

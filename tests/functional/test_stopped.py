@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from unittest import mock
 
 import fixtures
@@ -11,7 +12,7 @@ from nova.scheduler.client import report
 from nova.tests.functional.api import client
 from osc_lib import exceptions
 
-from nova_gpu.osc import room, start
+from nova_gpu.osc import explain, room, start
 from nova_gpu.virt.inventory import tracker
 from tests.functional import base, divided, kvm, sdk
 from tests.functional.readings import Server
@@ -63,6 +64,11 @@ class Stopped(Stopping):
         (said,) = self.refused({"os-start": None}, first)
         self.assertIn("the instance gave its GPUs back when it was stopped, and gets none", said)
         self.assertNotIn(second["id"], said)
+        # Which its user may not read with Nova's default policies.
+        _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", first["id"], admin=False)
+        self.assertIn("start at ", json.loads(shown)["last_failure"])
+        why = json.loads(shown)["failure_reason"]
+        self.assertIn("most often: its host cannot give it GPUs now: those that it keeps", why[0])
         self.assertNothing(first, used=self.TOTAL)
         self.period()
         self.assertGPUs(second, every)
