@@ -16,7 +16,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, quantity, stopping, words
+from nova_gpu.core.flavor import arrangement, condition, preemptible, quantity, stopping, words
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
 
@@ -177,6 +177,22 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "unshelves it then. It may not unless this says so.",
             words.ALLOWED_SWITCH,
             lambda name, value: words.parse_on_stop_move({name: value}),
+        ),
+        _validator(
+            names.PREEMPTIBLE,
+            "The instance's GPUs may be taken for instances whose flavor does not say this: after "
+            "so long a time with them, ``30m``, and after a notice. Nobody takes them but "
+            "``openstack gpu preempt``.",
+            preemptible.ALLOWED_TIMES,
+            lambda name, value: preemptible.parse_time(value),
+        ),
+        _validator(
+            names.ON_PREEMPT,
+            "What becomes of a preemptible instance then: it is stopped (``stop``, as without this "
+            "word), for which its flavor must say ``gpu:on_stop=release``, or deleted "
+            "(``delete``).",
+            preemptible.ALLOWED,
+            lambda name, value: preemptible.parse_end(value),
         ),
         _validator(
             names.CAPACITY,

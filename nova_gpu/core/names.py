@@ -58,6 +58,8 @@ GUEST_TOPOLOGY = "gpu:guest_topology"
 MOVE = "gpu:move"
 ON_STOP = "gpu:on_stop"
 ON_STOP_MOVE = "gpu:on_stop_move"
+PREEMPTIBLE = "gpu:preemptible"
+ON_PREEMPT = "gpu:on_preempt"
 CAPACITY = "gpu:capacity"
 VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
@@ -73,6 +75,9 @@ STATS = "nova_gpu"
 RELEASED = "nova_gpu_released"
 GUEST_DEVICES = "nova_gpu_devices_"
 IMAGE_ON_STOP = f"image_{ON_STOP}"
+
+# The key of an instance's metadata, which its guest reads, with the time when its GPUs are taken.
+PREEMPT_AT = "gpu:preempt_at"
 
 # What a running guest's diagnostics have of each of its GPUs: a number from 0, and one of address,
 # product, name, numa_node and trouble.

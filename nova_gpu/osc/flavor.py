@@ -13,6 +13,8 @@ from osc_lib.cli import format_columns, parseractions
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.arrangement import Distribution, Near, Topology, TopologyPolicy
+from nova_gpu.core.flavor.preemptible import End
+from nova_gpu.core.flavor.stopping import OnStop
 from nova_gpu.osc import asking, flavors, hosts, rest, vocabulary
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
@@ -20,6 +22,7 @@ _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_C
 _PLAIN = (
     *(names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION),
     *(names.NEAR, names.NEAR_POLICY),
+    *(names.PREEMPTIBLE, names.ON_PREEMPT, names.ON_STOP),
 )
 _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
 
@@ -68,6 +71,18 @@ class CreateFlavor(asking.ShowOne):
             help="Whether it may come up with GPUs that are not (default: preferred)",
         )
         add("--hypervisor", metavar="<name>", help="LXC or KVM (or 's== LXC', ...)")
+        add(
+            "--preemptible",
+            metavar="<least-time>",
+            help="openstack gpu preempt may take an instance's GPUs for others, when it has "
+            "had them so long (30m, 2h, ...)",
+        )
+        add(
+            "--on-preempt",
+            choices=[str(each) for each in End],
+            help="Whether it is stopped then, as it is by default and gives its GPUs back at each "
+            "stop, or deleted",
+        )
         add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
         add("--ram", type=int, default=256, metavar="<MiB>", help="Memory in MiB (default: 256)")
         add("--disk", type=int, default=0, metavar="<GiB>", help="Disk in GiB (default: 0)")
@@ -93,6 +108,7 @@ class CreateFlavor(asking.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        stopped = parsed_args.preemptible and parsed_args.on_preempt != End.DELETE
         specs = properties(
             {names.GPUS: parsed_args.gpus, names.VGPUS: parsed_args.vgpus},
             {
@@ -106,6 +122,9 @@ class CreateFlavor(asking.ShowOne):
                 names.DISTRIBUTION: parsed_args.distribution,
                 names.NEAR: parsed_args.near,
                 names.NEAR_POLICY: parsed_args.near_policy,
+                names.PREEMPTIBLE: parsed_args.preemptible,
+                names.ON_PREEMPT: parsed_args.on_preempt,
+                names.ON_STOP: OnStop.RELEASE if stopped else None,
             },
             parsed_args.properties,
         )
@@ -165,7 +184,9 @@ def properties(
                 f"--property {key}={value} contradicts the options, which say {specs[key]!r}"
             )
     try:
-        request.of(specs).check()
+        asked = request.of(specs)
+        asked.check()
+        _ = asked.preemptible
     except exception.InvalidExtraSpec as e:
         raise exceptions.CommandError(str(e)) from e
     return specs

@@ -173,3 +173,11 @@ def services(connection: Any) -> Mapping[str, str]:
             node.name: (node.service_details or {}).get("host", node.name)
             for node in connection.compute.hypervisors(details=True)
         }
+
+
+def zones(connection: Any) -> Mapping[str, str]:
+    """The availability zone of each node, by the node's name"""
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.services(binary="nova-compute")
+        of_service = {each.host: each.availability_zone for each in listed}
+    return {node: of_service.get(host, "") for node, host in services(connection).items()}

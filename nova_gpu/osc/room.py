@@ -12,8 +12,8 @@ from osc_lib import exceptions
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request_group
 from nova_gpu.core.planning import plan
-from nova_gpu.core.planning.fleet import Fleet, Move, Need, Plan, Way
-from nova_gpu.osc import asking, flavors, hosts, query, rest
+from nova_gpu.core.planning.fleet import Fleet, Move, Plan, Way
+from nova_gpu.osc import asking, flavors, hosts, rest
 from nova_gpu.osc.planning import drained, instances, moves
 
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
@@ -72,7 +72,7 @@ class MakePlace(_Planner):
         parser.add_argument(
             "--count",
             metavar="<count>",
-            type=_count,
+            type=count,
             default=1,
             help="For how many instances (default: 1)",
         )
@@ -81,7 +81,7 @@ class MakePlace(_Planner):
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
         connection = rest.Snapshot(self.connection(parsed_args))
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
-        need, fleet = _need(connection, flavor), instances.read(connection)
+        need, fleet = instances.need_of(connection, flavor), instances.read(connection)
         count = parsed_args.count
         found = plan.place(fleet, need, count)
         have = plan.places(fleet, need)
@@ -172,7 +172,7 @@ class Defragment(_Planner):
             (flavor,) = flavors.read(connection, [parsed_args.flavor])
         else:
             flavor = _largest(connection)
-        need, fleet = _need(connection, flavor), instances.read(connection)
+        need, fleet = instances.need_of(connection, flavor), instances.read(connection)
         found = plan.defrag(fleet, need)
         have = plan.places(fleet, need)
         if found.moves:
@@ -183,26 +183,6 @@ class Defragment(_Planner):
                 f"{flavor.name}: place for {have} now; {_not_found(found)} make place for more."
             )
         return self.table(parsed_args, connection, found)
-
-
-def _need(connection: Any, flavor: Any) -> Need:
-    """:raises CommandError: where no plan can be made for such a flavor"""
-    asked = flavors.request_of(flavor)
-    found = instances.need(connection, query.Size.of(flavor), asked)
-    if asked.asks_for_gpus and asked.asks_for_vgpus:
-        raise exceptions.CommandError(
-            f"{flavor.name} asks for whole GPUs and for vGPUs; plan for each with a flavor that "
-            "asks for nothing else"
-        )
-    if asked.whole and asked.whole.requires_topology:
-        key = names.NEAR if asked.whole.arrangement.insists_on_near else names.TOPOLOGY
-        stated = asked.extra_specs[key]
-        raise exceptions.CommandError(
-            f"{flavor.name} insists on {key} {stated}, and only hosts "
-            "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
-            "of a host"
-        )
-    return found
 
 
 def _node(connection: Any, host: str) -> str:
@@ -266,6 +246,11 @@ def _staying(fleet: Fleet, host: str | None = None) -> str:
         for each in fleet.instances
         if each.way is None and host in (None, each.host)
     ]
+    return listed(who)
+
+
+def listed(who: Sequence[str]) -> str:
+    """The end of a sentence, with the first of those that stay"""
     more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
     return "".join(f"; {each}" for each in who[:_NAMED]) + more
 
@@ -281,7 +266,11 @@ def _not_found(found: Plan) -> str:
     return "no moves" if found.proven else "no moves were found that"
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """The number of instances an option says.
+
+    :raises argparse.ArgumentTypeError: where it is none that one can ask for
+    """
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= request_group.MAX_GPUS:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no number of instances from 1 to {request_group.MAX_GPUS}"

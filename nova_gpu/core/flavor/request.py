@@ -19,6 +19,7 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import arrangement, quantity, request_group, stopping, words
 from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.condition import Condition
+from nova_gpu.core.flavor.preemptible import Preemptible
 from nova_gpu.core.flavor.quantity import Quantity
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.flavor.stopping import OnStop
@@ -28,10 +29,7 @@ from nova_gpu.core.vgpu.vgpu import VGPUType
 # How Nova gives devices that Placement need not know: passthrough, and Cyborg's.
 _OTHERS_DEVICES = frozenset({"pci_passthrough:alias", "accel:device_profile"})
 
-_ISLANDS = {
-    Topology.NUMA: names.TRAIT_NUMA_ISLAND,
-    Topology.NVLINK: names.TRAIT_NVLINK_ISLAND,
-}
+_ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT_NVLINK_ISLAND}
 
 # What each GPU must be; each vGPU, where the flavor asks for no whole GPUs.
 _PRODUCT_WORDS = (names.GPU_ARCH, names.MODEL, names.MEMORY_MIB)
@@ -250,6 +248,19 @@ class FlavorRequest:
         :raises InvalidExtraSpec: for a word that says nothing of it
         """
         return arrangement.parse_guest_topology(self.extra_specs) or GuestTopology.AUTO
+
+    @functools.cached_property
+    def preemptible(self) -> Preemptible | None:
+        """When and how the GPUs may be taken for others, or ``None`` where they never may.
+
+        :raises InvalidExtraSpec: where that cannot be understood, or would give no GPU back
+        """
+        return Preemptible.of(self.extra_specs, self.on_stop)
+
+    @property
+    def is_preemptible(self) -> bool:
+        """Whether the flavor says at all that its GPUs may be taken, however badly."""
+        return names.PREEMPTIBLE in self.extra_specs
 
     def check_guest_options(self) -> None:
         """:raises InvalidExtraSpec: where the flavor does not say how a KVM guest sees its GPUs"""

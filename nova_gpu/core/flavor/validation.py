@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import query
+from nova_gpu.core.flavor import preemptible, query, stopping
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
@@ -17,8 +17,11 @@ WORDS = (
     *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
     *(names.DISTRIBUTION, names.NEAR, names.NEAR_POLICY, names.OPTION_ROM, names.MOVE),
     *(names.ON_STOP, names.ON_STOP_MOVE, names.CAPACITY, names.GUEST_TOPOLOGY),
+    *(names.PREEMPTIBLE, names.ON_PREEMPT),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
+# Without one of these a preemptible instance would keep its GPUs.
+_GIVING_BACK = {names.ON_STOP: stopping.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
 # Of difflib: gpu, gpu_archs and hypervisors are meant; hypervisor_version and cpu_arch are others'.
 _ALIKE = 0.8
@@ -48,6 +51,10 @@ def _unreadable(asked: FlavorRequest) -> Iterator[str]:
         rest = dict(asked.extra_specs)
         if rest.pop(wrong, None) is None:
             return  # of what was spelled out of several properties
+        if wrong == names.PREEMPTIBLE:
+            rest.pop(names.ON_PREEMPT, None)
+        elif wrong in _GIVING_BACK and names.PREEMPTIBLE in rest:
+            rest[wrong] = _GIVING_BACK[wrong]
         left = FlavorRequest(rest)
         if asked.asks_for_gpus and not left.asks_for_gpus:
             # Or all that says what the GPUs must be would be wrong, too.
@@ -64,7 +71,7 @@ def _check(asked: FlavorRequest) -> None:
         spelled_out = query.extra_specs(spelled_out, each, ()) or spelled_out
     asked.check_guest_options()
     consent.parse(asked.extra_specs)
-    _ = asked.on_stop, asked.on_stop_move
+    _ = asked.on_stop, asked.on_stop_move, asked.preemptible
     if (said := asked.extra_specs.get(names.CAPACITY)) is not None:
         startable.parse(said)
 

@@ -8,12 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from osc_lib import exceptions
+
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Way
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.osc import hosts, providers, query, rest, servers
+from nova_gpu.osc import flavors, hosts, providers, query, rest, servers
 from nova_gpu.osc.providers import Provider
 
 _NOT_NOVAS = "Nova has no such instance"
@@ -32,6 +34,30 @@ def need(connection: Any, size: query.Size, request: FlavorRequest) -> Need:
         for group in asked.groups
     )
     return Need(groups, tuple(sorted(asked.amounts.items())), asked.isolate)
+
+
+def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) -> Need:
+    """What one instance of the flavor takes.
+
+    :raises CommandError: where no plan can be made for such a flavor
+    """
+    asked = flavors.request_of(flavor)
+    size = query.Size.of(flavor, boots_from_volume=boots_from_volume)
+    found = need(connection, size, asked)
+    if asked.asks_for_gpus and asked.asks_for_vgpus:
+        raise exceptions.CommandError(
+            f"{flavor.name} asks for whole GPUs and for vGPUs; plan for each with a flavor that "
+            "asks for nothing else"
+        )
+    if asked.whole and asked.whole.requires_topology:
+        key = names.NEAR if asked.whole.arrangement.insists_on_near else names.TOPOLOGY
+        stated = asked.extra_specs[key]
+        raise exceptions.CommandError(
+            f"{flavor.name} insists on {key} {stated}, and only hosts "
+            "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
+            "of a host"
+        )
+    return found
 
 
 def read(connection: Any) -> Fleet:

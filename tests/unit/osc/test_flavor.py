@@ -48,6 +48,13 @@ class PropertiesTest(unittest.TestCase):
         specs = flavor.properties({"gpus": 1, "vgpus": 2}, {"vgpu_type": "nvidia-35"}, {})
         self.assertEqual(("1", "2"), (specs["resources:PGPU"], specs["resources:VGPU"]))
 
+    def test_preemptible(self) -> None:
+        words = {"gpu:preemptible": "30m", "gpu:on_preempt": None, "gpu:on_stop": "release"}
+        specs = flavor.properties({"gpus": 1}, words, {})
+        self.assertEqual(("30m", "release"), (specs["gpu:preemptible"], specs["gpu:on_stop"]))
+        words = {"gpu:preemptible": "30m", "gpu:on_preempt": "delete"}
+        self.assertLessEqual(words.items(), flavor.properties({"gpus": 1}, words, {}).items())
+
     def test_what_the_scheduler_would_refuse(self) -> None:
         for arguments, text in (
             (({"gpus": 0}, {}, {}), "for no GPU leave the property out"),
@@ -58,6 +65,9 @@ class PropertiesTest(unittest.TestCase):
             (({"gpus": 1}, {"vgpu_type": "nvidia-35"}, {}), "asks for no vGPU"),
             (({"gpus": 1}, {"gpu:heads": "2"}, {}), "asks for no vGPU"),
             (({"vgpus": 1}, {"gpu:memory_mib": "4 GiB"}, {}), "4 GiB"),
+            (({"gpus": 1}, {"gpu:preemptible": "soon"}, {}), "a least time as"),
+            (({"gpus": 1}, {}, {"gpu:preemptible": "1h"}), "would keep its GPUs"),
+            (({"gpus": 1}, {"gpu:on_preempt": "delete"}, {}), "nobody may take"),
             (({"gpus": None, "vgpus": None}, {"gpu_arch": "fermi"}, {}), "--gpus, --vgpus or both"),
         ):
             with (

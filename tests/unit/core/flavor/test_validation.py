@@ -33,6 +33,8 @@ class MistakesTest(unittest.TestCase):
             "gpu:guest_topology": "maybe",
             "gpu:move": "maybe",
             "gpu:on_stop": "maybe",
+            "gpu:preemptible": "maybe",
+            "gpu:on_preempt": "maybe",
         }
         self.assertEqual(specs.keys(), set(self.found(**specs)))
         self.assertEqual(["gpu_arch"], self.found(gpu_arch="fermi"))

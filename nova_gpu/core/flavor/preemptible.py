@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an instance's GPUs may be taken for others, when, and what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor.stopping import OnStop
+
+
+class End(enum.StrEnum):
+    """What becomes of an instance whose GPUs are taken"""
+
+    STOP = "stop"
+    DELETE = "delete"
+
+    @property
+    def in_words(self) -> str:
+        return {End.STOP: "stopped", End.DELETE: "deleted"}[self]
+
+
+ALLOWED = " or ".join(End)
+ALLOWED_TIMES = "a least time as 90s, 30m, 2h or 1d"
+
+_TIME = re.compile("([0-9]{1,6})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preemptible:
+    """``least_s``: it has its GPUs so long before they may be taken."""
+
+    least_s: int
+    end: End
+
+    @classmethod
+    def of(cls, extra_specs: Mapping[str, str], on_stop: OnStop | None) -> Preemptible | None:
+        """What a flavor says of it, ``None`` where that is nothing.
+
+        :param on_stop: what becomes of a stopped instance's GPUs, where the flavor says it
+        :raises InvalidExtraSpec: where a word cannot be used, or the instance would keep its GPUs
+        """
+        text, end_text = extra_specs.get(names.PREEMPTIBLE), extra_specs.get(names.ON_PREEMPT)
+        end = End.STOP if end_text is None else parse_end(end_text)
+        if text is None:
+            if end_text is None:
+                return None
+            raise exception.InvalidExtraSpec(
+                *(names.ON_PREEMPT, end_text, "nobody may take the flavor's GPUs"),
+                f"{names.ON_PREEMPT} beside {names.PREEMPTIBLE}",
+            )
+        least_s = parse_time(text)
+        if end is End.STOP and on_stop is not OnStop.RELEASE:
+            raise exception.InvalidExtraSpec(
+                *(names.PREEMPTIBLE, text, "stopped, the instance would keep its GPUs"),
+                f"{names.ON_STOP}={OnStop.RELEASE} or {names.ON_PREEMPT}={End.DELETE} beside it",
+            )
+        return cls(least_s, end)
+
+
+def parse_time(text: str) -> int:
+    """The seconds of a least time.
+
+    :raises InvalidExtraSpec: where it is not one of ALLOWED_TIMES
+    """
+    if not (said := _TIME.fullmatch(text.strip().lower())):
+        raise exception.InvalidExtraSpec(
+            names.PREEMPTIBLE, text, "it does not say how long it keeps its GPUs", ALLOWED_TIMES
+        )
+    return int(said[1]) * _SECONDS[said[2]]
+
+
+def parse_end(text: str) -> End:
+    """:raises InvalidExtraSpec: where it is not one of ALLOWED"""
+    try:
+        return End(text.strip().lower())
+    except ValueError as e:
+        raise exception.InvalidExtraSpec(
+            names.ON_PREEMPT, text, "it does not say what becomes of the instance", ALLOWED
+        ) from e

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances whose GPUs may be taken for others: which they are, how they are told, and the taking.
+
+What is begun is written nowhere but in the instances' own metadata, where their guests read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor.preemptible import End, Preemptible
+from nova_gpu.core.planning import victims
+from nova_gpu.core.planning.fleet import Fleet, Instance
+from nova_gpu.osc import hosts, rest, servers
+
+# Placement is asked so often whether the GPUs are free.
+POLL_S = 2.0
+_DELETED = ("deleting", "soft-deleting")
+_CLASSES = frozenset({names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """An instance that may be a victim. It has its GPUs ``since`` then, and was told that they are
+    taken at ``due``."""
+
+    server: Any
+    instance: Instance
+    end: End
+    since: datetime.datetime
+    due: datetime.datetime | None
+
+    @property
+    def cost(self) -> int:
+        """Who was told already costs least, then who does not run."""
+        if self.due:
+            return 0
+        if self.server.status != "ACTIVE":
+            return 1
+        return {End.STOP: 2, End.DELETE: 3}[self.end]
+
+    @property
+    def in_words(self) -> str:
+        gpus = "1 GPU" if self.instance.gpus == 1 else f"{self.instance.gpus} GPUs"
+        return (
+            f"{self.server.name} ({self.server.id}) of project {self.server.project_id}, "
+            f"{gpus} on {self.instance.host}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidates:
+    """``leaving`` are instances that give their GPUs back by themselves; ``stays`` says of each
+    other preemptible one why it may be no victim, in words."""
+
+    by_uuid: Mapping[str, Candidate]
+    leaving: tuple[Instance, ...]
+    stays: tuple[str, ...]
+
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """Of each, by uuid: whose time is over first, and then who lost least, comes first."""
+        order = sorted(
+            self.by_uuid.values(),
+            key=lambda each: (
+                each.due or datetime.datetime.max,
+                timeutils.utcnow() - each.since,
+                each.server.id,
+            ),
+        )
+        return {each.server.id: each.cost for each in order}
+
+    def freed(self, fleet: Fleet) -> Fleet:
+        """The fleet without those that leave by themselves, and of each candidate with what would
+        be free without it"""
+        by_uuid = self.by_uuid
+        made = tuple(
+            _stopped(each) if each.uuid in by_uuid and by_uuid[each.uuid].end is End.STOP else each
+            for each in fleet.instances
+        )
+        fleet = dataclasses.replace(fleet, instances=made)
+        return victims.without(fleet, self.leaving)
+
+
+def _stopped(instance: Instance) -> Instance:
+    """What a stop frees: who is stopped keeps its processors, memory and disk."""
+    return dataclasses.replace(instance, need=dataclasses.replace(instance.need, amounts=()))
+
+
+def read(
+    connection: Any,
+    fleet: Fleet,
+    projects: Collection[str],
+    notices: Mapping[str, datetime.datetime],
+    notice_s: float,
+    barred: Mapping[str, str],
+) -> Candidates:
+    """:param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    :param notices: when whose GPUs are taken, as far as that is known
+    :param barred: who may be none, by uuid, and why
+    :raises Refused: as :func:`nova_gpu.osc.planning.instances.read`
+    """
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    up, now = hosts.up(connection), timeutils.utcnow()
+    there = {each.uuid: each for each in fleet.instances}
+    found: dict[str, Candidate] = {}
+    leaving, stays = [], []
+    for server in listed:
+        instance = there.get(server.id)
+        if instance is None or not servers.request_of(server).is_preemptible:
+            continue
+        try:
+            said = servers.request_of(server).preemptible
+        except exception.InvalidExtraSpec as e:
+            stays.append(f"{server.name} stays: its flavor cannot be used: {e}")
+            continue
+        assert said
+        if gone := _leaves(server, instance, said):
+            leaving.append(gone)
+            continue
+        reason = barred.get(server.id) or _firm(server, instance, said, projects)
+        if not reason and instance.host not in up:
+            reason = "its host's compute service is down"
+        if not reason:
+            since = _since(connection, server)
+            if (has_had := (now - since).total_seconds()) < said.least_s:
+                reason = f"it has had its GPUs for {has_had:.0f} s, and keeps them {said.least_s} s"
+        if reason:
+            stays.append(f"{server.name} stays: {reason}")
+            continue
+        due = notices.get(server.id) or _told(server, now, notice_s)
+        if due and due <= since:
+            due = None  # it was started again after that
+        found[server.id] = Candidate(server, instance, said.end, since, due)
+    return Candidates(found, tuple(leaving), tuple(stays))
+
+
+def _leaves(server: Any, instance: Instance, said: Preemptible) -> Instance | None:
+    """What it gives back by itself, and soon"""
+    if server.task_state in _DELETED:
+        return instance
+    stops = server.task_state == "powering-off" or server.status == "SHUTOFF"
+    if stops and said.end is End.STOP and _gives_back(server, instance):
+        return _stopped(instance)
+    return None
+
+
+def _gives_back(server: Any, instance: Instance) -> bool:
+    """Whether a stop gives back what it has: what its flavor asks for"""
+    return sum(each.count for each in servers.requests_of(server)) == instance.gpus
+
+
+def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collection[str]) -> str:
+    """Why it is no victim, however long it has its GPUs"""
+    if server.project_id not in projects:
+        return "its project is not among those that were named"
+    if server.is_locked:
+        return "it is locked"
+    if server.task_state:
+        return f"it is busy: {server.task_state}"
+    if server.status not in ("ACTIVE", "SHUTOFF"):
+        return f"its status is {server.status}"
+    if said.end is End.STOP and not _gives_back(server, instance):
+        return "it has not what its flavor asks for, and a stop would give nothing back"
+    return ""
+
+
+def _since(connection: Any, server: Any) -> datetime.datetime:
+    """When it got its GPUs: it was started anew since it was launched, if it gave them back."""
+    with rest.clean_refusals("Nova"):
+        actions = connection.compute.server_actions(server.id)
+    times = [each.start_time for each in actions if each.action == "start"]
+    return max(map(_time, (server.launched_at, *times)))
+
+
+def _time(text: str) -> datetime.datetime:
+    """In UTC, as :func:`timeutils.utcnow` has it"""
+    return timeutils.normalize_time(timeutils.parse_isotime(text))
+
+
+def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
+    """When its GPUs are taken, as its metadata have it: not where that is long ago. Its users can
+    write there, too, and nothing later than a notice from now is believed."""
+    notice = datetime.timedelta(seconds=notice_s)
+    try:
+        due = _time((server.metadata or {})[names.PREEMPT_AT])
+    except (KeyError, ValueError):
+        return None
+    return min(due, now + notice) if now - notice < due else None
+
+
+def tell(connection: Any, server: Any, due: datetime.datetime) -> None:
+    """Has the guest's metadata say when its GPUs are taken."""
+    text = f"{due.isoformat(timespec='seconds')}Z"
+    with rest.clean_refusals("Nova"):
+        connection.compute.set_server_metadata(server, **{names.PREEMPT_AT: text})
+
+
+def untell(connection: Any, server: Any) -> None:
+    """Takes back what :func:`tell` said."""
+    with rest.clean_refusals("Nova"):
+        connection.compute.delete_server_metadata(server, [names.PREEMPT_AT])
+
+
+def take(connection: Any, chosen: Iterable[Candidate], patience_s: float) -> None:
+    """Stops or deletes the instances, and returns when their GPUs are free.
+
+    :raises CommandError: where one is not what it was, Nova refuses it, or it takes too long; what
+        is begun with the others goes on
+    """
+    begun = []
+    for each in chosen:
+        with rest.clean_refusals("Nova"):
+            server = connection.compute.find_server(each.server.id, all_projects=True)
+            if server is None:
+                continue  # its users were faster
+            server = connection.compute.get_server(server.id)
+            was = each.server
+            found = server.status, server.task_state, server.compute_host, server.launched_at
+            if found != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
+                raise exceptions.CommandError(f"{each.in_words}: it is not as it was for the plan")
+            if each.end is End.DELETE:
+                connection.compute.delete_server(server, force=True)  # also where Nova defers that
+            else:
+                connection.compute.stop_server(server)
+        begun.append(each)
+    until = time.monotonic() + patience_s
+    for each in begun:
+        while _has_gpus(connection, each.server.id):
+            if time.monotonic() > until:
+                raise exceptions.CommandError(
+                    f"{each.in_words}: it has its GPUs in Placement still, {patience_s:g} s after "
+                    f"it was told to go; see openstack server event list {each.server.id}"
+                )
+            time.sleep(POLL_S)
+
+
+def _has_gpus(connection: Any, uuid: str) -> bool:
+    found = rest.placement(connection, f"/allocations/{uuid}")["allocations"]
+    return any(_CLASSES & each["resources"].keys() for each in found.values())

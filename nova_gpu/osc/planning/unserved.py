@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests for GPUs that found no host, as their servers show them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nova_gpu.osc import rest, servers
+
+# Of the fault where a request filter found that there is nothing to be had
+_REFUSED = "Scheduling failed: "
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unserved:
+    """Requests of one flavor, and one availability zone if they name any; the oldest is first."""
+
+    flavor: Any
+    zone: str
+    from_volume: bool
+    servers: tuple[Any, ...]
+
+    @property
+    def in_words(self) -> str:
+        who = [f"{each.name} ({each.id}) of project {each.project_id}" for each in self.servers]
+        return f"{self.flavor.name}, asked for by {', '.join(who)}"
+
+
+def read(connection: Any, since: datetime.datetime) -> list[Unserved]:
+    """Those made after *since* for GPUs that are not preemptible, the oldest first.
+
+    Nobody can tell Nova to try such a server again, so that whoever still wants it asks anew: one
+    of which a newer server of its project and flavor has its name, or was started in its place, is
+    none of them.
+
+    :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    """
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    alike: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for server in listed:
+        asked = servers.request_of(server)
+        if servers.requests_of(server) and not asked.is_preemptible:
+            specs = tuple(sorted(asked.extra_specs.items()))
+            alike[server.project_id, server.flavor.name, specs].append(server)
+    earliest = since.isoformat()
+    found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for (_, name, specs), each in alike.items():
+        for server in _left(each):
+            if server.created_at > earliest:
+                key = name, specs, server.availability_zone or "", not _image(server)
+                found[key].append(server)
+    made = [
+        Unserved(each[0].flavor, zone, volume, tuple(sorted(each, key=_age)))
+        for (_, _, zone, volume), each in found.items()
+    ]
+    return sorted(made, key=lambda each: _age(each.servers[0]))
+
+
+def _left(alike: Iterable[Any]) -> Iterator[Any]:
+    """The servers without a host in whose place no newer one came, the newest first"""
+    names, served = set(), 0
+    for server in sorted(alike, key=_age, reverse=True):
+        if server.compute_host or server.status != "ERROR":
+            served += 1
+        elif _REFUSED in (server.fault or {}).get("message", "") and server.name not in names:
+            if not served:
+                yield server
+            served = max(served - 1, 0)
+        names.add(server.name)
+
+
+def _age(server: Any) -> tuple[str, str]:
+    return server.created_at, server.id
+
+
+def _image(server: Any) -> Any:
+    return server.image and server.image.id

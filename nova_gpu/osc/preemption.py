@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu preempt``: GPUs of preemptible instances for those that find none"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core import names
+from nova_gpu.core.planning import plan, victims
+from nova_gpu.core.planning.fleet import Fleet, Need
+from nova_gpu.core.planning.victims import Choice
+from nova_gpu.osc import asking, flavors, hosts, rest, room
+from nova_gpu.osc.planning import instances, preemptible, unserved
+from nova_gpu.osc.planning.preemptible import Candidate, Candidates
+
+_COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
+_NOTICE_S = 600
+_SINCE_S = 1800
+# Whoever was told is looked after so often until his time comes.
+POLL_S = 20.0
+# And at least so long
+_SHORT_S = 1.0
+# For the end of the victims: Nova gives each guest a minute to shut down, and cards are cleaned.
+_PATIENCE_S = 900.0
+
+_Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wanted:
+    """:param zone: the availability zone it has to be in, or nothing
+    :param whose: in words
+    :param at_once: place for all of them or for none; else for as many as can be
+    """
+
+    need: Need
+    count: int
+    zone: str
+    whose: str
+    at_once: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """:param waits: whether nobody is taken before who has asked has what there is"""
+
+    wanted: _Wanted
+    have: int
+    choice: Choice
+    waits: bool
+
+
+class Preempt(asking.Lister):
+    """Show the fewest preemptible instances whose GPUs make place for instances of a flavor, or for
+    the requests that found no host. Without --apply it changes nothing.
+
+    With --apply they are told, and when their time is over stopped or deleted. For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add(
+            "flavor",
+            metavar="<flavor>",
+            nargs="?",
+            help="Flavor (name or ID) to make place for; without one, for all requests that found "
+            "no host and are not preemptible themselves",
+        )
+        add(
+            "--count",
+            metavar="<count>",
+            type=room.count,
+            default=1,
+            help="For how many instances of the flavor (default: 1)",
+        )
+        add(
+            "--project",
+            metavar="<project-id>",
+            dest="projects",
+            action="append",
+            required=True,
+            help="ID of a project whose preemptible instances may be taken (repeat for several)",
+        )
+        add(
+            "--since",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_SINCE_S,
+            help=f"Without a flavor: how old a request may be (default: {_SINCE_S})",
+        )
+        add("--apply", action="store_true", help="Tell them, and take their GPUs in time")
+        add(
+            "--notice",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_NOTICE_S,
+            help=f"How long before that they are told (default: {_NOTICE_S})",
+        )
+        add(
+            "--watch",
+            metavar="<seconds>",
+            type=asking.seconds,
+            help="With --apply and without a flavor: go on, and look for requests so often",
+        )
+        return parser
+
+    def say(self, text: str) -> None:
+        # Beside the table, whose machine-readable forms have no place for it.
+        print(text, file=self.app.stderr, flush=True)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        if parsed_args.watch and (parsed_args.flavor or not parsed_args.apply):
+            raise exceptions.CommandError("--watch goes with --apply, and without a flavor")
+        run = _Run(self.connection(parsed_args), parsed_args, self.say)
+        if parsed_args.apply:
+            run.to_the_end()
+        else:
+            run.show()
+        return _COLUMNS, run.rows
+
+
+class _Run:
+    """``rows`` are the instances that are taken, or would be."""
+
+    def __init__(
+        self, connection: Any, parsed_args: argparse.Namespace, say: Callable[[str], None]
+    ) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self._connection, self._asked = connection, parsed_args
+        self._say = say
+        self._said = ""
+        self._notices: dict[str, datetime.datetime] = {}
+        self._barred: dict[str, str] = {}
+
+    def show(self) -> None:
+        short, planned, candidates = self._plan()
+        if short:
+            raise short
+        self.rows = [
+            _row(candidate, candidate.due, whose)
+            for candidate, whose in _chosen(planned, candidates)
+        ]
+
+    def to_the_end(self) -> None:
+        while True:
+            try:
+                wait_s = self._step()
+            except exceptions.CommandError as e:
+                if not self._asked.watch:
+                    raise
+                self._say(str(e))
+                wait_s = POLL_S
+            if wait_s is None:
+                if not self._asked.watch:
+                    return
+                wait_s = self._asked.watch
+            time.sleep(wait_s)
+
+    def _step(self) -> float | None:
+        """One look, and what is to be done now; how long nothing is then, ``None`` for the end"""
+        short, planned, candidates = self._plan()
+        chosen = _chosen(planned, candidates)
+        self._forgive(candidates, {each.server.id for each, _ in chosen})
+        if short:
+            raise short
+        now = timeutils.utcnow()
+        waiting = {who.uuid for each in planned if each.waits for who in each.choice.victims}
+        ready = []
+        for each, whose in chosen:
+            due = each.due or self._tell(each, whose, now)
+            if due and due <= now and each.server.id not in waiting:
+                ready.append((each, due, whose))
+        for each, due, whose in ready:
+            self._say(f"{each.in_words}: {each.end.in_words} now, for {whose}")
+            self.rows.append(_row(each, due, whose))
+        if ready:
+            taken = [each for each, _, _ in ready]
+            preemptible.take(self._connection, taken, _PATIENCE_S)
+            return 0
+        if chosen:
+            times = [self._notices.get(each.server.id, each.due or now) for each, _ in chosen]
+            return min(POLL_S, max((min(times) - now).total_seconds(), _SHORT_S))
+        return preemptible.POLL_S if candidates.leaving else None
+
+    def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
+        """What is short of a flavor that was named, what is to be done, and who there is"""
+        asked, snapshot = self._asked, rest.Snapshot(self._connection)
+        wanted = list(self._named(snapshot) if asked.flavor else self._unserved(snapshot))
+        fleet = instances.read(snapshot)
+        candidates = preemptible.read(
+            *(snapshot, fleet, asked.projects, self._notices, asked.notice, self._barred)
+        )
+        fleet, costs = candidates.freed(fleet), candidates.costs
+        zones = hosts.zones(snapshot) if any(each.zone for each in wanted) else {}
+        planned = []
+        for each in wanted:
+            there = _in_zone(fleet, zones, each.zone)
+            have = plan.places(there, each.need)
+            # What nobody takes may be where the scheduler gives it to none of those who asked: more
+            # would be made there, and one with each request. Who was told waits meanwhile.
+            waits = bool(have) and not each.at_once
+            told = {uuid: cost for uuid, cost in costs.items() if not cost and asked.watch}
+            choice = victims.choose(there, each.need, each.count, told if waits else costs)
+            if each.at_once and choice.places < each.count:
+                return _short(each, choice, have, candidates), [], candidates
+            planned.append(_Planned(each, have, choice, waits))
+            fleet = victims.after(fleet, each.need, choice)
+        self._say_once(planned)
+        return None, planned, candidates
+
+    def _say_once(self, planned: Iterable[_Planned]) -> None:
+        text = "\n".join(map(_told, planned)) or "no request waits for GPUs"
+        if text != self._said:
+            self._said = text
+            self._say(text)
+
+    def _named(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
+        (flavor,) = flavors.read(snapshot, [self._asked.flavor])
+        if flavors.request_of(flavor).is_preemptible:
+            raise exceptions.CommandError(
+                f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): nobody makes place "
+                "for it"
+            )
+        need, count = instances.need_of(snapshot, flavor), self._asked.count
+        yield _Wanted(need, count, "", f"{count} of {flavor.name}", at_once=True)
+
+    def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
+        since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since)
+        for each in unserved.read(snapshot, since):
+            try:
+                need = instances.need_of(snapshot, each.flavor, boots_from_volume=each.from_volume)
+            except rest.Refused:
+                raise
+            except exceptions.CommandError:
+                continue  # of a flavor that no plan can be made for
+            yield _Wanted(need, len(each.servers), each.zone, each.in_words, at_once=False)
+
+    def _tell(
+        self, each: Candidate, whose: str, now: datetime.datetime
+    ) -> datetime.datetime | None:
+        """When its GPUs are taken, as it is told now; ``None`` where it cannot be told"""
+        due = now + datetime.timedelta(seconds=self._asked.notice)
+        try:
+            preemptible.tell(self._connection, each.server, due)
+        except exceptions.CommandError as e:
+            self._barred[each.server.id] = f"it cannot be told: {e}"
+            self._say(f"{each.in_words}: it cannot be told that its GPUs are taken: {e}")
+            return None
+        self._notices[each.server.id] = due
+        self._say(
+            f"{each.in_words}: told that it is {each.end.in_words} at {_at(due)}, for {whose}"
+        )
+        return due
+
+    def _forgive(self, candidates: Candidates, chosen: set[str]) -> None:
+        """Takes back what those were told whom no plan needs any more."""
+        for uuid, each in candidates.by_uuid.items():
+            if each.due and uuid not in chosen:
+                preemptible.untell(self._connection, each.server)
+                self._notices.pop(uuid, None)
+                self._say(f"{each.in_words}: told that it stays, as nobody needs its GPUs now")
+
+
+def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[Candidate, str]]:
+    return [
+        (candidates.by_uuid[victim.uuid], each.wanted.whose)
+        for each in planned
+        for victim in each.choice.victims
+    ]
+
+
+def _in_zone(fleet: Fleet, zones: Any, zone: str) -> Fleet:
+    """With the hosts of other availability zones unusable"""
+    if not zone:
+        return fleet
+    made = tuple(
+        host
+        if zones.get(host.name) == zone
+        else dataclasses.replace(host, unusable=f"it is not in the availability zone {zone}")
+        for host in fleet.hosts
+    )
+    return dataclasses.replace(fleet, hosts=made)
+
+
+def _told(each: _Planned) -> str:
+    count = len(each.choice.victims)
+    text = f"{each.wanted.whose}: place for {each.have} now"
+    if count:
+        one = "1 instance" if count == 1 else f"{count} instances"
+        text += f"; for {each.choice.places} without {one}"
+        text += ". No fewer make it." if each.choice.proven else "."
+    elif not each.have:
+        text += ", and no preemptible instance makes any."
+    return text
+
+
+def _short(
+    each: _Wanted, choice: Choice, have: int, candidates: Candidates
+) -> exceptions.CommandError:
+    nobody = "no preemptible instances" if choice.proven else "none were found that"
+    return exceptions.CommandError(
+        f"{nobody} make place for {each.whose}; there is place for {have} now, and for "
+        f"{choice.places} without those that may be taken{room.listed(candidates.stays)}"
+    )
+
+
+def _row(each: Candidate, due: datetime.datetime | None, whose: str) -> tuple[Any, ...]:
+    server = each.server
+    who = server.id, server.name, server.project_id, each.instance.host, each.instance.gpus
+    return *who, str(each.end), _at(due) if due else "", whose
+
+
+def _at(due: datetime.datetime) -> str:
+    return f"{due.isoformat(timespec='seconds')}Z"

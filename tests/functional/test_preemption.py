@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu preempt`` and what Nova does of it, on a host full of preemptible instances."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+from unittest import mock
+
+import fixtures
+from nova import context as nova_context
+from nova import objects
+from nova.api.metadata import base as metadata
+from openstack.compute.v2 import _proxy
+from osc_lib import exceptions
+
+from nova_gpu.osc import preemption
+from nova_gpu.osc.planning import preemptible
+from tests.functional import base, sdk
+from tests.functional.readings import Server
+
+STOPPED = {"gpu:preemptible": "0s", "gpu:on_stop": "release"}
+DELETED = {"gpu:preemptible": "0s", "gpu:on_preempt": "delete"}
+
+
+class PreemptionTest(base.GPUServersTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        for module in (preemption, preemptible):
+            self.useFixture(fixtures.MockPatchObject(module, "POLL_S", 0.1))
+        self.useFixture(fixtures.MockPatchObject(preemption, "_SHORT_S", 0.1))
+        self.two = self._named("two", gpus="= 2")
+        self.three = self.boot(self.flavor(gpus="= 3", **STOPPED), name="stopped")
+        self.one = self.boot(self.flavor(gpus="= 1", **DELETED), name="gone")
+        hour = {**STOPPED, "gpu:preemptible": "1h"}
+        self.young = self.boot(self.flavor(gpus="= 2", **hour), name="young")
+        self.firm = self.boot(self.gpu_flavor(2))
+
+    def _named(self, name: str, **specs: str) -> str:
+        small = {"memory_mb": 128, "vcpu": 1, "disk": 1, "ephemeral": 0}
+        return str(self._create_flavor(name=name, **small, extra_spec=specs))
+
+    def run_it(self, *arguments: str, project: str = "") -> tuple[list[Any], str]:
+        """The names of the table, and what is said beside it"""
+        project = project or self.api.project_id
+        taken, said = sdk.run(self, preemption.Preempt, *arguments, "--project", project)
+        return [row[1] for row in taken[1]], said
+
+    def apply(self, *arguments: str) -> tuple[list[Any], str]:
+        return self.run_it(*arguments, "--apply", "--notice", "1")
+
+    def refusal(self, *arguments: str, **more: str) -> str:
+        refused = self.assertRaises(exceptions.CommandError, self.run_it, *arguments, **more)
+        return str(refused)
+
+    def in_guest(self, server: Server) -> dict[str, str]:
+        """What the guest reads of the metadata service about itself"""
+        context = nova_context.get_admin_context()
+        mapping = objects.InstanceMapping.get_by_instance_uuid(context, server["id"])
+        with nova_context.target_cell(context, mapping.cell_mapping) as cell:
+            attributes = ["metadata", "system_metadata", "ec2_ids", "flavor", "info_cache"]
+            instance = objects.Instance.get_by_uuid(cell, server["id"], [*attributes, "keypairs"])
+            shown = metadata.InstanceMetadata(instance)
+            return dict(
+                json.loads(shown.lookup("/openstack/latest/meta_data.json")).get("meta", {})
+            )
+
+    def status(self, server: Server) -> str:
+        return str(self._show_server(server)["status"])
+
+    def assertUntouched(self, *servers: Server) -> None:
+        for server in (self.firm, *servers):
+            self.assertEqual("ACTIVE", self.status(server))
+            self.assertNotIn("gpu:preempt_at", self.in_guest(server))
+
+    def test_place_for_a_flavor(self) -> None:
+        fault = self.boot_refused(self.two)
+        self.assertIn("Scheduling failed: ", fault)
+        names, said = self.run_it("two")
+        self.assertEqual(["stopped"], names)
+        self.assertIn("1 of two: place for 0 now; for 1 without 1 instance. No fewer", said)
+        self.assertUntouched(self.three, self.one, self.young)
+
+        seen = []
+        take = preemptible.take
+
+        def looked_at(connection: Any, chosen: Iterable[Any], *args: Any) -> None:
+            seen.append(self.in_guest(self.three).get("gpu:preempt_at"))
+            take(connection, chosen, *args)
+
+        with mock.patch.object(preemptible, "take", looked_at):
+            names, said = self.apply("two")
+        self.assertEqual(["stopped"], names)
+        (due,) = seen
+        who = f"stopped ({self.three['id']}) of project {self.api.project_id}, 3 GPUs on host1"
+        self.assertIn(f"{who}: told that it is stopped at {due}, for 1 of two\n", said)
+        self.assertIn(f"{who}: stopped now, for 1 of two\n", said)
+        self.assertEqual("SHUTOFF", self.status(self.three))
+        self.assertEqual({}, self.allocated(self.three))
+        self.assertUntouched(self.one, self.young)
+        # Who asks again gets it, and nobody else has to go.
+        self.assertEqual(([], []), (self.apply("two")[0], self.apply()[0]))
+        self.boot(self.two)
+        # What is left serves one GPU; the next is deleted.
+        self.assertEqual([], self.apply(self.gpu_flavor(1))[0])
+        names, _ = self.apply("two")
+        self.assertEqual(["gone"], names)
+        self._wait_until_deleted(self.one)
+        self.assertUntouched(self.young)
+        self.assertEqual({"host1": 2}, self.allocated(self.boot(self.two)))
+        said = self.refusal("two", "--apply")
+        self.assertIn(
+            "no preemptible instances make place for 1 of two; there is place for 0", said
+        )
+        self.assertRegex(
+            said, "young stays: it has had its GPUs for [0-9]+ s, and keeps them 3600 s"
+        )
+
+    def test_place_for_those_who_found_none(self) -> None:
+        self.assertIn("no request waits for GPUs", self.apply()[1])
+        refused = self.boot(self.two, expected_state="ERROR", name="wants")
+        self.boot_refused(self.flavor(gpus="= 2", **DELETED))
+        self.boot_refused(self.gpu_flavor(9))
+        names, said = self.apply()
+        self.assertEqual(["stopped"], names)
+        asker = f"wants ({refused['id']}) of project {self.api.project_id}"
+        self.assertIn(f": stopped now, for two, asked for by {asker}\n", said)
+        self.assertUntouched(self.one, self.young)
+        # Once for each request: it has its place, until it has it.
+        self.assertEqual([], self.apply()[0])
+        self.boot(self.two, name="again")
+        self.assertEqual([], self.apply()[0])
+        self.assertNotIn("two, asked for by", self.apply()[1])
+        self.assertUntouched(self.one, self.young)
+
+    def test_who_is_no_victim(self) -> None:
+        said = self.refusal("two", project="another")
+        self.assertIn("stopped stays: its project is not among those that were named", said)
+        self.admin_api.post_server_action(self.three["id"], {"lock": {}})
+        self.assertIn("stopped stays: it is locked", self.refusal("two"))
+        self.admin_api.post_server_action(self.three["id"], {"unlock": None})
+        self.api.post_server_action(self.three["id"], {"pause": None})
+        self._wait_for_state_change(self.three, "PAUSED")
+        self.assertIn("stopped stays: its status is PAUSED", self.refusal("two"))
+        self.api.post_server_action(self.three["id"], {"unpause": None})
+        self._wait_for_state_change(self.three, "ACTIVE")
+        self.force_down("host1")
+        self.assertIn("stopped stays: its host's compute service is down", self.refusal("two"))
+        spot = self._named("spot", gpus="= 2", **DELETED)
+        self.assertIn("spot is preemptible itself", self.refusal(spot))
+        self.assertIn("--watch goes with --apply", self.refusal("--watch", "1"))
+        self.assertUntouched(self.one, self.young)
+
+    def test_killed_at_any_moment(self) -> None:
+        """The next run goes on, with no victim more."""
+
+        class Killed(BaseException):
+            pass
+
+        def die(*args: Any, **kwargs: Any) -> None:
+            raise Killed
+
+        with mock.patch.object(_proxy.Proxy, "set_server_metadata", die):
+            self.assertRaises(Killed, self.apply, "two")
+        self.assertUntouched(self.three, self.one, self.young)
+        with mock.patch.object(preemptible, "take", die):
+            self.assertRaises(Killed, self.apply, "two")
+        due = self.in_guest(self.three)["gpu:preempt_at"]
+        # It is told nothing else, and another is cheaper no more.
+        with mock.patch.object(preemptible, "_has_gpus", die):
+            self.assertRaises(Killed, self.run_it, "two", "--apply", "--notice", "60")
+        self.assertEqual(due, self.in_guest(self.three)["gpu:preempt_at"])
+        self.assertEqual([], self.apply("two")[0])
+        self._wait_for_state_change(self.three, "SHUTOFF")
+        self.assertUntouched(self.one, self.young)
+        self.boot(self.two)
+        # Started again it has been told nothing.
+        self.api.delete_server(self.firm["id"])
+        self._wait_until_deleted(self.firm)
+        self.api.post_server_action(self.three["id"], {"os-start": None})
+        self._wait_for_state_change(self.three, "ACTIVE")
+        taken, _ = sdk.run(self, preemption.Preempt, "two", "--project", self.api.project_id)
+        ((_, name, *_, due, _),) = taken[1]
+        self.assertEqual(("stopped", ""), (name, due))
+
+    def test_nobody_needs_it_any_more(self) -> None:
+        tell = preemptible.tell
+
+        def told(*args: Any) -> None:
+            tell(*args)
+            self.assertIn("gpu:preempt_at", self.in_guest(self.three))
+            self.api.delete_server(self.firm["id"])
+            self._wait_until_deleted(self.firm)
+
+        with mock.patch.object(preemptible, "tell", told):
+            names, said = self.run_it("two", "--apply", "--notice", "600")
+        self.assertEqual([], names)
+        self.assertIn("3 GPUs on host1: told that it stays, as nobody needs its GPUs now\n", said)
+        self.firm = self.boot(self.two)
+        self.assertUntouched(self.three, self.one, self.young)

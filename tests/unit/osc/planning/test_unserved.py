@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which requests wait for a host; tests/functional/test_preemption.py has real ones."""
+
+from __future__ import annotations
+
+import datetime
+import unittest
+from types import SimpleNamespace
+from typing import Any
+
+from openstack.compute.v2.server import Server
+
+from nova_gpu.osc.planning import unserved
+
+FAULT = "No valid host was found. Scheduling failed: no host can give the GPUs asked for now"
+
+
+def server(name: str, minute: int, **more: Any) -> Server:
+    """One that found no host, unless *more* says something else"""
+    specs = more.pop("specs", {"gpus": "2"})
+    fields: dict[str, Any] = {
+        "id": f"{name}{minute}",
+        "name": name,
+        "status": "ERROR",
+        "compute_host": None,
+        "created_at": f"2026-11-24T15:{minute:02}:00Z",
+        "project_id": "p1",
+        "fault": {"message": FAULT},
+        "availability_zone": "",
+        "image": {"id": "i1"},
+        "flavor": {"original_name": more.pop("flavor", "two"), "extra_specs": specs},
+    }
+    return Server(**fields | more)
+
+
+def started(name: str, minute: int, **more: Any) -> Server:
+    return server(name, minute, status="ACTIVE", compute_host="host1", fault=None, **more)
+
+
+class UnservedTest(unittest.TestCase):
+    def read(self, *servers: Any) -> list[list[str]]:
+        compute = SimpleNamespace(servers=lambda **options: list(servers))
+        since = datetime.datetime(2026, 11, 24, 15, 0)
+        found = unserved.read(SimpleNamespace(compute=compute), since)
+        return [[each.id for each in group.servers] for group in found]
+
+    def test_by_flavor_the_oldest_first(self) -> None:
+        one = {"flavor": "one", "specs": {"gpus": "1"}}
+        self.assertEqual(
+            [["c1"], ["a2", "b5"]],
+            self.read(server("b", 5), server("a", 2, project_id="p2"), server("c", 1, **one)),
+        )
+
+    def test_zones_and_volumes_apart(self) -> None:
+        found = self.read(
+            server("a", 1), server("b", 2, availability_zone="z"), server("c", 3, image=None)
+        )
+        self.assertEqual([["a1"], ["b2"], ["c3"]], found)
+
+    def test_who_is_none(self) -> None:
+        for other in (
+            started("a", 1),
+            server("a", 1, compute_host="host1"),
+            server("a", 1, fault={"message": "Exceeded maximum number of retries"}),
+            server("a", 1, fault=None),
+            server("a", 1, status="BUILD"),
+            server("a", 1, created_at="2026-11-24T14:59:59Z"),
+            server("a", 1, specs={}),
+            server("a", 1, specs={"gpus": "1", "gpu:preemptible": "0s"}),
+            server("a", 1, specs={"gpus": "1", "gpu:preemptible": "misspelt"}),
+            server("a", 1, specs={"gpus": "misspelt"}),
+        ):
+            with self.subTest(other=other):
+                self.assertEqual([], self.read(other))
+
+    def test_who_was_served_since(self) -> None:
+        for newer, left in (
+            ((started("b", 3),), []),
+            ((started("b", 1),), ["a2"]),  # it is older
+            ((started("b", 3, project_id="p2"),), ["a2"]),
+            ((started("b", 3, flavor="other"),), ["a2"]),
+            ((server("b", 3, status="BUILD"),), []),
+            # Asked for twice it is wanted once.
+            ((server("a", 4),), ["a4"]),
+            ((server("a", 4), started("a", 5)), []),
+            ((server("b", 4), started("c", 5)), ["a2"]),
+            ((server("b", 3), server("c", 4)), ["a2", "b3", "c4"]),
+        ):
+            with self.subTest(newer=newer):
+                found = self.read(server("a", 2), *newer)
+                self.assertEqual([left] if left else [], found)
