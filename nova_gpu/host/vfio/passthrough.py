@@ -45,14 +45,6 @@ def card_bars(gpu: model.GPU, roots: Roots) -> mmio.Bars:
     return tuple(size for address in functions(gpu) for size in bars.high_bars(address, roots))
 
 
-def mmio_bytes(gpu: model.GPU, roots: Roots) -> int:
-    """The same in one figure, with what alignment costs.
-
-    :raises OSError, ValueError: where it cannot be read
-    """
-    return mmio.window(card_bars(gpu, roots))
-
-
 def obstacle(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> str | None:

@@ -128,12 +128,6 @@ class Survey:
         found = (gpu for gpu in given_whole if mig_layout.is_divided(gpu, self.roots))
         return {gpu.address: _DIVIDED_SINCE for gpu in found}
 
-    def find_whole(self) -> tuple[GPU, ...]:
-        """The cards of :meth:`find` that are not given in parts."""
-        found = self.find()
-        parts, _ = self.in_parts(found)
-        return tuple(gpu for gpu in found if gpu.address not in parts)
-
     def obstacles(self, found: Iterable[GPU]) -> dict[PciAddress, str]:
         """The reasons why cards of *found* cannot be given to guests of this host, and what to do.
 
