@@ -42,7 +42,8 @@ _MOST_OFTEN = {
     "unshelve": "no host has room for what the flavor asks for",
     "start": (
         "its host cannot give it GPUs now: those that it keeps, or, where it gave them back when "
-        "it was stopped, as many others; shelve and unshelve it to have it come to a host that can"
+        "it was stopped, as many others; shelve and unshelve it to have it come to a host that can "
+        "(openstack gpu start does that where its flavor lets it)"
     ),
     "rebuild": "its host cannot give it GPUs now: those that it has, or, where it has none, others",
 }
