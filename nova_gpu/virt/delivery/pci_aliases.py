@@ -44,6 +44,8 @@ class DeviceSpec:
                     "address": str(address),
                     "vendor_id": f"{sysfs.hexadecimal(device, 'vendor'):04x}",
                     "product_id": f"{sysfs.hexadecimal(device, 'device'):04x}",
+                    # A spec of a card's address is one of its virtual functions, too.
+                    "parent_addr": sysfs.link(device, "physfn"),
                 }
             )
             if spec is not None:

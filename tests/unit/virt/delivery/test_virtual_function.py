@@ -78,6 +78,16 @@ class VirtualFunctionsTest(base.BaseTestCase):
         for way in self.ways(f'{{"address": "{FUNCTION}"}}'):
             self.assertIn("[pci]device_spec", self.obstacle(way) or "")
 
+    def test_what_nova_gives_itself_by_the_cards_address(self) -> None:
+        """Nova asks the machine's own sysfs whether there are virtual functions at that address."""
+        self.useFixture(
+            fixtures.MonkeyPatch("nova.pci.utils.is_physical_function", lambda *address: True)
+        )
+        plain, _ = self.ways(f'{{"address": "{CARD}"}}')
+        self.assertIn("[pci]device_spec", self.obstacle(plain) or "")
+        plain, _ = self.ways('{"address": "0000:01:00.0"}')
+        self.assertIsNone(self.obstacle(plain))
+
     def test_only_who_is_enabled_by_option(self) -> None:
         asked: list[tuple[str, int]] = []
         self.useFixture(
