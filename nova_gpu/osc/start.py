@@ -7,6 +7,7 @@ import argparse
 import time
 from typing import Any
 
+from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
@@ -63,12 +64,14 @@ class StartServer(asking.Command):
         :raises CommandError: where Nova refuses it, or takes too long
         """
         print(f"{server.name}: {doing}", file=self.app.stderr)
-        try:
-            with rest.clean_refusals("Nova"):
+        with rest.clean_refusals("Nova"):
+            try:
                 action(server)
-        except rest.Refused as e:
-            # To shelve is for everybody, to offload not; and of quota Nova says it this way, too.
-            raise exceptions.CommandError(f"{doing}: {e}; {_go_on(server)}") from e
+            except sdk_exc.ForbiddenException as e:
+                # To shelve is for everybody, to offload not; and over quota it is the same answer.
+                raise exceptions.CommandError(
+                    f"{doing}: Nova refuses that to you ({e.details or e}); {_go_on(server)}"
+                ) from e
         until = time.monotonic() + self._patience_s
         while True:
             with rest.clean_refusals("Nova"):

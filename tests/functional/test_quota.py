@@ -7,7 +7,7 @@ from nova.tests.functional.api import client
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 
-from nova_gpu.osc import flavor
+from nova_gpu.osc import flavor, start
 from tests.functional import base, sdk
 
 
@@ -102,12 +102,9 @@ class QuotaTest(base.GPUServersTestBase):
         self.assertInventory(used=4)  # of the project's three
         self._shelve_server(first)
         self.assertInventory(used=2)
-        unshelved = {"unshelve": None}
-        refused = self.assertRaises(
-            client.OpenStackApiException, self.api.post_server_action, first["id"], unshelved
-        )
-        self.assertEqual(403, refused.response.status_code)
-        self.assertIn("class:PGPU", str(refused))
+        over = "Nova refuses that to you .*class:PGPU"
+        with self.assertRaisesRegex(exceptions.CommandError, over):
+            sdk.run(self, start.StartServer, first["id"], admin=False)
 
     def test_a_flavor_is_whole_or_not_there(self) -> None:
         """The API refuses the properties: then the flavor they were for is gone as well."""

@@ -136,11 +136,14 @@ class StartTest(unittest.TestCase):
 
     def test_what_is_not_allowed(self) -> None:
         """To take it from its host, by default; to have more than quota says"""
-        forbidden = sdk_exc.ForbiddenException("403", details="Policy doesn't allow it")
-        said = self.refused(_Nova({"offload": forbidden}, "SHELVED"))
-        self.assertIn("taking it from its host: ", said)
-        self.assertIn("Policy doesn't allow it", said)
-        self.assertIn("run the command again", said)
+        for action, status, why in (
+            ("offload", "SHELVED", "Policy doesn't allow it"),
+            ("unshelve", "SHELVED_OFFLOADED", "Resource class:PGPU is over limit of 3"),
+        ):
+            forbidden = sdk_exc.ForbiddenException("403", details=why)
+            said = self.refused(_Nova({action: forbidden}, status))
+            self.assertIn(f": Nova refuses that to you ({why}); look at", said)
+            self.assertIn("run the command again", said)
 
     def test_no_host_has_any(self) -> None:
         nova = _Nova({}, "SHELVED_OFFLOADED", details="No valid host was found")
