@@ -12,7 +12,12 @@ SECOND_HALF = ["0000:0f:00.0", "0000:10:00.0", "0000:41:00.0", "0000:44:00.0"]
 
 
 class BoardTestBase(kvm.KVMServersTestBase):
-    """Each host has a board, and a Fabric Manager: ``managers``."""
+    """Each host has a board, and a Fabric Manager: ``managers``.
+
+    ``APART``: whether its library is called in processes of their own, as in a cloud.
+    """
+
+    APART = False
 
     def setUp(self) -> None:
         self.managers: dict[str, nvfm.FabricManager] = {}
@@ -20,6 +25,8 @@ class BoardTestBase(kvm.KVMServersTestBase):
         super().setUp()
         self.flags(nvml=True, group="gpu")
         self.useFixture(machines.Library(*partitions.nvml_cards()))
+        if not self.APART:
+            self.useFixture(nvfm.AtHand())
         self.start_board("host1")
 
     def start_board(self, name: str) -> None:
@@ -46,6 +53,8 @@ class BoardTestBase(kvm.KVMServersTestBase):
 
 
 class FabricTest(BoardTestBase):
+    APART = True
+
     def test_a_board_and_its_guests(self) -> None:
         manager = self.managers["host1"]
         first = self.boot(self.gpu_flavor(4))
@@ -66,6 +75,7 @@ class FabricTest(BoardTestBase):
         second = self.boot(self.gpu_flavor(4))
         self.assertGPUs(second, SECOND_HALF)
         self.assertActive(1, 2)
+        self.assertIn("4 GPUs asked for, none free", self.boot_refused(self.gpu_flavor(4)))
 
         # Fabric Manager restarts, and then nova-compute
         manager.restart()
@@ -94,6 +104,8 @@ class FabricTest(BoardTestBase):
         self.assertActive()
         self.assertInventory(total=8, used=0)
 
+
+class OperationsTest(BoardTestBase):
     def test_what_is_done_to_a_guest_on_its_host(self) -> None:
         server = self.boot(self.gpu_flavor(4))
         other = self.boot(self.flavor(**{"gpus": "= 2", "gpu:on_stop": "release"}))

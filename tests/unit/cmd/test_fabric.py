@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from collections.abc import Mapping
 
 from nova_gpu.cmd import fabric, host_check, topology
@@ -15,6 +16,10 @@ from tests.unit.cmd import base
 
 # Module 1, the fifth by PCI address, and module 5, the first
 FIRST, FIFTH = "0000:86:00.0", "0000:0f:00.0"
+
+GUIDE = pathlib.Path(__file__).parents[3] / "doc/source/admin/host-check/partitions.txt"
+FIRST_HALFS = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"
+SECOND_HALFS = "9f0b3c52-7f3e-4a53-8d1b-2c6f0a1e5d47"
 
 
 class FabricTest(base.HostTestCase):
@@ -67,6 +72,16 @@ class FabricTest(base.HostTestCase):
             lines,
         )
         self.assertIn("  11  GPU0  active", lines)
+
+    def test_the_guide(self) -> None:
+        """Two instances with a half each, as tests.functional.test_fabric has them"""
+        self.manager.set_active([1, 2])
+        held = {
+            PciAddress.parse(card): (FIRST_HALFS if module < 5 else SECOND_HALFS,)
+            for card, module in partitions.MODULES.items()
+        }
+        _, *lines = self.table(held)
+        self.assertEqual(GUIDE.read_text(), "".join(f"{line}\n" for line in lines))
 
     def test_json(self) -> None:
         printed = self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
