@@ -22,6 +22,8 @@ TRAIT_MEMORY = "CUSTOM_GPU_MEMORY_MIB_"
 # How many of a group's cards are on one NUMA node at most, and how many NVLinks join.
 TRAIT_NUMA_ISLAND = "CUSTOM_GPU_NUMA_ISLAND_"
 TRAIT_NVLINK_ISLAND = "CUSTOM_GPU_NVLINK_ISLAND_"
+# What some of a group's cards are near to, that Nova's own passthrough gives to instances.
+TRAIT_NEAR = "CUSTOM_GPU_NEAR_"
 # A vGPU type's id, and its name beside it.
 TRAIT_VGPU_TYPE = "CUSTOM_GPU_VGPU_TYPE_"
 # How many displays a vGPU has. The standard trait is not there for every number, nor for a vGPU of
@@ -92,7 +94,7 @@ CLEAN_MIG_INSTANCE = "NOVA_GPU_MIG_INSTANCE"
 _OWN_PREFIXES = (
     *(TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_MEMORY),
     *(TRAIT_NUMA_ISLAND, TRAIT_NVLINK_ISLAND, TRAIT_CUDA, f"CUSTOM_{TRAIT_CUDA}"),
-    *(TRAIT_VGPU_TYPE, TRAIT_HEADS),
+    *(TRAIT_VGPU_TYPE, TRAIT_HEADS, TRAIT_NEAR),
 )
 
 # Placement: resource providers' names have 200 characters, traits 255.
@@ -141,6 +143,10 @@ def memory_trait(memory_mib: int | None) -> str:
 
 def heads_trait(heads: int | None) -> str:
     return _trait(TRAIT_HEADS, None if heads is None else str(heads))
+
+
+def near_trait(kind: str) -> str:
+    return _trait(TRAIT_NEAR, kind)
 
 
 def vgpu_type_trait(name: str) -> str:

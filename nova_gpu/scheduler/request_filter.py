@@ -51,6 +51,13 @@ def gpu_request_filter(
         if not flavor.requests:
             return False
         whole = flavor.whole
+        if whole and whole.arrangement.insists_on_near and asked.pci_devices == 0:
+            raise exception.InvalidExtraSpec(
+                names.NEAR,
+                whole.arrangement.near,
+                "the instance asks for no device of Nova's own passthrough",
+                "it beside pci_passthrough:alias or an SR-IOV port",
+            )
         for each in flavor.requests:
             _require_counted(each, flavor)
         machine_type = asked.unfit_machine_type if whole else None

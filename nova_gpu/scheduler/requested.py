@@ -20,11 +20,14 @@ class Requested:
     ``unfit_machine_type`` is the image's, where it is one that cannot have whole cards; ``None``
     too where the image says nothing: then the host's option counts, which nobody knows here, and
     the host judges. ``image_names_gpus`` says that the image requires traits that may be GPUs'.
+    ``pci_devices``: how many of Nova's own passthrough the flavor and the ports ask for, ``None``
+    where the request does not say.
     """
 
     flavor: FlavorRequest
     unfit_machine_type: str | None
     image_names_gpus: bool
+    pci_devices: int | None = None
 
 
 def from_spec(spec: objects.RequestSpec) -> Requested:
@@ -37,4 +40,11 @@ def from_spec(spec: objects.RequestSpec) -> Requested:
         request.of(specs),
         stated if stated and not machine_type.has_pci_express(stated) else None,
         any(map(request_group.may_be_a_gpus, properties.get("traits_required", ()))),
+        _pci_devices(spec),
     )
+
+
+def _pci_devices(spec: objects.RequestSpec) -> int | None:
+    if "pci_requests" not in spec or spec.pci_requests is None:
+        return None
+    return sum(int(each.count) for each in spec.pci_requests.requests)

@@ -55,7 +55,7 @@ class HostGPUs:
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
         self._tracker = tracker.Tracker(lambda: virtapi._compute.rt)
         self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
-        self._stock = stock.Stock(self.ledger, self.delivery, self._neighbours.claimant)
+        self._stock = stock.Stock(self.ledger, self.delivery, self._neighbours)
         self.vgpus = vgpus.VGPUs(self._survey, self.ledger)
         self.assigned = assigned.Assigned(
             self._stock,

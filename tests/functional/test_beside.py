@@ -91,6 +91,17 @@ class BesideTest(kvm.KVMServersTestBase):
         self.assertEqual("0x06", self.bus(one))
         self.assertGPUs(one, BESIDE["0x06"][:1])
 
+    def test_what_no_host_has(self) -> None:
+        self.start_host()
+        (uuid,) = self.groups().values()
+        self.assertIn("CUSTOM_GPU_NEAR_NIC", self._get_provider_traits(uuid))
+        words = {"gpus": "1", "gpu:near": "nvme", "gpu:near_policy": "required"}
+        alias = {"pci_passthrough:alias": "nic:1"}
+        fault = self.boot_refused(self.flavor(**words, **alias))
+        self.assertIn("no host has GPUs with gpu:near nvme; there are: nic", fault)
+        fault = self.boot_refused(self.flavor(**words | {"gpu:near": "nic"}))
+        self.assertIn("the instance asks for no device of Nova's own passthrough", fault)
+
     def test_moved(self) -> None:
         """A resize to more, and to another host, chooses anew there."""
         for name in ("host1", "host2"):

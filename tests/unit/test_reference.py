@@ -78,7 +78,7 @@ class TablesTest(unittest.TestCase):
         self.assertEqual(sorted(named), sorted(explained))
         product = Product("10de", "1bb3", "Tesla P4", "pascal", 7611, (6, 1))
         facts = VGPUType("nvidia-64", "GRID P4-2Q", 2048, 4, (1024, 768), 4)
-        got = inventory.traits(product, "QEMU", ()) | inventory.type_traits(
+        got = inventory.traits(product, "QEMU", (), near=("nic", "nvme")) | inventory.type_traits(
             facts, frozenset(os_traits.get_traits())
         )
         for prefix in explained:

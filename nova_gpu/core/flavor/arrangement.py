@@ -11,6 +11,12 @@ from typing import TypeVar
 
 from nova_gpu.core import exception, names
 
+# The extra specs that say it
+WORDS = (
+    *(names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION),
+    *(names.NEAR, names.NEAR_POLICY),
+)
+
 
 class Topology(enum.StrEnum):
     """What all GPUs of one request group have in common."""

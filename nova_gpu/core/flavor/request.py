@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, quantity, request_group, stopping, words
+from nova_gpu.core.flavor import arrangement, condition, quantity, request_group, stopping, words
 from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.preemptible import Preemptible
@@ -34,10 +34,7 @@ _ISLANDS = {Topology.NUMA: names.TRAIT_NUMA_ISLAND, Topology.NVLINK: names.TRAIT
 # What each GPU must be; each vGPU, where the flavor asks for no whole GPUs.
 _PRODUCT_WORDS = (names.GPU_ARCH, names.MODEL, names.MEMORY_MIB)
 # Those and what else says nothing where the flavor asks for no GPU.
-_GPU_WORDS = (
-    *(*_PRODUCT_WORDS, names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION),
-    *(names.NEAR, names.NEAR_POLICY),
-)
+_GPU_WORDS = (*_PRODUCT_WORDS, *arrangement.WORDS)
 _VGPU_WORDS = (names.VGPUS, names.VGPU_TYPE, names.HEADS)
 
 # A flavor's word, what it says, and the prefix of the traits that say what a provider is.
@@ -73,6 +70,9 @@ class GPURequest:
                 Quantity(quantity.Operator.AT_LEAST, group.count),
                 prefix,
             )
+        if self.arrangement.insists_on_near:
+            near = condition.parse(names.NEAR, self.arrangement.near)
+            yield names.NEAR, near, names.TRAIT_NEAR
 
     @property
     def requires_topology(self) -> bool:

@@ -7,15 +7,14 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import preemptible, query, stopping
+from nova_gpu.core.flavor import arrangement, preemptible, query, stopping
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
 
 WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
-    *(names.MODEL, names.MEMORY_MIB, names.TOPOLOGY, names.TOPOLOGY_POLICY),
-    *(names.DISTRIBUTION, names.NEAR, names.NEAR_POLICY, names.OPTION_ROM, names.MOVE),
+    *(names.MODEL, names.MEMORY_MIB, *arrangement.WORDS, names.OPTION_ROM, names.MOVE),
     *(names.ON_STOP, names.ON_STOP_MOVE, names.CAPACITY, names.GUEST_TOPOLOGY),
     *(names.PREEMPTIBLE, names.ON_PREEMPT),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),

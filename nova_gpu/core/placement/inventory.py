@@ -75,10 +75,12 @@ def traits(
     hypervisor_type: str,
     present: Iterable[str],
     islands: Islands = topology.UNKNOWN,
+    near: Iterable[str] = (),
 ) -> frozenset[str]:
     """The traits of a group, of those it has at *present* keeping what others have set.
 
     :param hypervisor_type: what the host reports, ``LXC`` or ``QEMU``
+    :param near: what a flavor calls that some of the cards are near to
     """
     kept = {trait for trait in present if not names.is_own_trait(trait)}
     own = {
@@ -89,6 +91,7 @@ def traits(
         names.memory_trait(product.memory_mib),
         f"{names.TRAIT_NUMA_ISLAND}{islands.numa}",
         f"{names.TRAIT_NVLINK_ISLAND}{islands.nvlink}",
+        *map(names.near_trait, near),
     }
     if product.compute_capability:
         major, minor = product.compute_capability

@@ -41,6 +41,12 @@ TRAITS = (
         "how many of the cards direct links (NVLink, XGMI) join; 1 where nothing is known of it",
     ),
     Trait(
+        names.TRAIT_NEAR,
+        "<KIND>",
+        "that some of the cards are at most on the NUMA node of a network function (``NIC``) or an "
+        "NVMe disk (``NVME``) that ``[pci]device_spec`` has Nova give to instances",
+    ),
+    Trait(
         names.TRAIT_CUDA,
         "<X>_<Y>",
         "the CUDA compute capability, where it is known. os-traits has it up to ``V7_2``; past "

@@ -37,10 +37,11 @@ class Neighbours:
         self._tracker = tracker
         self._roots = roots
         self._read: dict[str, Neighbour | None] = {}
+        self._there: tuple[Neighbour, ...] | None = None
 
     def look_again(self) -> None:
         """Forget where functions are."""
-        self._read = {}
+        self._read, self._there = {}, None
 
     def had_by(self, instance: objects.Instance) -> tuple[Neighbour, ...]:
         """What the instance has on this host"""
@@ -71,6 +72,20 @@ class Neighbours:
         except Exception as error:  # whatever the conductor, the bus or the database raise
             LOG.warning("Its GPUs are not chosen beside what it has: %s", error, instance_uuid=uuid)
             return None
+
+    def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
+        """What some of *gpus* are near to, whoever has it; nothing before Nova's first period"""
+        if self._there is None:
+            if (pci := self._tracker.pci) is None:
+                return frozenset()
+            # Of virtual functions the card, of which there are few.
+            self._there = self._at({each.parent_addr or each.address for each in pci.pci_devs})
+        found = (
+            each.kind
+            for each in self._there
+            if any(nearness.distance(gpu, [each]) < nearness.FAR for gpu in gpus)
+        )
+        return frozenset(found) - {Near.ANY}
 
     def sort_pools(self, free: Iterable[GPU]) -> None:
         """Has Nova draw functions first that have most of the *free* GPUs beside them.

@@ -112,6 +112,7 @@ def traits(
     present: Iterable[str],
     *,
     islands: Islands = topology.UNKNOWN,
+    near: Iterable[str] = (),
     vgpu_type: VGPUType | None = None,
 ) -> frozenset[str]:
     """The traits of :func:`nova_gpu.core.placement.inventory.traits` as Placement takes them, and
@@ -120,7 +121,7 @@ def traits(
     A standard trait is made by Placement's own os-traits alone, and one that it does not know makes
     it refuse all of the host's. The list of CUDA's compute capabilities ends before today's cards.
     """
-    wanted = inventory.traits(product, hypervisor_type, present, islands)
+    wanted = inventory.traits(product, hypervisor_type, present, islands, near)
     takes = {each for each in wanted if os_traits.is_custom(each) or each in _STANDARD}
     own = takes | {f"{os_traits.CUSTOM_NAMESPACE}{each}" for each in wanted - takes}
     return frozenset(own | inventory.type_traits(vgpu_type, _STANDARD) if vgpu_type else own)

@@ -18,6 +18,7 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
 from nova_gpu.virt.usage.ledger import Ledger
@@ -25,23 +26,15 @@ from nova_gpu.virt.usage.snapshot import Owner
 
 
 class Stock(Published[GPUGroup, PciAddress]):
-    """The whole cards of a host
-
-    :param claimant: as :meth:`nova_gpu.virt.inventory.pool.Supply.claimant`
-    """
+    """The whole cards of a host"""
 
     in_parts = False
     noun = "GPUs"
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        delivery: WholeCards,
-        claimant: Callable[[], Claimant | None] = lambda: None,
-    ) -> None:
+    def __init__(self, ledger: Ledger, delivery: WholeCards, neighbours: Neighbours) -> None:
         super().__init__(ledger)
         self._delivery = delivery
-        self._claimant = claimant
+        self._neighbours = neighbours
         self._lock = threading.Lock()
         self._offer: offers.Offer = {}
         # Found when the host is looked at: a claim, by which this is published too, reads nothing.
@@ -119,7 +112,7 @@ class Stock(Published[GPUGroup, PciAddress]):
     ) -> str | None:
         if not held and not asked.asks_for_gpus:
             return None
-        whole, facts = asked.whole, _facts(held, hypervisor_type)
+        whole, facts = asked.whole, self._facts(held, hypervisor_type)
         reason = compare.gpu_mismatch(whole, facts, hypervisor_type)
         if whole and reason is None and is_new:
             return compare.other_product(whole, facts)
@@ -133,7 +126,26 @@ class Stock(Published[GPUGroup, PciAddress]):
     ) -> str | None:
         if asked.whole is None or asked.whole.arrangement.topology is Topology.ANY:
             return None
-        return compare.apart(asked.whole, _facts(held, hypervisor_type))
+        return compare.apart(asked.whole, self._facts(held, hypervisor_type))
+
+    def _facts(
+        self, held: Collection[Holding[GPUGroup, PciAddress]], hypervisor_type: str
+    ) -> list[compare.Held]:
+        """What a flavor is compared with"""
+        cards = {each.device: each.group.gpus[each.device] for each in held}
+        circles = topology.circles(cards.values())
+        return [
+            compare.Held(
+                count=1,
+                architecture=each.group.product.architecture,
+                traits=self._traits(each.group, hypervisor_type),
+                model=each.group.product.name,
+                memory_mib=each.group.product.memory_mib,
+                numa_node=cards[each.device].numa_node,
+                circle=circles[each.device],
+            )
+            for each in held
+        ]
 
     # Publishing
 
@@ -154,11 +166,20 @@ class Stock(Published[GPUGroup, PciAddress]):
             reserved = len(self._lost(group) | (kept & group.gpus.keys()))
             return provider_tree.Offer(
                 inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
-                lambda present: _traits(group, hypervisor_type, present),
+                lambda present: self._traits(group, hypervisor_type, present),
                 group.gpus,
             )
 
         return offered, offer
+
+    def _traits(
+        self, group: GPUGroup, hypervisor_type: str, present: Iterable[str] = ()
+    ) -> frozenset[str]:
+        islands = topology.islands(group.gpus.values())
+        near = self._neighbours.near(group.gpus.values())
+        return provider_tree.traits(
+            group.product, hypervisor_type, present, islands=islands, near=near
+        )
 
     def owners(self) -> dict[Device, Owner]:
         """The owners of the cards"""
@@ -191,7 +212,7 @@ class Stock(Published[GPUGroup, PciAddress]):
         return frozenset(well - given - self._delivery.unbound())
 
     def claimant(self) -> Claimant | None:
-        return self._claimant()
+        return self._neighbours.claimant()
 
     def choose(
         self,
@@ -207,28 +228,3 @@ class Stock(Published[GPUGroup, PciAddress]):
             beside = choose.beside(claimant.arrangement, gpus, claimant.neighbours)
         joined = self._delivery.choose(cards, count, beside)
         return joined or choose.choose(cards, count, topology.places(gpus), beside)
-
-
-def _traits(group: GPUGroup, hypervisor_type: str, present: Iterable[str] = ()) -> frozenset[str]:
-    islands = topology.islands(group.gpus.values())
-    return provider_tree.traits(group.product, hypervisor_type, present, islands=islands)
-
-
-def _facts(
-    held: Collection[Holding[GPUGroup, PciAddress]], hypervisor_type: str
-) -> list[compare.Held]:
-    """What a flavor is compared with"""
-    cards = {each.device: each.group.gpus[each.device] for each in held}
-    circles = topology.circles(cards.values())
-    return [
-        compare.Held(
-            count=1,
-            architecture=each.group.product.architecture,
-            traits=_traits(each.group, hypervisor_type),
-            model=each.group.product.name,
-            memory_mib=each.group.product.memory_mib,
-            numa_node=cards[each.device].numa_node,
-            circle=circles[each.device],
-        )
-        for each in held
-    ]

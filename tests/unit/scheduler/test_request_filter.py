@@ -194,6 +194,23 @@ class ReasonTest(RequestFilterTest):
             with self.subTest(specs=specs):
                 self.assertIn(part, self.refusal({"gpus": "= 2"} | specs))
 
+    def test_nothing_that_they_are_to_be_near(self) -> None:
+        host = self.placement.add_host("host1")
+        self.placement.add_group(host, 4)
+        asked = {"gpus": "1", "gpu:near": "nic"}
+        insisting = asked | {"gpu:near_policy": "required"}
+        self.assertIn("no host has GPUs with gpu:near nic", self.refusal(insisting))
+        self.placement.add_group(host, 4, product_id="1023", near=("nvme",))
+        self.assertIn("gpu:near nic; there are: nvme", self.refusal(insisting))
+        self.run_filter(asked)
+        near = self.placement.add_group(host, 4, product_id="1024", near=("nic", "nvme"))
+        self.assertEqual({near}, self.taken(self.run_filter(insisting)))
+
+        spec = request_spec(insisting)
+        spec.pci_requests = objects.InstancePCIRequests(requests=[])
+        with self.assertRaisesRegex(nova_exception.RequestFilterFailed, "asks for no device"):
+            self.run_both(spec)
+
     def test_each_exists_but_not_together(self) -> None:
         self.placement.add_group(self.placement.add_host("host1"), 4, "fermi", hypervisor="LXC")
         self.placement.add_group(self.placement.add_host("host2"), 4, "ada", hypervisor="QEMU")

@@ -36,6 +36,16 @@ class RequestedTest(test.NoDBTestCase):
             with self.subTest(trait=trait):
                 self.assertEqual(of_gpus, requested.from_spec(spec).image_names_gpus)
 
+    def test_devices_of_novas_own_passthrough(self) -> None:
+        spec = request_spec({})
+        self.assertIsNone(requested.from_spec(spec).pci_devices)
+        asked = [objects.InstancePCIRequest(count=count) for count in (1, 2)]
+        for requests, count in ((None, None), ([], 0), (asked, 3)):
+            spec.pci_requests = (
+                None if requests is None else objects.InstancePCIRequests(requests=requests)
+            )
+            self.assertEqual(count, requested.from_spec(spec).pci_devices)
+
     def test_what_came_without(self) -> None:
         bare = objects.RequestSpec(flavor=objects.Flavor(flavorid="read without"))
         for spec in (bare, objects.RequestSpec(flavor=bare.flavor, image=objects.ImageMeta())):

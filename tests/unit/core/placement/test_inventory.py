@@ -5,6 +5,7 @@ import unittest
 
 import os_traits
 
+from nova_gpu.core import names
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.topology.topology import Islands
@@ -51,6 +52,13 @@ class TraitsTest(unittest.TestCase):
                 os_traits.HW_GPU_CUDA_COMPUTE_CAPABILITY_V2_0,
             },
             inventory.traits(FERMI, "LXC", (), Islands(numa=4, nvlink=2)),
+        )
+
+    def test_what_they_are_near_to(self) -> None:
+        present = {"CUSTOM_GPU_NEAR_NVME"}
+        found = inventory.traits(FERMI, "LXC", present, near=("nic",))
+        self.assertEqual(
+            ["CUSTOM_GPU_NEAR_NIC"], [each for each in found if each.startswith(names.TRAIT_NEAR)]
         )
 
     def test_what_is_not_known(self) -> None:

@@ -56,6 +56,33 @@ class NeighboursTestCase(base.BaseTestCase):
         self.neighbours = neighbours.Neighbours(self.tracker, roots)
 
 
+class NearTest(NeighboursTestCase):
+    def near(self, *buses: str) -> set[str]:
+        return set(self.neighbours.near([self.gpus[bus] for bus in buses]))
+
+    def test_whoever_has_it(self) -> None:
+        self.pci.pci_devs = [function(FIRST, 1), function(FIRST, 2)]
+        self.assertEqual({"nic"}, self.near("04"))
+        self.assertEqual({"nic"}, self.near("0a", "84"))
+        self.assertEqual(set(), self.near("84", "85"))
+        self.pci.pci_devs = []
+        self.assertEqual({"nic"}, self.near("04"))
+        self.neighbours.look_again()
+        self.assertEqual(set(), self.near("04"))
+
+    def test_what_no_flavor_has_a_word_for(self) -> None:
+        bridge = objects.PciDevice(address="0000:02:00.0", parent_addr=None)
+        self.pci.pci_devs = [bridge]
+        self.assertEqual(set(), self.near("04"))
+
+    def test_before_nova_knows_any(self) -> None:
+        self.pci, known = None, self.pci
+        self.assertEqual(set(), self.near("04"))
+        self.pci = known
+        self.pci.pci_devs = [function(FIRST, 1)]
+        self.assertEqual({"nic"}, self.near("04"))
+
+
 class PoolsTest(NeighboursTestCase):
     def setUp(self) -> None:
         super().setUp()

@@ -15,7 +15,7 @@ from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt.delivery import pci_aliases, pci_passthrough
-from nova_gpu.virt.inventory import offer, stock
+from nova_gpu.virt.inventory import neighbours, offer, stock, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards, hosts
@@ -33,16 +33,18 @@ class StockTest(base.BaseTestCase):
         super().setUp()
         objects.register_all()
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        host = hosts.Host(root)
         self.ledger = ledger.Ledger()
         self.delivery = pci_passthrough.PCIPassthrough(
-            hosts.Host(root).roots,
+            host.roots,
             pci_aliases.DeviceSpec(()),
             root / "unbound",
             self.ledger,
         )
         self.bindings = self.delivery.bindings
-        self.stock = stock.Stock(self.ledger, self.delivery)
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
+        self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
+        self.stock = stock.Stock(self.ledger, self.delivery, self.neighbours)
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
@@ -140,7 +142,7 @@ class StockTest(base.BaseTestCase):
         self.look()
         self.publish()
         uuid = self.stock.provider_uuids[KEY]
-        fresh = stock.Stock(self.ledger, self.delivery)
+        fresh = stock.Stock(self.ledger, self.delivery, self.neighbours)
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]
         self.assertEqual((4, 4), (record["total"], record["reserved"]))
