@@ -82,6 +82,8 @@ def mode(roots: Roots) -> int | None:
 
 def _mode_in(config: pathlib.Path) -> int | None:
     try:
+        if not config.is_file():
+            return None  # whoever calls his program so may name a pipe
         lines = config.read_text(errors="replace").splitlines()
     except OSError:
         return None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import fixtures
@@ -191,5 +192,8 @@ class ModeTest(base.BaseTestCase):
         self.assertIsNone(fabric_manager.mode(self.roots))
         self.run_program(14, "nv-fabricmanager", "-c", str(self.config))
         self.assertIsNone(fabric_manager.mode(self.roots), "no such file")
+        os.mkfifo(self.config)
+        self.assertIsNone(fabric_manager.mode(self.roots), "a pipe")
+        self.config.unlink()
         self.config.write_text("LOG_LEVEL=4\n")
         self.assertIsNone(fabric_manager.mode(self.roots), "not in the file")
