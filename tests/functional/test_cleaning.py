@@ -12,7 +12,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
 from tests.fixtures import daemons
-from tests.functional import base, cleaned
+from tests.functional import alone, base, cleaned
 
 MINE, NEXT = base.FIRST_SOCKET[:2]
 ITS_CARDS = set(base.FIRST_SOCKET)
@@ -37,7 +37,7 @@ class CleaningTestBase(base.GPUServersTestBase):
             self.assertEqual({}, quarantine.load(self.state(host) / "gpu-quarantine"))
 
 
-class ReleaseTest(CleaningTestBase):
+class ReleaseTest(alone.Alone, CleaningTestBase):
     def test_delete(self) -> None:
         self._delete_server(self.server)
         self.assertCleaned(f"host1 {MINE}")
@@ -54,6 +54,25 @@ class ReleaseTest(CleaningTestBase):
         self._delete_server(self.server)
         self.assertCleaned(f"host1 {MINE}")
 
+    def test_domain_that_somebody_removed(self) -> None:
+        """Nobody says so; until the period has seen it the card is nobody's."""
+        connection = self.computes["host1"].driver._host.get_connection()
+        self._delete_from_libvirt(connection)
+        self.period("host1")
+        self.assertCleaned()
+        self._delete_server(self.server)
+        self.boot_refused(self.gpu_flavor(8), host="host1")
+        self.period("host1")
+        self.assertCleaned(f"host1 {MINE}")
+        self.assertGPUs(self.boot(self.gpu_flavor(8), host="host1"), base.ALL, "host1")
+
+    def _delete_from_libvirt(self, connection: fakelibvirt.Connection) -> None:
+        domain = connection.lookupByUUIDString(self.server["id"])
+        domain.destroy()
+        domain.undefine()
+
+
+class MovesTest(CleaningTestBase):
     def test_failed_build(self) -> None:
         """The guest runs when it fails; one that never started had nothing."""
         get_info = libvirt_driver.LibvirtDriver.get_info
@@ -115,23 +134,6 @@ class ReleaseTest(CleaningTestBase):
             self.computes["host1"].manager._cleanup_running_deleted_instances(self.context)
         self.assertCleaned(f"host1 {MINE}")
 
-    def test_domain_that_somebody_removed(self) -> None:
-        """Nobody says so; until the period has seen it the card is nobody's."""
-        connection = self.computes["host1"].driver._host.get_connection()
-        self._delete_from_libvirt(connection)
-        self.period("host1")
-        self.assertCleaned()
-        self._delete_server(self.server)
-        self.boot_refused(self.gpu_flavor(8), host="host1")
-        self.period("host1")
-        self.assertCleaned(f"host1 {MINE}")
-        self.assertGPUs(self.boot(self.gpu_flavor(8), host="host1"), base.ALL, "host1")
-
-    def _delete_from_libvirt(self, connection: fakelibvirt.Connection) -> None:
-        domain = connection.lookupByUUIDString(self.server["id"])
-        domain.destroy()
-        domain.undefine()
-
 
 class SameHostTest(base.GPUServersTestBase):
     def setUp(self) -> None:
@@ -162,7 +164,7 @@ class SameHostTest(base.GPUServersTestBase):
         self.assertGPUs(self.server, [MINE])
 
 
-class NoReleaseTest(CleaningTestBase):
+class NoReleaseTest(alone.Alone, CleaningTestBase):
     """The others are in test_cleaning_moments."""
 
     def test_claim_that_never_came_to_a_guest(self) -> None:
@@ -173,7 +175,7 @@ class NoReleaseTest(CleaningTestBase):
         self.assertCleaned()
 
 
-class SlowCommandTest(base.GPUServersTestBase):
+class SlowCommandTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(daemons.Daemons())

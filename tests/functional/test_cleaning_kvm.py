@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nova_gpu.core import model
 from nova_gpu.host.state import quarantine
-from tests.functional import kvm
+from tests.functional import alone, kvm
 
 
 class ResetTestBase(kvm.KVMServersTestBase):
@@ -24,7 +24,7 @@ class ResetTestBase(kvm.KVMServersTestBase):
         return found
 
 
-class KVMTest(ResetTestBase):
+class KVMTest(alone.Alone, ResetTestBase):
     """Each has two functions, and both are reset."""
 
     def test_delete(self) -> None:
@@ -68,7 +68,7 @@ class MovesTest(ResetTestBase):
         self.assertGPUs(self.stranger, [self.MINE[0]], "host2")
 
 
-class LateBoundTest(kvm.KVMServersTestBase):
+class LateBoundTest(alone.Alone, kvm.KVMServersTestBase):
     """The host's driver gets a clean card back, and no other."""
 
     CARD = "0000:3b:00.0"

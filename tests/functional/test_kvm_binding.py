@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tests.functional import kvm
+from tests.functional import alone, kvm
 
 CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
 HOSTS = ["nouveau", "snd_hda_intel"]
@@ -17,7 +17,7 @@ GUESTS = ["vfio-pci", "vfio-pci"]
 _PREPARED = "nova.compute.manager.ComputeManager._prep_block_device"
 
 
-class LateBindingTest(kvm.KVMServersTestBase):
+class _LateBinding(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host(machine="cpu-only")
@@ -30,6 +30,8 @@ class LateBindingTest(kvm.KVMServersTestBase):
     def assertDrivers(self, card: list[str], other: list[str]) -> None:
         self.assertEqual({CARD: card, OTHER: other}, {a: self.drivers(a) for a in (CARD, OTHER)})
 
+
+class LateBindingTest(alone.Alone, _LateBinding):
     def test_there_and_back(self) -> None:
         self.assertDrivers(HOSTS, HOSTS)
         for _ in range(2):
@@ -64,21 +66,6 @@ class LateBindingTest(kvm.KVMServersTestBase):
         self.period()
         self.assertDrivers(HOSTS, HOSTS)
         self.assertInventory(total=2, used=0)
-
-    def test_with_vfio_as_long_as_an_instance_has_it(self) -> None:
-        server = self.boot(self.gpu_flavor(1))
-        self._stop_server(server)
-        self.period()
-        self.assertDrivers(GUESTS, HOSTS)
-        self.restart_host("host1")
-        self.assertDrivers(GUESTS, HOSTS)
-        self._start_server(server)
-        self._reboot_server(server, hard=True)
-        self._rebuild_server(server, "155d900f-4e14-4e4c-a73d-069cbf4541e6")
-        self.assertGPUs(server, [CARD])
-        self.assertDrivers(GUESTS, HOSTS)
-        # Bound once, and never in between.
-        self.assertEqual(2, sum(each.endswith("vfio-pci") for each in self.stand_in.done))
 
     def test_host_boot_takes_the_card_of_a_stopped_guest_again(self) -> None:
         self._stop_server(self.boot(self.gpu_flavor(1)))
@@ -141,6 +128,31 @@ class LateBindingTest(kvm.KVMServersTestBase):
         self.period()
         self.assertEqual(["nouveau"], self.drivers(single))
 
+    def test_prepared_cards_stay_prepared(self) -> None:
+        self.start_host("host2")
+        server = self.boot(self.gpu_flavor(2), host="host2")
+        self._delete_server(server)
+        self.period("host2")
+        for address in kvm.ALL:
+            self.assertEqual(GUESTS, self.drivers(address, "host2"))
+
+
+class LifecycleTest(_LateBinding):
+    def test_with_vfio_as_long_as_an_instance_has_it(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self._stop_server(server)
+        self.period()
+        self.assertDrivers(GUESTS, HOSTS)
+        self.restart_host("host1")
+        self.assertDrivers(GUESTS, HOSTS)
+        self._start_server(server)
+        self._reboot_server(server, hard=True)
+        self._rebuild_server(server, "155d900f-4e14-4e4c-a73d-069cbf4541e6")
+        self.assertGPUs(server, [CARD])
+        self.assertDrivers(GUESTS, HOSTS)
+        # Bound once, and never in between.
+        self.assertEqual(2, sum(each.endswith("vfio-pci") for each in self.stand_in.done))
+
     def test_resize_on_the_same_host(self) -> None:
         """Until it is confirmed both sets of cards are the instance's."""
         self.flags(allow_resize_to_same_host=True)
@@ -153,11 +165,3 @@ class LateBindingTest(kvm.KVMServersTestBase):
         self.period()
         self.assertGPUs(server, [OTHER])
         self.assertDrivers(HOSTS, GUESTS)
-
-    def test_prepared_cards_stay_prepared(self) -> None:
-        self.start_host("host2")
-        server = self.boot(self.gpu_flavor(2), host="host2")
-        self._delete_server(server)
-        self.period("host2")
-        for address in kvm.ALL:
-            self.assertEqual(GUESTS, self.drivers(address, "host2"))

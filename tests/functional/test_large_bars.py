@@ -8,11 +8,11 @@ from typing import Any
 from lxml import etree
 
 from tests.fixtures import large_cards, pci
-from tests.functional import kvm
+from tests.functional import alone, kvm
 from tests.functional.base import Server
 
 
-class LargeBARsTest(kvm.KVMServersTestBase):
+class _LargeBARs(kvm.KVMServersTestBase):
     def start(self) -> None:
         self.start_host()
         self.become_large()
@@ -31,6 +31,8 @@ class LargeBARsTest(kvm.KVMServersTestBase):
         hole = domain.xpath("devices/controller[@model='pcie-root']/pcihole64/text()")
         return bits, hole
 
+
+class LargeBARsTest(alone.Alone, _LargeBARs):
     def test_with_default_options(self) -> None:
         """Behind 4 GiB the first BAR is at 128, and the last window ends four of 256 later, as each
         root has its own: at 1152, that is 1148 GiB."""
@@ -68,6 +70,8 @@ class LargeBARsTest(kvm.KVMServersTestBase):
         domain.remove(domain.find("metadata"))
         return bytes(etree.tostring(domain))
 
+
+class RefusedTest(_LargeBARs):
     def test_refused_before_a_card_is_touched(self) -> None:
         self.flags(cpu_mode="none", group="libvirt")
         self.start()

@@ -13,7 +13,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import daemons
-from tests.functional import cleaned, mig, test_verify
+from tests.functional import alone, cleaned, mig, test_verify
 from tests.functional.mig import FIRST, LARGE, LAYOUT, SECOND, SMALL, WHOLE, nodes_of, slot
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
@@ -21,7 +21,7 @@ ONE, TWO = slot(FIRST, 9, 0, SMALL), slot(FIRST, 10, 0, SMALL)
 BIG = slot(FIRST, 1, 0, LARGE)
 
 
-class RoadTest(test_verify.Verifying, mig.MIGServersTestBase):
+class RoadTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
     def test_there_and_back(self) -> None:
         self.assertEqual((6, 0, 0), self.vgpus())
         self.assertEqual((2, 0, 0), self.vgpus(LARGE))
@@ -79,7 +79,7 @@ class RoadTest(test_verify.Verifying, mig.MIGServersTestBase):
         self.boot(self.of_type(SMALL, 6))
 
 
-class CleaningTest(mig.MIGServersTestBase):
+class CleaningTest(alone.Alone, mig.MIGServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(daemons.Daemons())
@@ -150,7 +150,7 @@ class CleaningTest(mig.MIGServersTestBase):
         self.assertEqual((6, 0, 0), self.vgpus())
 
 
-class LayoutTest(test_verify.Verifying, mig.MIGServersTestBase):
+class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
     """What an operator does to cards, and what NVML leaves unsaid"""
 
     def silence(self) -> None:

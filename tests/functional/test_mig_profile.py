@@ -7,13 +7,13 @@ import fixtures
 
 from nova_gpu.core import exception
 from tests.fixtures import hosts
-from tests.functional import mig
+from tests.functional import alone, mig
 from tests.functional.mig import CARDS, FIRST, LARGE, SECOND, SMALL, WHOLE, nodes_of
 
 SLOTS = {SMALL: (7, 8, 9), LARGE: (1, 2)}
 
 
-class ProfileTest(mig.MIGServersTestBase):
+class ProfileTest(alone.Alone, mig.MIGServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.busy: set[str] = set()

@@ -7,11 +7,11 @@ from nova.tests import fixtures as nova_fixtures
 
 from nova_gpu.core import health
 from tests.fixtures import ailments, kernel
-from tests.functional import mig
+from tests.functional import alone, mig
 from tests.functional.mig import FIRST, LAYOUT, SMALL, nodes_of, slot
 
 
-class MIGXidsTest(mig.MIGServersTestBase):
+class MIGXidsTest(alone.Alone, mig.MIGServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(nova_fixtures.PrivsepFixture())

@@ -9,7 +9,7 @@ from nova_gpu import notifications
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine as quarantines
 from tests.fixtures import ailments, daemons
-from tests.functional import base, cleaned
+from tests.functional import alone, base, cleaned
 
 FIRST, SECOND = base.FIRST_SOCKET[:2]
 
@@ -53,7 +53,7 @@ class NotificationsTest(base.GPUServersTestBase):
             self.assertGreater(len(reason), 10)
 
     def owned_by(self, server: base.Server) -> dict[str, Any]:
-        return {"project_id": self.api.project_id, "instance_uuid": server["id"]}
+        return {"project_id": self.instance(server).project_id, "instance_uuid": server["id"]}
 
 
 class LifecycleTest(NotificationsTest):
@@ -75,10 +75,6 @@ class LifecycleTest(NotificationsTest):
         self.assertEqual("gpu.release", release.event_type)
         self.assertPayload(release, **expected)
 
-    def test_an_instance_without_gpus(self) -> None:
-        self._delete_server(self.boot(self.flavor()))
-        self.assertEqual([], self.types())
-
     def test_a_resize_to_another_host_and_its_confirmation(self) -> None:
         server = self.boot(self.gpu_flavor(1))
         self.start_host("host2")
@@ -97,7 +93,13 @@ class LifecycleTest(NotificationsTest):
         )
 
 
-class QuarantineTest(NotificationsTest):
+class PlainTest(alone.Alone, NotificationsTest):
+    def test_an_instance_without_gpus(self) -> None:
+        self._delete_server(self.boot(self.flavor()))
+        self.assertEqual([], self.types())
+
+
+class QuarantineTest(alone.Alone, NotificationsTest):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(daemons.Daemons())
@@ -107,11 +109,12 @@ class QuarantineTest(NotificationsTest):
     def test_a_card_that_is_not_clean(self) -> None:
         server = self.boot(self.gpu_flavor(1))
         self.sent()
+        owner = self.owned_by(server)
         self.cleaned.stain(FIRST)
         self._delete_server(server)
         quarantine, release = self.sent()
         self.assertEqual(("gpu.quarantine", "ERROR"), (quarantine.event_type, quarantine.priority))
-        self.assertPayload(quarantine, **self.owned_by(server))
+        self.assertPayload(quarantine, **owner)
         self.assertIn("[gpu]clean_command ended with 1", quarantine.payload["reason"])
         self.assertEqual("gpu.release", release.event_type)
         self.period()
@@ -132,8 +135,9 @@ class RefusalTest(NotificationsTest):
         nothing = dict.fromkeys(("host", "product_id", "product"), None)
         self.assertPayload(
             refusal,
-            **self.owned_by(server),
             **nothing,
+            project_id=self.api.project_id,
+            instance_uuid=server["id"],
             addresses=[],
             architecture="kepler",
             count=2,
@@ -145,7 +149,7 @@ class RefusalTest(NotificationsTest):
         self.assertEqual((None, None), (refusal.payload["count"], refusal.payload["architecture"]))
 
 
-class HealthTest(NotificationsTest):
+class HealthTest(alone.Alone, NotificationsTest):
     def test_a_card_of_nobody_and_back(self) -> None:
         ailments.silence(self.hosts["host1"], FIRST)
         for _ in range(2):

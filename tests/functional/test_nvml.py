@@ -7,12 +7,12 @@ import fixtures
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
-from tests.functional import base
+from tests.functional import alone, base
 
 CARDS = ("0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0", "0000:5d:00.0")
 
 
-class NvmlTest(base.GPUServersTestBase):
+class NvmlTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.facts = nvml.NvmlFacts(memory_mib=143771, compute_capability=(9, 0))

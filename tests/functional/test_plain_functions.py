@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from nova_gpu.virt import counters
 from tests.fixtures import hosts, sriov_kernel
-from tests.functional import divided, kvm, test_verify
+from tests.functional import alone, divided, kvm, test_verify
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, WHOLE
 
@@ -92,7 +92,7 @@ class RoadTest(PlainServersTestBase):
         self.assertIn("the state of the guest's GPUs cannot be saved", said[0])
 
 
-class EnabledTest(divided.DividedServersTestBase):
+class EnabledTest(alone.Alone, divided.DividedServersTestBase):
     """By [gpu]virtual_functions, at start"""
 
     MACHINE = "amd-intel"
@@ -125,7 +125,7 @@ class EnabledTest(divided.DividedServersTestBase):
         self.leaves = {"reserved": "the group of whole cards has none any more"}
 
 
-class RefusalsTest(PlainServersTestBase):
+class RefusalsTest(alone.Alone, PlainServersTestBase):
     def test_functions_that_the_host_takes(self) -> None:
         """A card with one is not offered; whoever has one of another that is taken fails in
         words."""

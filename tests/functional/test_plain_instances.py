@@ -17,7 +17,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments
-from tests.functional import base, kvm
+from tests.functional import alone, base, kvm
 
 _STRANGER = """
 <domain type='{type}'>
@@ -176,11 +176,11 @@ def _failing(name: str, error: Exception) -> Iterator[None]:
         yield
 
 
-class LXCPlainInstancesTest(PlainInstances, base.GPUServersTestBase):
+class LXCPlainInstancesTest(PlainInstances, alone.Alone, base.GPUServersTestBase):
     pass
 
 
-class KVMPlainInstancesTest(PlainInstances, kvm.KVMServersTestBase):
+class KVMPlainInstancesTest(PlainInstances, alone.Alone, kvm.KVMServersTestBase):
     ADDRESSES = kvm.ALL
     ALREADY_AT_START = True
     STRANGER = _STRANGER.replace("{type}", "kvm").format(

@@ -12,14 +12,14 @@ from nova_gpu.cmd import quarantine as command
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import daemons, kernel, nvidia
-from tests.functional import base, cleaned
+from tests.functional import alone, base, cleaned
 
 CARD = base.FIRST_SOCKET[0]
 ADDRESS = PciAddress.parse(CARD)
 MOVED = "0000:06:00.0"
 
 
-class QuarantineTest(base.GPUServersTestBase):
+class QuarantineTest(alone.Alone, base.GPUServersTestBase):
     leaves = dict.fromkeys(("quarantine", "reserved"), "cards that are kept until somebody says so")
 
     def setUp(self) -> None:

@@ -21,7 +21,7 @@ from nova_gpu.core.model import GPU
 from nova_gpu.virt.inventory import survey
 from nova_gpu.virt.usage import domains, snapshot
 from tests.fixtures import claims
-from tests.functional import base
+from tests.functional import alone, base
 
 
 class RacesTestBase(base.GPUServersTestBase):
@@ -33,7 +33,7 @@ class RacesTestBase(base.GPUServersTestBase):
         self.assertEqual(set(), claims.claimed(compute))
 
 
-class ForgottenClaimTest(RacesTestBase):
+class ForgottenClaimTest(alone.Alone, RacesTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host("host1")
@@ -64,33 +64,8 @@ class ForgottenClaimTest(RacesTestBase):
         self.assertGPUs(servers[0], base.FIRST_SOCKET[2:])
         self.assertInventory(used=4)
 
-    def test_past_that_memory_the_hold_refuses_and_another_host_is_tried(self) -> None:
-        self.start_host("host2")
-        self.flags(claim_grace_period=1, group="gpu")
-        servers: list[base.Server] = []
-        lost: list[str] = []
 
-        def overtake(compute: manager.ComputeManager) -> None:
-            lost.append(compute.host)
-            used = compute.driver._gpus.ledger
-            self._wait_for_assert(
-                lambda: self.assertEqual(frozenset(), used.now.devices(snapshot.State.CLAIMED))
-            )
-            with self.on(compute.host):
-                compute.update_available_resource(self.context)
-            self.assertTrackerForgot(compute)
-            servers.append(self.boot(self.gpu_flavor(2), host=compute.host))
-
-        self._between_claim_and_save(overtake)
-        slow = self.boot(self.gpu_flavor(2))
-        (other,) = {"host1", "host2"} - set(lost)
-        self.assertGPUs(servers[0], base.FIRST_SOCKET[:2], lost[0])
-        self.assertGPUs(slow, base.FIRST_SOCKET[:2], other)
-        self.assertInventory(used=2, host="host1")
-        self.assertInventory(used=2, host="host2")
-
-
-class FailedClaimTest(RacesTestBase):
+class FailedClaimTest(alone.Alone, RacesTestBase):
     """What was claimed for a guest that is never started is free again."""
 
     def setUp(self) -> None:
@@ -118,6 +93,37 @@ class FailedClaimTest(RacesTestBase):
         self.assertIn(f"GPU {base.ALL[0]} is kept from a claim", self.stdlog.logger.output)
         self.period()
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+
+class AnotherHostTest(RacesTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+
+    def test_past_that_memory_the_hold_refuses_and_another_host_is_tried(self) -> None:
+        self.start_host("host2")
+        self.flags(claim_grace_period=1, group="gpu")
+        servers: list[base.Server] = []
+        lost: list[str] = []
+
+        def overtake(compute: manager.ComputeManager) -> None:
+            lost.append(compute.host)
+            used = compute.driver._gpus.ledger
+            self._wait_for_assert(
+                lambda: self.assertEqual(frozenset(), used.now.devices(snapshot.State.CLAIMED))
+            )
+            with self.on(compute.host):
+                compute.update_available_resource(self.context)
+            self.assertTrackerForgot(compute)
+            servers.append(self.boot(self.gpu_flavor(2), host=compute.host))
+
+        self._between_claim_and_save(overtake)
+        slow = self.boot(self.gpu_flavor(2))
+        (other,) = {"host1", "host2"} - set(lost)
+        self.assertGPUs(servers[0], base.FIRST_SOCKET[:2], lost[0])
+        self.assertGPUs(slow, base.FIRST_SOCKET[:2], other)
+        self.assertInventory(used=2, host="host1")
+        self.assertInventory(used=2, host="host2")
 
     def test_of_a_resize_in_a_quiet_period(self) -> None:
         """Nova leaves the claim of a failed move to the period as well."""

@@ -10,7 +10,7 @@ from nova.exception import ComputeResourcesUnavailable
 
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import daemons
-from tests.functional import base, cleaned, mig, test_verify
+from tests.functional import alone, base, cleaned, mig, test_verify
 from tests.functional.base import Server
 from tests.functional.mig import FIRST, LARGE, SMALL, nodes_of, slot
 
@@ -18,7 +18,7 @@ OWN, NEXT, THIRD, FOURTH = base.FIRST_SOCKET
 LAST = base.SECOND_SOCKET[3]
 
 
-class ContainerTestBase(test_verify.Verifying):
+class ContainerTestBase(alone.Alone, test_verify.Verifying):
     def nodes_in(self, server: Server) -> set[str]:
         """Those of cards that its domain has, by the names that it was started with"""
         every = set(self.domain(server).xpath("devices/hostdev/source/char/text()"))

@@ -8,10 +8,10 @@ from typing import Any
 from nova.compute import provider_tree
 from nova.virt.libvirt import driver as libvirt_driver
 
-from tests.functional import base
+from tests.functional import alone, base
 
 
-class StockTest(base.GPUServersTestBase):
+class StockTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host(machine="cpu-only")

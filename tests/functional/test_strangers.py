@@ -7,7 +7,7 @@ import uuid
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from tests.functional import base
+from tests.functional import alone, base
 
 TAKEN = base.FIRST_SOCKET[0]
 
@@ -22,7 +22,7 @@ _DOMAIN = """
 </domain>"""
 
 
-class ForeignDomainTest(base.GPUServersTestBase):
+class ForeignDomainTest(alone.Alone, base.GPUServersTestBase):
     leaves = dict.fromkeys(("domain", "hold", "reserved"), "it is not Nova's to end")
 
     def setUp(self) -> None:

@@ -7,7 +7,7 @@ import fixtures
 
 from nova_gpu.core.model import Link, LinkType, PciAddress
 from nova_gpu.host.nvidia import nvml
-from tests.functional import base, kvm
+from tests.functional import alone, base, kvm
 from tests.functional.test_scheduling import SchedulingTestBase
 
 FIRST, SECOND = base.FIRST_SOCKET, base.SECOND_SOCKET
@@ -85,7 +85,7 @@ class TopologyTest(SchedulingTestBase):
         self.assertGPUs(self.boot(self.near(2, "nvlink")), BOARD[2:])
 
 
-class KVMTopologyTest(kvm.KVMServersTestBase):
+class KVMTopologyTest(alone.Alone, kvm.KVMServersTestBase):
     def test_the_operator_says_what_is_linked(self) -> None:
         """Over both sockets, as no NUMA node would have it"""
         self.flags(

@@ -15,7 +15,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_messaging import exceptions as messaging_exceptions
 
 from nova_gpu.core import exception
-from tests.functional import base
+from tests.functional import alone, base
 
 _DOMAIN = """
 <domain type='lxc'>
@@ -37,7 +37,7 @@ def _fail_once(
     raise nova_exception.HypervisorUnavailable()
 
 
-class LibvirtTest(base.GPUServersTestBase):
+class _Libvirt(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
@@ -52,6 +52,8 @@ class LibvirtTest(base.GPUServersTestBase):
             self.useFixture(fixtures.MockPatchObject(host, name, fail))
         return happened
 
+
+class LibvirtTest(alone.Alone, _Libvirt):
     def _instead(self, method: str, substitute: Callable[..., Any]) -> None:
         self.useFixture(
             fixtures.MonkeyPatch(f"nova.virt.libvirt.driver.LibvirtDriver.{method}", substitute)
@@ -82,15 +84,6 @@ class LibvirtTest(base.GPUServersTestBase):
         self.assertEqual([["host1"]], happened)
         self.period()
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
-
-    def test_without_a_hold_another_host_is_tried(self) -> None:
-        self.start_host("host2")
-        happened = self._once_unreachable("list_guests", only_running=False)
-        server = self.boot(self.gpu_flavor(2))
-        (other,) = {"host1", "host2"} - set(happened)
-        self.assertGPUs(server, base.FIRST_SOCKET[:2], other)
-        self.assertInventory(used=0, host=happened[0])
-        self.assertIn("It is not known which guest has which GPU", self.stdlog.logger.output)
 
     def test_a_stranger_stays_one(self) -> None:
         self._define("/srv")
@@ -129,7 +122,18 @@ class LibvirtTest(base.GPUServersTestBase):
         connection.defineXML(_DOMAIN.format(folder=folder)).create()
 
 
-class DatabaseTest(base.GPUServersTestBase):
+class AnotherHostTest(_Libvirt):
+    def test_without_a_hold_another_host_is_tried(self) -> None:
+        self.start_host("host2")
+        happened = self._once_unreachable("list_guests", only_running=False)
+        server = self.boot(self.gpu_flavor(2))
+        (other,) = {"host1", "host2"} - set(happened)
+        self.assertGPUs(server, base.FIRST_SOCKET[:2], other)
+        self.assertInventory(used=0, host=happened[0])
+        self.assertIn("It is not known which guest has which GPU", self.stdlog.logger.output)
+
+
+class DatabaseTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()

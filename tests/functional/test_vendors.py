@@ -10,14 +10,14 @@ import fixtures
 import nova.privsep
 
 from tests.fixtures import nodes
-from tests.functional import base
+from tests.functional import alone, base
 
 AMD_NODES = {"/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"}
 INTEL_NODES = {"/dev/dri/card3", "/dev/dri/renderD131"}
 OTHERS_NODES = {"/dev/dri/card2", "/dev/dri/renderD130", "/dev/dri/card4", "/dev/dri/renderD132"}
 
 
-class VendorsTest(base.GPUServersTestBase):
+class VendorsTest(alone.Alone, base.GPUServersTestBase):
     NODES = nodes.Nodes.FILES if os.getuid() else nodes.Nodes.DEVICES
 
     def setUp(self) -> None:

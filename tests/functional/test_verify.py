@@ -14,7 +14,7 @@ from nova_gpu.cmd import verify as command
 from nova_gpu.core import exception
 from nova_gpu.virt.verify import compare, gather, repair
 from nova_gpu.virt.verify.sources import Kind
-from tests.functional import base
+from tests.functional import alone, base
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
 FIRST = base.FIRST_SOCKET[0]
@@ -48,25 +48,21 @@ class Verifying(base.GPUServersTestBase):
         self.assertEqual(0, verdict.status)
         self.assertFound()
 
-
-class VerifyTestBase(Verifying):
     def allocations(self, server: base.Server) -> dict[str, Any]:
         found = self._get_allocations_by_server_uuid(server["id"])
         return {provider: each["resources"] for provider, each in found.items()}
 
 
-class AllocationsTest(VerifyTestBase):
+class AllocationsTest(alone.Alone, Verifying):
     def test_nothing_to_say(self) -> None:
         self.assertFound()
         server = self.boot(self.gpu_flavor(2))
         plain = self.boot(self.flavor())
         self.assertFound()
-        self.api.post_server_action(server["id"], {"os-stop": {}})
-        self._wait_for_state_change(server, "SHUTOFF")
+        self._stop_server(server)
         self.assertFound()
         gives = self.boot(self.flavor(**{"gpus": "= 2", "gpu:on_stop": "release"}))
-        self.api.post_server_action(gives["id"], {"os-stop": {}})
-        self._wait_for_state_change(gives, "SHUTOFF")
+        self._stop_server(gives)
         self.assertFound()
         self._delete_server(server)
         self._delete_server(plain)
@@ -81,21 +77,6 @@ class AllocationsTest(VerifyTestBase):
             self.assertRepaired()
             self.assertEqual(before, self.allocations(server))
             self.assertGPUs(server, self.recorded(server))
-
-    def test_allocations_that_were_healed_without_gpus(self) -> None:
-        server = self.boot(self.gpu_flavor(2))
-        before = self.allocations(server)
-        self.placement.delete(f"/allocations/{server['id']}")
-        self.useFixture(fixtures.MonkeyPatch("sys.stdout", io.StringIO()))
-        healed = manage.PlacementCommands().heal_allocations(
-            instance_uuid=server["id"], skip_port_allocations=True
-        )
-        self.assertEqual(0, healed)
-        self.assertEqual({}, self.allocated(server))
-        self.assertNotEqual({}, self.allocations(server))
-        self.assertFound((Kind.ALLOCATION_DIFFERS, server["id"]))
-        self.assertRepaired()
-        self.assertEqual(before, self.allocations(server))
 
     def test_an_instance_that_has_changed_since_is_left(self) -> None:
         server = self.boot(self.gpu_flavor(2))
@@ -151,7 +132,24 @@ class AllocationsTest(VerifyTestBase):
         return str(self.placement.get(f"/resource_providers/{group}").body["name"])
 
 
-class GuestsTest(VerifyTestBase):
+class HealedTest(Verifying):
+    def test_allocations_that_were_healed_without_gpus(self) -> None:
+        server = self.boot(self.gpu_flavor(2))
+        before = self.allocations(server)
+        self.placement.delete(f"/allocations/{server['id']}")
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", io.StringIO()))
+        healed = manage.PlacementCommands().heal_allocations(
+            instance_uuid=server["id"], skip_port_allocations=True
+        )
+        self.assertEqual(0, healed)
+        self.assertEqual({}, self.allocated(server))
+        self.assertNotEqual({}, self.allocations(server))
+        self.assertFound((Kind.ALLOCATION_DIFFERS, server["id"]))
+        self.assertRepaired()
+        self.assertEqual(before, self.allocations(server))
+
+
+class GuestsTest(alone.Alone, Verifying):
     def setUp(self) -> None:
         super().setUp()
         self.server = self.boot(self.gpu_flavor(1))
@@ -197,7 +195,7 @@ class GuestsTest(VerifyTestBase):
         self.assertFound((Kind.CARD_MISSING, self.card))
 
 
-class AtStartTest(VerifyTestBase):
+class AtStartTest(alone.Alone, Verifying):
     def test_it_is_said_once_and_the_service_runs(self) -> None:
         server = self.boot(self.gpu_flavor(1))
         self.placement.delete(f"/allocations/{server['id']}")
@@ -225,7 +223,7 @@ class Unanswering:
         raise ConnectionError("nobody is there")
 
 
-class NotAnsweringTest(VerifyTestBase):
+class NotAnsweringTest(alone.Alone, Verifying):
     def test_placement(self) -> None:
         self.boot(self.gpu_flavor(1))
         sources = self.sources()

@@ -6,11 +6,11 @@ from __future__ import annotations
 from unittest import mock
 
 from nova_gpu.virt.verify.sources import Kind
-from tests.functional import divided, profiled, test_verify
+from tests.functional import alone, divided, profiled, test_verify
 from tests.functional.profiled import FIRST, slots
 
 
-class VGPUsTest(test_verify.Verifying, profiled.ProfiledServersTestBase):
+class VGPUsTest(alone.Alone, test_verify.Verifying, profiled.ProfiledServersTestBase):
     def test_what_is_missing_miscounted_and_left(self) -> None:
         kernel = self.kernels["host1"]
         server, (slot,) = self.boot(self.of_type(1155)), slots(1155, FIRST[0])
@@ -62,7 +62,7 @@ class VGPUsTest(test_verify.Verifying, profiled.ProfiledServersTestBase):
                 self.assertEqual(right, self.inventories()[number])
 
 
-class MediatedTest(test_verify.Verifying, divided.DividedServersTestBase):
+class MediatedTest(alone.Alone, test_verify.Verifying, divided.DividedServersTestBase):
     def test_two_types_that_come_and_go(self) -> None:
         self.assertFound()
         servers = [self.boot(self.of_type(number)) for number in (63, 64, 63)]

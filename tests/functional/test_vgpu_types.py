@@ -9,13 +9,13 @@ from nova.tests import fixtures as nova_fixtures
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import hosts, vgpu
 from tests.fixtures import nvml as machines
-from tests.functional import divided, profiled
+from tests.functional import alone, divided, profiled
 
 PRO = "NVIDIA RTX Pro 6000 Blackwell DC-1"
 H200, RTX = "0000:3b:00.0", "0000:41:00.0"
 
 
-class MIGBackedTest(divided.DividedServersTestBase):
+class MIGBackedTest(alone.Alone, divided.DividedServersTestBase):
     MACHINE = "cpu-only"
 
     def setUp(self) -> None:

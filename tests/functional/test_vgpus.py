@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 
 import nova_gpu.privsep.vgpu
-from tests.functional import divided
+from tests.functional import alone, divided
 from tests.functional.divided import FIRST, SECOND, WHOLE, slots
 
 EMPTY = {63: (16, 0, 0), 64: (8, 0, 0), 65: (4, 0, 0), 66: (2, 0, 0)}
@@ -49,17 +49,7 @@ class RoadTest(divided.DividedServersTestBase):
         self.assertVGPUs(self.boot(self.of_type(64)), slots(SECOND, 64, 1))
 
 
-class RefusalsTest(divided.DividedServersTestBase):
-    def test_a_driver_that_makes_none(self) -> None:
-        self.start_host("host1")
-        self.start_host("host2")
-        for address in (FIRST, SECOND):
-            self.kernels["host1"].refused.add(address)
-        servers = [self.boot(self.of_type(66)) for _ in range(2)]
-        for server, slot in zip(servers, slots(FIRST, 66, 0) + slots(SECOND, 66, 0), strict=True):
-            self.assertVGPUs(server, [slot], "host2")
-        self.assertEqual({"host2": 1}, self.allocated(servers[0], "VGPU"))
-
+class RefusalsTest(alone.Alone, divided.DividedServersTestBase):
     def test_somebody_elses(self) -> None:
         self.start_host("host1")
         nova_gpu.privsep.vgpu.make(f"{FIRST}/nvidia-65/0", str(uuid.uuid4()))
@@ -80,3 +70,15 @@ class RefusalsTest(divided.DividedServersTestBase):
         self.flags(vgpu_types=["nvidia-7*", "GRID P4-8?"], group="gpu")
         self.start_host("host1")
         self.assertEqual({66: (2, 0, 0)}, self.inventories())
+
+
+class AnotherHostTest(divided.DividedServersTestBase):
+    def test_a_driver_that_makes_none(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        for address in (FIRST, SECOND):
+            self.kernels["host1"].refused.add(address)
+        servers = [self.boot(self.of_type(66)) for _ in range(2)]
+        for server, slot in zip(servers, slots(FIRST, 66, 0) + slots(SECOND, 66, 0), strict=True):
+            self.assertVGPUs(server, [slot], "host2")
+        self.assertEqual({"host2": 1}, self.allocated(servers[0], "VGPU"))

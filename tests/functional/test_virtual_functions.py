@@ -8,7 +8,7 @@ import uuid
 
 from lxml import etree
 
-from tests.functional import profiled, test_notifications
+from tests.functional import alone, profiled, test_notifications
 from tests.functional.base import Server
 from tests.functional.profiled import FIRST, SECOND, WHOLE, slots
 
@@ -66,27 +66,7 @@ class RoadTest(profiled.ProfiledServersTestBase):
         self.assertEqual(payload, {key: sent.payload[key] for key in payload})
 
 
-class RefusalsTest(profiled.ProfiledServersTestBase):
-    def test_a_driver_that_gives_none(self) -> None:
-        self.start_host("host1")
-        self.start_host("host2")
-        self.kernels["host1"].refused |= {*FIRST, *SECOND}
-        servers = [self.boot(self.of_type(1156)) for _ in range(2)]
-        for server, function in zip(servers, (FIRST[0], SECOND[0]), strict=True):
-            self.assertVGPUs(server, slots(1156, function), "host2")
-
-    def test_a_function_with_which_none_starts(self) -> None:
-        self.start_host("host1")
-        self.kernels["host1"].refused.add(FIRST[0])
-        for _ in range(3):
-            self.boot(self.of_type(1155), expected_state="ERROR")
-        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[1]))
-        said = f"Virtual function {FIRST[0]} is given to nobody new: 3 guests in a row"
-        self.assertIn(said, self.stdlog.logger.output)
-        self.period()
-        self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
-        self.assertEqual((8, 4, 0), self.inventories()[1147])
-
+class RefusalsTest(alone.Alone, profiled.ProfiledServersTestBase):
     def test_somebody_elses(self) -> None:
         """A type that somebody has given, and a function in a domain that is no instance."""
         self.start_host("host1")
@@ -129,3 +109,27 @@ class RefusalsTest(profiled.ProfiledServersTestBase):
         self.assertEqual({}, self.inventories())
         self.assertInventory(total=1)
         self.assertIn("it has 4 SR-IOV virtual functions", self.stdlog.logger.output)
+
+
+class AnotherHostTest(profiled.ProfiledServersTestBase):
+    def test_a_driver_that_gives_none(self) -> None:
+        self.start_host("host1")
+        self.start_host("host2")
+        self.kernels["host1"].refused |= {*FIRST, *SECOND}
+        servers = [self.boot(self.of_type(1156)) for _ in range(2)]
+        for server, function in zip(servers, (FIRST[0], SECOND[0]), strict=True):
+            self.assertVGPUs(server, slots(1156, function), "host2")
+
+
+class StartsTest(profiled.ProfiledServersTestBase):
+    def test_a_function_with_which_none_starts(self) -> None:
+        self.start_host("host1")
+        self.kernels["host1"].refused.add(FIRST[0])
+        for _ in range(3):
+            self.boot(self.of_type(1155), expected_state="ERROR")
+        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[1]))
+        said = f"Virtual function {FIRST[0]} is given to nobody new: 3 guests in a row"
+        self.assertIn(said, self.stdlog.logger.output)
+        self.period()
+        self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
+        self.assertEqual((8, 4, 0), self.inventories()[1147])

@@ -9,12 +9,12 @@ from nova_gpu.core import health
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 from tests.fixtures import ailments, kernel
-from tests.functional import base
+from tests.functional import alone, base
 
 SICK = base.FIRST_SOCKET[0]
 
 
-class XidsTest(base.GPUServersTestBase):
+class XidsTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(nova_fixtures.PrivsepFixture())
