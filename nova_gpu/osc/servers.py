@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One instance, as Nova shows it to whoever asks."""
+"""One instance, as Nova shows it to whoever asks, and ``openstack gpu show``"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from openstack import exceptions as sdk_exc
@@ -14,7 +15,8 @@ from openstack import exceptions as sdk_exc
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest, Request
-from nova_gpu.osc import asking, flavors, rest
+from nova_gpu.osc import asking, flavors, providers, rest
+from nova_gpu.osc.lines import Lines
 
 # The last one whose diagnostics are the driver's own.
 _DIAGNOSTICS = "2.47"
@@ -82,3 +84,67 @@ def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
                 found[int(match[1])][match[2]] = value
     listed = [found[number] for number in sorted(found)]
     return listed, "" if listed else "its host tells none, or runs an older nova-gpu"
+
+
+class ShowServer(ShowOne):
+    """Show the GPUs of a server: what its flavor asks for, what it has, and which cards these are.
+
+    The cards are among its diagnostics, as long as its guest runs. All but what is asked for is for
+    administrators.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        connection = self.connection(parsed_args)
+        server = find(connection, parsed_args.server)
+        shown: dict[str, Any] = {
+            "id": server.id,
+            "name": server.name,
+            "status": server.status,
+            "project_id": server.project_id,
+            "asked_for": asked_for(server),
+        }
+        try:
+            shown.update(_held(connection, server))
+        except rest.Refused:
+            print(
+                "What a server has, and on which host, is for administrators.", file=self.app.stderr
+            )
+        return tuple(shown), tuple(shown.values())
+
+
+def _held(connection: Any, server: Any) -> dict[str, Any]:
+    """:raises Refused: where that is not for whoever asks"""
+    held = providers.of_instance(connection, server.id)
+    listed, reason = cards(connection, server) if held else ([], "")
+    return {
+        "host": server.hypervisor_hostname or "",
+        "gpus": sum(amount for _, amount in held),
+        "groups": Lines([_described(*each) for each in held], _group),
+        "cards": Lines(listed, _card) if listed else reason,
+    }
+
+
+def _group(each: Mapping[str, Any]) -> str:
+    kind = f"{each['model']}, {each['architecture']}, {each['mode']}"
+    return f"{each['gpus']} of {each['product']} ({kind}) on {each['host']}"
+
+
+def _card(each: Mapping[str, Any]) -> str:
+    """:param each: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address"""
+    text = each.get("address", "")
+    if product := each.get("product"):
+        text += f" {each.get('name') or 'unknown'} ({product})"
+    if each.get("numa_node") is not None:
+        text += f", NUMA node {each['numa_node']}"
+    return f"{text}: {each['trouble']}" if each.get("trouble") else text
+
+
+def _described(provider: providers.Provider, amount: int) -> dict[str, Any]:
+    return {
+        "host": provider.host,
+        "gpus": amount,
+        "product": provider.product,
+        "model": provider.model,
+        "architecture": provider.architecture,
+        "mode": provider.mode,
+    }

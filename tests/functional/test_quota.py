@@ -7,7 +7,7 @@ from nova.tests.functional.api import client
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 
-from nova_gpu.osc import flavor, start
+from nova_gpu.osc import flavors, start
 from tests.functional import base, sdk
 
 
@@ -22,7 +22,7 @@ class QuotaTest(base.GPUServersTestBase):
     def create(self, name: str, *arguments: str) -> str:
         """The id of a flavor that our command makes"""
         words = ["--vcpus", "1", "--ram", "128", "--disk", "1", name, *arguments]
-        (columns, values), _ = sdk.run(self, flavor.CreateFlavor, *words)
+        (columns, values), _ = sdk.run(self, flavors.CreateFlavor, *words)
         return str(dict(zip(columns, values, strict=True))["id"])
 
     def over_quota(self, flavor: str) -> str:

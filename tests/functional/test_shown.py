@@ -9,7 +9,7 @@ import pathlib
 import fixtures
 from lxml import html
 
-from nova_gpu.osc import explain, flavor_check, group, host, report, server, usage
+from nova_gpu.osc import explain, flavor_check, group, host, report, servers, usage
 from tests.fixtures import ailments
 from tests.functional import base, sdk
 from tests.functional.shown import ShownTestBase
@@ -49,7 +49,7 @@ class HostsTest(ShownTestBase):
         self.admin_api.put_service(service, {"status": "enabled"})
 
         self.assertIn(
-            "no longer answers", self.fields(server.ShowServer, "pair")["cards"][0]["trouble"]
+            "no longer answers", self.fields(servers.ShowServer, "pair")["cards"][0]["trouble"]
         )
         for card in (base.FIRST_SOCKET[0], base.SECOND_SOCKET[0]):
             ailments.answer_again(self.hosts["host1"], card)
@@ -61,31 +61,31 @@ class HostsTest(ShownTestBase):
             self.assertIn("for administrators", self.refusal(command, admin=False))
 
     def _test_show(self, two: base.Server) -> None:
-        shown = self.fields(server.ShowServer, "pair")
+        shown = self.fields(servers.ShowServer, "pair")
         self.assertEqual((two["id"], "host1", 2), (shown["id"], shown["host"], shown["gpus"]))
         self.assertEqual("2 GPUs (architecture fermi, hypervisor lxc)", shown["asked_for"])
         self.assertEqual(self.rendered(two), [each["address"] for each in shown["cards"]])
-        self.documented("show", server.ShowServer, "pair")
+        self.documented("show", servers.ShowServer, "pair")
         self.api.post_server_action(two["id"], {"os-stop": None})
         self._wait_for_state_change(two, "SHUTOFF")
-        stopped = self.fields(server.ShowServer, "pair")
+        stopped = self.fields(servers.ShowServer, "pair")
         self.assertEqual(2, stopped["gpus"])
         self.assertEqual("Nova tells no more of a server that is SHUTOFF", stopped["cards"])
         self.api.post_server_action(two["id"], {"os-start": None})
         self._wait_for_state_change(two, "ACTIVE")
 
-        own = self.fields(server.ShowServer, "pair", admin=False)
+        own = self.fields(servers.ShowServer, "pair", admin=False)
         self.assertEqual(shown["asked_for"], own["asked_for"])
         self.assertNotIn("cards", own)
-        self.assertIn("Nova: No Server", self.refusal(server.ShowServer, "nobody"))
+        self.assertIn("Nova: No Server", self.refusal(servers.ShowServer, "nobody"))
         self._test_show_anothers(two)
 
     def _test_show_anothers(self, two: base.Server) -> None:
         instance = self.instance(two)
         project, instance.project_id = instance.project_id, "another"
         instance.save()
-        self.assertEqual(two["id"], self.fields(server.ShowServer, "pair")["id"])
-        refused = self.refusal(server.ShowServer, "pair", admin=False)
+        self.assertEqual(two["id"], self.fields(servers.ShowServer, "pair")["id"])
+        refused = self.refusal(servers.ShowServer, "pair", admin=False)
         self.assertIn("Nova: No Server found for pair", refused)
         instance.project_id = project
         instance.save()

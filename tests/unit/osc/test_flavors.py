@@ -6,12 +6,12 @@ import unittest
 from osc_lib import exceptions
 
 from nova_gpu.core.flavor import request
-from nova_gpu.osc import flavor
+from nova_gpu.osc import flavors
 
 
 class PropertiesTest(unittest.TestCase):
     def test_the_blueprints_flavor_counted(self) -> None:
-        specs = flavor.properties({"gpus": 2}, {"gpu_arch": "fermi", "hypervisor": "LXC"}, {})
+        specs = flavors.properties({"gpus": 2}, {"gpu_arch": "fermi", "hypervisor": "LXC"}, {})
         self.assertEqual(
             {
                 "gpus": "= 2",
@@ -28,32 +28,32 @@ class PropertiesTest(unittest.TestCase):
     def test_operators_and_further_properties(self) -> None:
         more = {"trait:CUSTOM_RACK": "required", "gpus": "= 1"}
         words = {"gpu_arch": "<or> fermi <or> kepler", "hypervisor": None}
-        specs = flavor.properties({"gpus": 1}, words, more)
+        specs = flavors.properties({"gpus": 1}, words, more)
         self.assertEqual("<or> fermi <or> kepler", specs["gpu_arch"])
         self.assertEqual("required", specs["trait:CUSTOM_RACK"])
         self.assertNotIn("hypervisor", specs)
 
     def test_vgpus(self) -> None:
         words = {"vgpu_type": "GRID P4-2Q", "gpu:memory_mib": ">= 2048", "gpu:heads": "4"}
-        specs = flavor.properties({"gpus": None, "vgpus": 2}, words, {})
+        specs = flavors.properties({"gpus": None, "vgpus": 2}, words, {})
         self.assertEqual({"vgpus": "= 2", "resources:VGPU": "2", **words}, specs)
         asked = request.of(specs).vgpus
         assert asked
         self.assertTrue(asked.counted)
         self.assertEqual(
-            "s== vf", flavor.properties({"vgpus": 1}, {"vgpu_type": "vf"}, {})["vgpu_type"]
+            "s== vf", flavors.properties({"vgpus": 1}, {"vgpu_type": "vf"}, {})["vgpu_type"]
         )
 
     def test_both_kinds(self) -> None:
-        specs = flavor.properties({"gpus": 1, "vgpus": 2}, {"vgpu_type": "nvidia-35"}, {})
+        specs = flavors.properties({"gpus": 1, "vgpus": 2}, {"vgpu_type": "nvidia-35"}, {})
         self.assertEqual(("1", "2"), (specs["resources:PGPU"], specs["resources:VGPU"]))
 
     def test_preemptible(self) -> None:
         words = {"gpu:preemptible": "30m", "gpu:on_preempt": None, "gpu:on_stop": "release"}
-        specs = flavor.properties({"gpus": 1}, words, {})
+        specs = flavors.properties({"gpus": 1}, words, {})
         self.assertEqual(("30m", "release"), (specs["gpu:preemptible"], specs["gpu:on_stop"]))
         words = {"gpu:preemptible": "30m", "gpu:on_preempt": "delete"}
-        self.assertLessEqual(words.items(), flavor.properties({"gpus": 1}, words, {}).items())
+        self.assertLessEqual(words.items(), flavors.properties({"gpus": 1}, words, {}).items())
 
     def test_what_the_scheduler_would_refuse(self) -> None:
         for arguments, text in (
@@ -74,4 +74,4 @@ class PropertiesTest(unittest.TestCase):
                 self.subTest(arguments=arguments),
                 self.assertRaisesRegex(exceptions.CommandError, text),
             ):
-                flavor.properties(*arguments)
+                flavors.properties(*arguments)
