@@ -14,15 +14,17 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception
+from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.host import recording
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import kernel_log, nvml
+from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml
+from nova_gpu.host.nvidia.fabric_manager import FabricManager
 from nova_gpu.host.pci import bars, discovery, selection, xgmi
 from nova_gpu.host.vgpu import mdev, sriov
-from tests.fixtures import hosts, nvidia, recorded
+from tests.fixtures import hosts, nvfm, nvidia, partitions, recorded
 from tests.fixtures import nvml as machines
 from tests.fixtures import vgpu as vgpus
 from tests.gpu import smi
@@ -283,3 +285,19 @@ class TestNVLinks(RecordedTestCase):
 
     def _kind(self, peer: str, record: dict[str, Any]) -> int:
         return machines.SWITCH if peer in record["switches"] else machines.GPU
+
+
+class TestPartitions(RecordedTestCase):
+    def test_by_the_library(self) -> None:
+        """The pretended board is a real one, and so many NVLinks has each of its partitions."""
+        self.useFixture(nvfm.AtHand())
+        for record in self.each("partitions"):
+            told = [(number, frozenset(modules)) for number, _, modules in record["partitions"]]
+            self.useFixture(nvfm.FabricManager(Partition(*each) for each in told))
+            read = FabricManager("127.0.0.1:6666", 60.0).read().partitions
+            self.assertEqual(partitions.H100, read)
+            self.assertEqual(partitions.MODULES, record.get("modules", partitions.MODULES))
+            answer = fabric_probe.probe("127.0.0.1:6666", "1000", "partitions")
+            for each, (_, links, _) in zip(answer["partitions"], record["partitions"], strict=True):
+                if links is not None:
+                    self.assertEqual(links, sum(gpu["links"] for gpu in each["gpus"]))
