@@ -7,7 +7,9 @@ VM's: 9.0, which starts no guest with them. One that does is in ``tests/moves``.
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
+import tempfile
 import unittest
 
 from nova_gpu.cmd import libvirt_connection
@@ -18,6 +20,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import slots, sriov, virtual_functions
 from nova_gpu.virt.delivery import typed_function
+from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import survey
 from tests.vfio import host
 from tools.vfiolab import cards
@@ -82,9 +85,20 @@ class TypedFunctionsTest(unittest.TestCase):
         slots.make(Slot(one, IN_MIG_MODE, 0), _UUID, self.roots, _GENEROUS_S)
         self.assertRefused(Slot(other, IN_MIG_MODE, 0), "Input/output error")
         # NVIDIA's program takes them with the functions, and leaves the mode.
-        for verb in ("-d", "-e"):
-            host.sriov_manage(verb, cards.DIVIDED)
+        self.enable_anew()
         self.assertEqual("0", host.parameter("gpu_instances"))
+
+    def test_functions_that_were_enabled_anew_are_others(self) -> None:
+        path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "failed")
+        starts = failed_starts.FailedStarts(path, self.roots)
+        for _ in range(failed_starts.MOST):
+            starts.failed(self.functions, OSError("it is of no use"))
+        starts.look()
+        self.assertEqual(frozenset(self.functions), starts.withheld())
+        self.enable_anew()
+        self.assertEqual([str(each) for each in self.functions], host.parts(cards.DIVIDED))
+        starts.look()
+        self.assertEqual(frozenset(), starts.withheld())
 
     def test_what_libvirt_makes_of_them(self) -> None:
         with self.assertRaises(subprocess.CalledProcessError) as raised:
@@ -101,6 +115,10 @@ class TypedFunctionsTest(unittest.TestCase):
         parts, others = survey.Survey(libvirt_version=lambda: newer).in_parts(looked.find())
         self.assertNotIn(self.card, others)
         self.assertEqual([SMALL, LARGE, ALL], sorted(parts[self.card].types))
+
+    def enable_anew(self) -> None:
+        for verb in ("-d", "-e"):
+            host.sriov_manage(verb, cards.DIVIDED)
 
     def listed(self) -> list[list[str]]:
         """The types that each function lists"""

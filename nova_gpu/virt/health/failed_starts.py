@@ -8,52 +8,119 @@ lib/devices/GPU.md, of L40S with R580). Only a cycle of all of the card's functi
 
 from __future__ import annotations
 
-import collections
+import os
+import pathlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from oslo_log import log as logging
 
+from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files
+from nova_gpu.host.vfio import iommu
 
 LOG = logging.getLogger(__name__)
 
 MOST = 3
 
+# What reading a file raises that is not as FailedStarts says
+_NOT_UNDERSTOOD = (
+    *(OSError, ValueError, LookupError, TypeError, ArithmeticError),
+    exception.InvalidPciAddress,
+)
+
+# By function the number of its folder in sysfs, and how often it failed. No folder gets the number
+# of an earlier one before the host boots (__kernfs_new_node in the kernel's fs/kernfs/dir.c): a
+# function that was enabled anew has another one.
+_Counts = Mapping[PciAddress, tuple[int, int]]
+
 
 class FailedStarts:
-    """How often each function failed since a guest was started with it; a new service counts anew.
-    Threads may ask."""
+    """How often each function failed since a guest was started with it. Threads may ask.
 
-    def __init__(self) -> None:
+    One file in the state path, of the host's boot::
+
+        {"boot_id": "...", "functions": [["0000:3b:00.4", 48211, 3], ...]}
+
+    :param path: need not exist yet
+    """
+
+    def __init__(self, path: pathlib.Path, roots: Roots) -> None:
+        self._path, self._roots = path, roots
         self._lock = threading.Lock()
-        self._times: collections.Counter[PciAddress] = collections.Counter()
+        self._counts = self._load()
+        if withheld := self.withheld():
+            LOG.warning(
+                "Virtual functions %s are given to nobody new: before nova-compute was started, %d "
+                "guests in a row failed to start with each.",
+                *(", ".join(sorted(map(str, withheld))), MOST),
+            )
 
     def failed(self, functions: Iterable[PciAddress], why: Exception) -> None:
         with self._lock:
+            counts = dict(self._counts)
             for function in functions:
-                self._times[function] += 1
-                if self._times[function] == MOST:
+                if (folder := self._folder(function)) is None:
+                    continue
+                before, times = counts.get(function, (folder, 0))
+                counts[function] = (folder, times + 1 if before == folder else 1)
+                if counts[function] == (folder, MOST):
                     LOG.error(
                         "Virtual function %(function)s is given to nobody new: %(times)d guests in "
                         "a row failed to start with it, the last one with: %(why)s. Where others "
                         "of its card start, take the card's functions away and enable them again "
                         "while no guest has one (/usr/lib/nvidia/sriov-manage -d, then -e, with "
-                        "the card's address), then restart nova-compute.",
+                        "the card's address).",
                         {"function": function, "times": MOST, "why": why},
                     )
+            self._set(counts)
 
     def started(self, functions: Iterable[PciAddress]) -> None:
+        over = frozenset(functions)
         with self._lock:
-            for function in functions:
-                self._times.pop(function, None)
+            self._set({each: count for each, count in self._counts.items() if each not in over})
 
     def withheld(self) -> frozenset[PciAddress]:
         with self._lock:
-            return frozenset(each for each, times in self._times.items() if times >= MOST)
+            return frozenset(each for each, (_, times) in self._counts.items() if times >= MOST)
 
-    def keep(self, there: Iterable[PciAddress]) -> None:
-        """Forget those that are not *there*: what comes back was enabled anew."""
+    def look(self) -> None:
+        """Forget those that are gone, or were enabled anew."""
         with self._lock:
-            for function in self._times.keys() - frozenset(there):
-                del self._times[function]
+            counts = self._counts.items()
+            self._set({each: count for each, count in counts if count[0] == self._folder(each)})
+
+    def _folder(self, function: PciAddress) -> int | None:
+        """The number of its folder, ``None`` where it is gone"""
+        try:
+            return os.stat(iommu.device(function, self._roots)).st_ino
+        except OSError:
+            return None
+
+    def _load(self) -> _Counts:
+        """What cannot be understood is nothing"""
+        try:
+            content = files.read_json(self._path)
+            if content["boot_id"] != self._roots.boot_id():
+                return {}
+            told = [(PciAddress.parse(a), (int(n), int(t))) for a, n, t in content["functions"]]
+        except _NOT_UNDERSTOOD:
+            return {}
+        return dict(told)
+
+    def _set(self, counts: _Counts) -> None:
+        if counts == self._counts:
+            return
+        self._counts = counts
+        functions = sorted((str(each), *count) for each, count in counts.items())
+        try:
+            content = {"boot_id": self._roots.boot_id(), "functions": functions}
+            files.write_json(self._path, content)
+        except OSError as error:
+            LOG.warning(
+                "Which virtual functions guests failed to start with is kept until "
+                "nova-compute ends: %s",
+                error,
+            )

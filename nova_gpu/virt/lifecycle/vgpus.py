@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import libvirt
@@ -41,7 +42,8 @@ class VGPUs:
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
         self.retries = retries.Retries(self._card_of)
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, ledger)
-        self._failed = failed_starts.FailedStarts()
+        kept = pathlib.Path(CONF.state_path, "gpu-failed-starts")
+        self._failed = failed_starts.FailedStarts(kept, self._roots)
         # What an earlier service has made may be nobody's by now.
         ledger.was_used(self._made.instances())
 
@@ -157,7 +159,7 @@ class VGPUs:
 
     def keep_failed(self) -> None:
         """In every period: functions that were enabled anew are given again."""
-        self._failed.keep(self.functions())
+        self._failed.look()
         self.cards.withhold_functions(self._failed.withheld())
 
     def keep(self, instance_uuid: str, slots: Iterable[Slot]) -> None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pathlib
+
 import fixtures
 from oslotest import base
 
 from nova_gpu.virt.health import failed_starts
-from tests.fixtures import cards
+from tests.fixtures import cards, hosts, kernel
 
 ONE, TWO = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
 WHY = RuntimeError("vfio 0000:3b:00.4: error getting device from group 7")
@@ -15,11 +17,30 @@ class FailedStartsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
-        self.starts = failed_starts.FailedStarts()
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(folder)
+        kernel.boot(self.host, "first")
+        for function in (ONE, TWO):
+            self.host.add_gpu(str(function), "10de", "26b9")
+        self.path = folder / "gpu-failed-starts"
+        self.starts = self.again()
+
+    def again(self) -> failed_starts.FailedStarts:
+        """As a service that starts has them"""
+        return failed_starts.FailedStarts(self.path, self.host.roots)
 
     def fail(self, times: int) -> None:
         for _ in range(times):
             self.starts.failed([ONE], WHY)
+
+    def device(self) -> pathlib.Path:
+        return (self.host.roots.sysfs / "bus/pci/devices" / str(ONE)).resolve()
+
+    def enable_anew(self) -> None:
+        """Beside the old folder the new one gets another number, as always in sysfs."""
+        device = self.device()
+        device.rename(device.with_name("old"))
+        device.mkdir()
 
     def test_several_in_a_row(self) -> None:
         self.fail(2)
@@ -37,9 +58,50 @@ class FailedStartsTest(base.BaseTestCase):
         self.fail(2)
         self.assertEqual(frozenset(), self.starts.withheld())
 
+    def test_services_that_start_between(self) -> None:
+        for _ in range(3):
+            self.assertEqual(frozenset(), self.starts.withheld())
+            self.fail(1)
+            self.starts = self.again()
+        self.assertEqual({ONE}, self.starts.withheld())
+        self.assertIn(f"Virtual functions {ONE} are given to nobody new: before", self.log.output)
+        self.starts.started([ONE])
+        self.assertEqual(frozenset(), self.again().withheld())
+
     def test_over_when_it_was_enabled_anew(self) -> None:
         self.fail(3)
-        self.starts.keep([ONE])
+        self.starts.look()
         self.assertEqual({ONE}, self.starts.withheld())
-        self.starts.keep([TWO])
+        self.enable_anew()
+        self.starts.look()
         self.assertEqual(frozenset(), self.starts.withheld())
+        self.assertEqual(frozenset(), self.again().withheld())
+
+    def test_enabled_anew_between_two_looks(self) -> None:
+        self.fail(2)
+        self.enable_anew()
+        self.fail(2)
+        self.assertEqual(frozenset(), self.starts.withheld())
+
+    def test_over_when_it_is_gone(self) -> None:
+        self.fail(3)
+        self.device().rename(self.path.with_name("gone"))
+        self.fail(1)
+        self.starts.look()
+        self.assertEqual(frozenset(), self.starts.withheld())
+
+    def test_over_when_the_host_has_booted(self) -> None:
+        self.fail(3)
+        kernel.boot(self.host, "second")
+        self.assertEqual(frozenset(), self.again().withheld())
+
+    def test_file_that_cannot_be_read_or_written(self) -> None:
+        for function in ('["here", 1, 3]', f'["{ONE}", 1]', f'["{ONE}", 1, 1e999]', "1"):
+            self.path.write_text(f'{{"boot_id": "first", "functions": [{function}]}}')
+            self.assertEqual(frozenset(), self.again().withheld())
+        self.path.unlink()
+        self.path.mkdir()
+        self.starts = self.again()
+        self.fail(3)
+        self.assertEqual({ONE}, self.starts.withheld())
+        self.assertIn("is kept until nova-compute ends", self.log.output)

@@ -159,6 +159,8 @@ class FailedStartsTest(VGPUsTestCase):
         self.assertEqual({second}, self.offered())
         self.vgpus.keep_failed()
         self.assertEqual({second}, self.offered(), "it is still there")
+        self.compute.restart()
+        self.assertEqual({second}, self.offered())
 
     def test_mediated_devices_are_not_counted(self) -> None:
         for _ in range(failed_starts.MOST):
