@@ -231,7 +231,9 @@ class HostGPUs:
                 each, free = stranding.reserved(), self._stock.free()
                 divided = self.vgpus.stock.divided()
                 return offers.report(
-                    *(self.offer, self.hypervisor_type(), free, each, divided), self.delivery.room
+                    *(self.offer, self.hypervisor_type(), free, each, divided),
+                    self.delivery.room,
+                    self._neighbours.beside_free,
                 )
         return None
 

@@ -7,6 +7,7 @@ import json
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_gpu.core.scheduling import stats
 from tests.functional import kvm
 from tests.functional.base import Server
 
@@ -95,6 +96,8 @@ class BesideTest(kvm.KVMServersTestBase):
         self.start_host()
         (uuid,) = self.groups().values()
         self.assertIn("CUSTOM_GPU_NEAR_NIC", self._get_provider_traits(uuid))
+        told = stats.loads(self.computes["host1"].driver._gpus.stats())
+        self.assertEqual(((2, 4, 0, 0),), told.near)
         words = {"gpus": "1", "gpu:near": "nvme", "gpu:near_policy": "required"}
         alias = {"pci_passthrough:alias": "nic:1"}
         fault = self.boot_refused(self.flavor(**words, **alias))

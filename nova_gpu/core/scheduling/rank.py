@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_gpu.core.flavor.arrangement import Distribution
+from nova_gpu.core.flavor.arrangement import Distribution, Near
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit
@@ -15,7 +15,9 @@ from nova_gpu.core.topology.topology import Cells
 # Hosts are compared by these numbers from the first on; less is better.
 Rank = tuple[int, ...]
 
-_FULL: tuple[int, int, Cost] = (1, 0, (0, 0) * len(topology.LEVELS))
+# The first four of a rank, of one request group
+_Part = tuple[int, int, tuple[int, int], Cost]
+_FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
 
 
 def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
@@ -25,36 +27,47 @@ def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
        which are free.
     2. How many islands too many the set touches that its pool would give, where the flavor says
        what its GPUs are to share, required or preferred.
-    3. The cost of that set (see :mod:`nova_gpu.core.topology.choose`).
-    4. How many GPUs the host has free then.
+    3. Where the flavor says what its GPUs are to be near, how many of them are not on the NUMA node
+       of the best that is free, and how many not behind its switch.
+    4. The cost of that set (see :mod:`nova_gpu.core.topology.choose`).
+    5. How many GPUs the host has free then.
 
-    So it is to pack. To spread, the fourth comes before what of the third speaks of islands that
+    So it is to pack. To spread, the fifth comes before what of the fourth speaks of islands that
     are broken.
     """
     parts = [_of_part(asked, part, report) for part in asked.groups]
     full, apart = (sum(numbers) for numbers in list(zip(*parts, strict=True))[:2])
-    cost = tuple(map(sum, zip(*(cost for _, _, cost in parts), strict=True)))
+    far = tuple(map(sum, zip(*(far for _, _, far, _ in parts), strict=True)))
+    cost = tuple(map(sum, zip(*(cost for *_, cost in parts), strict=True)))
     # Of hosts that are full none is better than another.
     left = 0 if full else report.free_gpus - asked.count
     if distribution is Distribution.PACK:
-        return (full, apart, *cost, left)
-    return (full, apart, *cost[0::2], -left, *cost[1::2])
+        return (full, apart, *far, *cost, left)
+    return (full, apart, *far, *cost[0::2], -left, *cost[1::2])
 
 
-def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> tuple[int, int, Cost]:
-    """The first three, of the best group for one request group"""
+def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> _Part:
+    """Those of the best group for one request group"""
     found = [
-        _of_cells(asked, part, cells)
-        for group, cells, sets in report.each_group()
+        _of_cells(asked, part, cells, _far(asked, part, report, number))
+        for number, (group, cells, sets) in enumerate(report.each_group())
         if fit.serves(group, asked, part) and (not group.partitions or dict(sets).get(part.count))
     ]
     return min(found, default=_FULL)
 
 
-def _of_cells(asked: GPURequest, part: GroupRequest, cells: Cells) -> tuple[int, int, Cost]:
+def _far(asked: GPURequest, part: GroupRequest, report: Report, number: int) -> tuple[int, int]:
+    near = asked.arrangement.near
+    if near is Near.ANY:
+        return 0, 0
+    behind, on_node = report.beside(number, near)
+    return max(0, part.count - on_node), max(0, part.count - behind)
+
+
+def _of_cells(asked: GPURequest, part: GroupRequest, cells: Cells, far: tuple[int, int]) -> _Part:
     costs = choose.costs(cells)
     if len(costs) <= part.count:
         return _FULL
     cost = costs[part.count]
     level = choose.LEVELS.get(asked.arrangement.topology)
-    return 0, 0 if level is None else cost[2 * level] - 1, cost
+    return 0, 0 if level is None else cost[2 * level] - 1, far, cost

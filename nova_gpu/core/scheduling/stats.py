@@ -21,6 +21,10 @@ Of a board with NVSwitches guests get exact sets of cards. Its group then says t
 (``"partitions": [1, 2, 4, 8]``), and beside ``free`` stands for each group how many guests of each
 size there could be more (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``).
 
+Where Nova's own passthrough has something free beside free GPUs, ``near`` says of each group how
+many of its free GPUs one network function has behind its switch at most, how many one has on its
+NUMA node, and the same of NVMe disks (``"near": [[2, 4, 0, 0]]``).
+
 Who reads takes what it knows and passes over what it does not, so that a later release may say more
 without a new version. Version 1 had of a group no more than ``total`` and what stands before it;
 its hosts are read as ones whose models, memory and topology are not known.
@@ -35,8 +39,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import exception
+from nova_gpu.core.flavor.arrangement import Near
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Cells, Islands
+
+# The kinds in "near", in their order; each has two numbers.
+NEAR = (Near.NIC, Near.NVME)
 
 VERSION = 2
 _READABLE = (1, VERSION)
@@ -145,6 +153,7 @@ class Report:
     reserved_per_free_gpu: Reserved = NOTHING
     divided: Divided = UNDIVIDED
     free_partitions: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    near: tuple[tuple[int, ...], ...] | None = None
 
     def each_group(self) -> Iterator[tuple[GroupStats, Cells, tuple[tuple[int, int], ...]]]:
         """Each group with its free GPUs, and how many guests of each size could be given some of
@@ -155,6 +164,13 @@ class Report:
                 self.free[number] if self.free else (),
                 self.free_partitions[number] if self.free_partitions else (),
             )
+
+    def beside(self, number: int, near: Near) -> tuple[int, int]:
+        """How many free GPUs of the group of that *number* one free function or disk has behind
+        its switch at most, and how many one has on its node; none where it is not said"""
+        at = 2 * NEAR.index(near)
+        found = self.near[number][at : at + 2] if self.near else ()
+        return (found[0], found[1]) if len(found) == 2 else (0, 0)
 
     @property
     def cards(self) -> int:
@@ -185,6 +201,8 @@ def dumps(report: Report) -> str:
         fields["divided"] = dataclasses.asdict(report.divided)
     if report.free_partitions is not None:
         fields["free_partitions"] = report.free_partitions
+    if report.near is not None:
+        fields["near"] = report.near
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -217,6 +235,7 @@ def loads(text: str) -> Report:
             _free_partitions(fields["free_partitions"], len(groups))
             if "free_partitions" in fields
             else None,
+            _near(fields["near"], len(groups)) if "near" in fields else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise exception.InvalidStats(text, f"{type(e).__name__}: {e}") from e
@@ -300,4 +319,14 @@ def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ..
         raise ValueError("free_partitions must have an entry for each of groups")
     for sets in found:
         _check_numbers(*(number for pair in sets for number in pair))
+    return found
+
+
+def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
+    """:raises ValueError, TypeError: where it does not say that of so many groups"""
+    found = tuple(map(tuple, lists))
+    if len(found) != groups:
+        raise ValueError("near must have an entry for each of groups")
+    for numbers in found:
+        _check_numbers(*numbers)
     return found

@@ -19,6 +19,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core.flavor.arrangement import Near
 from nova_gpu.core.model import GPU
+from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import nearness
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.host.pci import pci_path
@@ -86,6 +87,24 @@ class Neighbours:
             if any(nearness.distance(gpu, [each]) < nearness.FAR for gpu in gpus)
         )
         return frozenset(found) - {Near.ANY}
+
+    def beside_free(self, gpus: Collection[GPU]) -> tuple[int, ...]:
+        """How many of the free *gpus* are behind the switch of one function or disk that is free
+        at most, and how many on its NUMA node, of each kind in :data:`stats.NEAR`."""
+        pci = self._tracker.pci
+        pools = list(pci.stats.pools) if pci else []
+        free = self._at(each["address"] for each in pools if each["count"])
+        found = []
+        for kind in stats.NEAR:
+            distances = [
+                [nearness.distance(gpu, [each]) for gpu in gpus]
+                for each in free
+                if each.kind is kind
+            ]
+            for farthest in (0, nearness.FAR - 1):
+                counts = (sum(each <= farthest for each in of_one) for of_one in distances)
+                found.append(max(counts, default=0))
+        return tuple(found)
 
     def sort_pools(self, free: Iterable[GPU]) -> None:
         """Has Nova draw functions first that have most of the *free* GPUs beside them.

@@ -92,12 +92,14 @@ def report(
     reserved: stats.Reserved = stats.NOTHING,
     divided: stats.Divided = stats.UNDIVIDED,
     room: Callable[[Collection[PciAddress]], Mapping[int, int]] = lambda cards: {},
+    beside: Callable[[Collection[GPU]], tuple[int, ...]] = lambda cards: (),
 ) -> str:
     """What the scheduler reads of this host.
 
     :param free: the cards that an instance could be given now
     :param divided: those that are given in parts
     :param room: as :meth:`nova_gpu.virt.delivery.delivery.WholeCards.room`
+    :param beside: as :meth:`nova_gpu.virt.inventory.neighbours.Neighbours.beside_free`
     """
     groups = tuple(
         stats.GroupStats(
@@ -112,13 +114,21 @@ def report(
         )
         for key, group in offered.items()
     )
-    cells = tuple(
-        topology.cells(gpu for address, gpu in group.gpus.items() if address in free)
+    left = [
+        [gpu for address, gpu in group.gpus.items() if address in free]
         for group in offered.values()
-    )
+    ]
+    cells = tuple(map(topology.cells, left))
+    near = tuple(map(beside, left))
     host = stats.HostStats(hypervisor_type, groups)
     sets = tuple(tuple(room(group.gpus.keys() & free).items()) for group in offered.values())
-    return stats.dumps(stats.Report(host, cells, reserved, divided, sets if any(sets) else None))
+    return stats.dumps(
+        stats.Report(
+            *(host, cells, reserved, divided),
+            free_partitions=sets if any(sets) else None,
+            near=near if any(map(any, near)) else None,
+        )
+    )
 
 
 def group_key(gpu: GPU, mode: DeliveryMode) -> GroupKey:

@@ -192,4 +192,4 @@ class RankTest(test.NoDBTestCase):
         report = stats.Report(stats.HostStats("LXC", (GROUP,)), (cells,))
         costs = choose.costs(cells)
         both = tuple(map(sum, zip(costs[2], costs[4], strict=True)))
-        self.assertEqual((0, 0, *both, 2), rank.rank(asked, report, Distribution.PACK))
+        self.assertEqual((0, 0, 0, 0, *both, 2), rank.rank(asked, report, Distribution.PACK))

@@ -25,3 +25,31 @@ class SetsTest(unittest.TestCase):
             for sets in ((((1, 6), (4, 1)),), (((1, 6), (2, 2)),), None)
         )
         self.assertEqual([0, 1, 1], [each[0] for each in (with_set, without, unknown)])
+
+
+class NearTest(unittest.TestCase):
+    def ranked(self, specs: dict[str, str], *near: tuple[int, ...] | None) -> list[rank.Rank]:
+        """Of hosts that are equal but for what is beside their GPUs"""
+        asked = request.of(specs).whole
+        assert asked
+        host = HostStats("QEMU", (GroupStats("10de:25b6", "ampere", "pci", 4),))
+        free = (((-1, 0, -1, -1, 4),),)
+        return [
+            rank.rank(asked, Report(host, free, near=each and (each,)), Distribution.PACK)
+            for each in near
+        ]
+
+    def test_the_nearest_first(self) -> None:
+        specs = {"gpus": "2", "gpu:near": "nic"}
+        hosts = ((2, 4, 0, 0), (1, 4, 0, 0), (0, 4, 0, 0), (0, 1, 0, 0), (0, 0, 2, 4))
+        found = self.ranked(specs, *hosts, None, (0, 0))
+        self.assertEqual(sorted(found), found)
+        self.assertEqual(5, len(set(found)))
+        self.assertEqual(1, len(set(found[4:])))
+
+    def test_of_disks(self) -> None:
+        one, other = self.ranked({"gpus": "2", "gpu:near": "nvme"}, (2, 4, 0, 2), (0, 0, 1, 2))
+        self.assertGreater(one, other)
+
+    def test_who_does_not_ask(self) -> None:
+        self.assertEqual(1, len(set(self.ranked({"gpus": "2"}, (2, 4, 0, 0), (0, 0, 0, 0), None))))

@@ -7,6 +7,7 @@ import unittest
 from typing import Any
 
 from nova_gpu.core import exception
+from nova_gpu.core.flavor.arrangement import Near
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology.topology import Islands
 
@@ -98,6 +99,25 @@ class StatsTest(unittest.TestCase):
             "reserved_per_free_gpu": {"vcpus": 2, "memory_mib": 4096},
         }
         self.assertEqual(SECOND | {"groups": [GROUP]} | more, json.loads(stats.dumps(report)))
+
+    def test_what_is_beside_free_gpus(self) -> None:
+        host = stats.HostStats("LXC", (FERMI,))
+        text = stats.dumps(stats.Report(host, ((),), near=((2, 4, 0, 1),)))
+        fields = json.loads(text)
+        self.assertEqual([[2, 4, 0, 1]], fields["near"])
+        found = stats.loads(text)
+        self.assertEqual((2, 4), found.beside(0, Near.NIC))
+        self.assertEqual((0, 1), found.beside(0, Near.NVME))
+        # A later release may know of more, and another of less.
+        later = stats.loads(json.dumps({**fields, "near": [[2, 4, 0, 1, 7, 7]]}))
+        self.assertEqual((0, 1), later.beside(0, Near.NVME))
+        for less in ({"near": [[2, 4]]}, {"near": [[2, 4, 0]]}):
+            self.assertEqual((0, 0), stats.loads(json.dumps(fields | less)).beside(0, Near.NVME))
+        del fields["near"]
+        self.assertEqual((0, 0), stats.loads(json.dumps(fields)).beside(0, Near.NIC))
+        for wrong in ([], [[1], [1]], [["1"]], [[-1]], [1], None):
+            with self.subTest(wrong=wrong), self.assertRaises(exception.InvalidStats):
+                stats.loads(json.dumps(fields | {"near": wrong}))
 
     def test_a_host_with_many_cards_says_it_in_few_words(self) -> None:
         cells = tuple((number // 4, number // 4, number // 2, number, 1) for number in range(8))

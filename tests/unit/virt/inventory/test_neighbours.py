@@ -104,6 +104,17 @@ class PoolsTest(NeighboursTestCase):
             found.append(device.parent_addr)
         return found
 
+    def test_how_many_one_that_is_free_has_beside_it(self) -> None:
+        def found(*free: str) -> tuple[int, ...]:
+            return self.neighbours.beside_free([self.gpus[bus] for bus in free])
+
+        self.assertEqual((2, 3, 0, 0), found("04", "05", "0a", "84"))
+        self.assertEqual((0, 0, 0, 0), found("84", "85"))
+        self.drawn("0a")  # one function of the first card is left
+        self.assertEqual((1, 3, 0, 0), found("04", "0a", "0b"))
+        self.pci = None
+        self.assertEqual((0, 0, 0, 0), found("04"))
+
     def test_those_beside_free_gpus_first(self) -> None:
         self.assertEqual([SECOND, SECOND, FIRST], self.drawn("0a", "84"))
 

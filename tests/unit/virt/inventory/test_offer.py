@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import unittest
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Product
 from nova_gpu.core.scheduling import stats
@@ -156,3 +156,20 @@ class ReportTest(unittest.TestCase):
             with self.subTest(free=free):
                 self.assertEqual((2, 2), (group.total, group.islands.numa))
                 self.assertEqual((cells,), report.free)
+
+    def test_what_is_beside_them(self) -> None:
+        found = look([cards.placed(A, 0, product=FERMI), cards.placed(B, 1, product=FERMI)], {})
+        free = cards.addresses(A)
+        asked: list[list[str]] = []
+
+        def beside(gpus: Collection[GPU]) -> tuple[int, ...]:
+            asked.append([str(gpu.address) for gpu in gpus])
+            return (1, 1, 0, 1)
+
+        told = offer.report(found, "QEMU", free, beside=beside)
+        self.assertEqual([[A]], asked)
+        self.assertEqual(((1, 1, 0, 1),), stats.loads(told).near)
+        plain = offer.report(found, "QEMU", free)
+        self.assertEqual(plain, offer.report(found, "QEMU", free, beside=lambda gpus: (0, 0, 0, 0)))
+        self.assertIsNone(stats.loads(plain).near)
+        self.assertLess(len(told), 1.1 * len(plain))
