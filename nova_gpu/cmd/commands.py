@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from nova_gpu.cmd import (
-    card,
     cards,
     holders,
     host_check,
@@ -17,6 +16,7 @@ from nova_gpu.cmd import (
     libvirt_connection,
     options,
     quarantine,
+    show,
     topology,
 )
 from nova_gpu.cmd.formats import Format, print_json
@@ -63,7 +63,7 @@ def run(command: Any, line: list[str]) -> int:
         case "quarantine", _:
             return quarantine.main(looked().quarantine, command)
         case "show", _:
-            return card.main(looked(), command.address, as_json=as_json)
+            return show.main(looked(), command.address, as_json=as_json)
         case "topology", _:
             return topology.main(looked(), as_json=as_json)
         case "record", _:

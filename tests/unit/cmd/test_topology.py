@@ -10,7 +10,7 @@ import sys
 import time
 from unittest import mock
 
-from nova_gpu.cmd import card, cards, holders, libvirt_connection, progress, topology
+from nova_gpu.cmd import cards, holders, libvirt_connection, progress, show, topology
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
@@ -70,18 +70,18 @@ class TopologyTest(base.HostTestCase):
 
     def test_one_card(self) -> None:
         self.build("displays")
-        shown = self.printed(0, lambda: card.main(survey.Survey(), "0000:21:00.1", as_json=True))
+        shown = self.printed(0, lambda: show.main(survey.Survey(), "0000:21:00.1", as_json=True))
         described = json.loads(shown)
         self.assertEqual("0000:21:00.0", described["address"])
         self.assertEqual({"0000:21:00.0": "nvidia", "0000:21:00.1": None}, described["functions"])
-        text = self.printed(0, lambda: card.main(survey.Survey(), "0000:21:00.0", as_json=False))
+        text = self.printed(0, lambda: show.main(survey.Survey(), "0000:21:00.0", as_json=False))
         self.assertRegex(text, r"\| reason +\| it is the display the host booted on")
         self.assertRegex(text, r"\| +\| 0000:21:00.1 bound to no driver")
         self.assertRegex(text, r"\| memory_mib +\| unknown")
-        missing = self.printed(1, lambda: card.main(survey.Survey(), "0000:aa:00.0", as_json=True))
+        missing = self.printed(1, lambda: show.main(survey.Survey(), "0000:aa:00.0", as_json=True))
         self.assertIn("there is no GPU at 0000:aa:00.0", missing)
         self.assertRaises(
-            exception.InvalidPciAddress, card.main, survey.Survey(), "aa:00.0", as_json=True
+            exception.InvalidPciAddress, show.main, survey.Survey(), "aa:00.0", as_json=True
         )
 
 
