@@ -140,6 +140,7 @@ class _Run:
         self._said = ""
         self._notices: dict[str, datetime.datetime] = {}
         self._barred: dict[str, str] = {}
+        self._patient_until = time.monotonic() + _PATIENCE_S
 
     def show(self) -> None:
         short, planned, candidates = self._plan()
@@ -177,24 +178,44 @@ class _Run:
         ready = []
         for each, whose in chosen:
             due = each.due or self._tell(each, whose, now)
+            if due:
+                self._notices[each.server.id] = due
             if due and due <= now and each.server.id not in waiting:
                 ready.append((each, due, whose))
-        for each, due, whose in ready:
-            self._say(f"{each.in_words}: {each.end.in_words} now, for {whose}")
-            self.rows.append(_row(each, due, whose))
         if ready:
-            taken = [each for each, _, _ in ready]
-            preemptible.take(self._connection, taken, _PATIENCE_S)
+            self._take(ready)
             return 0
         if chosen:
             times = [self._notices.get(each.server.id, each.due or now) for each, _ in chosen]
             return min(POLL_S, max((min(times) - now).total_seconds(), _SHORT_S))
-        return preemptible.POLL_S if candidates.leaving else None
+        self._barred.clear()
+        if planned and candidates.leaving and time.monotonic() < self._patient_until:
+            return preemptible.POLL_S
+        return None
+
+    def _take(self, ready: Iterable[tuple[Candidate, datetime.datetime, str]]) -> None:
+        """:raises CommandError: when those are gone that could be taken"""
+        taken, failed = [], None
+        for each, due, whose in ready:
+            try:
+                preemptible.end(self._connection, each)
+            except exceptions.CommandError as e:
+                failed = e
+                continue
+            self._say(f"{each.in_words}: {each.end.in_words} now, for {whose}")
+            self.rows.append(_row(each, due, whose))
+            self._notices.pop(each.server.id, None)
+            taken.append(each)
+        preemptible.wait(self._connection, taken, _PATIENCE_S)
+        if failed:
+            raise failed
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
         """What is short of a flavor that was named, what is to be done, and who there is"""
         asked, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if asked.flavor else self._unserved(snapshot))
+        if not wanted and self._said and not self._notices:
+            return None, [], preemptible.NOBODY  # nor is anybody left who was told
         fleet = instances.read(snapshot)
         candidates = preemptible.read(
             *(snapshot, fleet, asked.projects, self._notices, asked.notice, self._barred)
@@ -255,7 +276,6 @@ class _Run:
             self._barred[each.server.id] = f"it cannot be told: {e}"
             self._say(f"{each.in_words}: it cannot be told that its GPUs are taken: {e}")
             return None
-        self._notices[each.server.id] = due
         self._say(
             f"{each.in_words}: told that it is {each.end.in_words} at {_at(due)}, for {whose}"
         )

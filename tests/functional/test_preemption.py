@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import time
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -71,7 +72,7 @@ class PreemptionTest(base.GPUServersTestBase):
         return str(self._show_server(server)["status"])
 
     def assertUntouched(self, *servers: Server) -> None:
-        for server in (self.firm, *servers):
+        for server in servers:
             self.assertEqual("ACTIVE", self.status(server))
             self.assertNotIn("gpu:preempt_at", self.in_guest(server))
 
@@ -81,16 +82,16 @@ class PreemptionTest(base.GPUServersTestBase):
         names, said = self.run_it("two")
         self.assertEqual(["stopped"], names)
         self.assertIn("1 of two: place for 0 now; for 1 without 1 instance. No fewer", said)
-        self.assertUntouched(self.three, self.one, self.young)
+        self.assertUntouched(self.firm, self.three, self.one, self.young)
 
         seen = []
-        take = preemptible.take
+        end = preemptible.end
 
-        def looked_at(connection: Any, chosen: Iterable[Any], *args: Any) -> None:
+        def looked_at(*args: Any) -> None:
             seen.append(self.in_guest(self.three).get("gpu:preempt_at"))
-            take(connection, chosen, *args)
+            end(*args)
 
-        with mock.patch.object(preemptible, "take", looked_at):
+        with mock.patch.object(preemptible, "end", looked_at):
             names, said = self.apply("two")
         self.assertEqual(["stopped"], names)
         (due,) = seen
@@ -164,8 +165,8 @@ class PreemptionTest(base.GPUServersTestBase):
 
         with mock.patch.object(_proxy.Proxy, "set_server_metadata", die):
             self.assertRaises(Killed, self.apply, "two")
-        self.assertUntouched(self.three, self.one, self.young)
-        with mock.patch.object(preemptible, "take", die):
+        self.assertUntouched(self.firm, self.three, self.one, self.young)
+        with mock.patch.object(preemptible, "end", die):
             self.assertRaises(Killed, self.apply, "two")
         due = self.in_guest(self.three)["gpu:preempt_at"]
         # It is told nothing else, and another is cheaper no more.
@@ -199,4 +200,34 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertEqual([], names)
         self.assertIn("3 GPUs on host1: told that it stays, as nobody needs its GPUs now\n", said)
         self.firm = self.boot(self.two)
-        self.assertUntouched(self.three, self.one, self.young)
+        self.assertUntouched(self.firm, self.three, self.one, self.young)
+
+    def test_a_burst(self) -> None:
+        """Each is served that asks until it is, by as many as it takes."""
+        self.api.delete_server(self.firm["id"])
+        self._wait_until_deleted(self.firm)
+        spots = self.flavor(gpus="= 1", **STOPPED)
+        before, last = (self.boot(spots, name=name) for name in ("before", "last"))
+        one = self._named("one", gpus="= 1")
+        wanted = {"a": one, "b": one, "c": self.two}
+        served: list[Server] = []
+        refused = [
+            self.boot(flavor, expected_state="ERROR", name=name) for name, flavor in wanted.items()
+        ]
+
+        def meanwhile(seconds: float) -> None:
+            """What the users do"""
+            if served:
+                raise KeyboardInterrupt
+            if not (self.allocated(self.three) or self.allocated(last)):
+                self.api.delete_server(refused[0]["id"])  # its quota is what the next needs
+                served.extend(self.boot(flavor, name=name) for name, flavor in wanted.items())
+
+        clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
+        with mock.patch.object(preemption, "time", clock):
+            self.assertRaises(KeyboardInterrupt, self.apply, "--watch", "1")
+        self.assertEqual(["SHUTOFF"] * 2, [self.status(each) for each in (self.three, last)])
+        self.assertUntouched(self.one, self.young, before)
+        owned = [self.recorded(each) for each in (*served, self.one, self.young, before)]
+        self.assertEqual(8, len({card for each in owned for card in each}))
+        self.assertEqual(8, sum(map(len, owned)))

@@ -90,6 +90,9 @@ class Candidates:
         return victims.without(fleet, self.leaving)
 
 
+NOBODY = Candidates({}, (), ())
+
+
 def _stopped(instance: Instance) -> Instance:
     """What a stop frees: who is stopped keeps its processors, memory and disk."""
     return dataclasses.replace(instance, need=dataclasses.replace(instance.need, amounts=()))
@@ -124,12 +127,12 @@ def read(
             stays.append(f"{server.name} stays: its flavor cannot be used: {e}")
             continue
         assert said
-        if gone := _leaves(server, instance, said):
+        is_up = instance.host in up
+        if is_up and (gone := _leaves(server, instance, said)):
             leaving.append(gone)
             continue
-        reason = barred.get(server.id) or _firm(server, instance, said, projects)
-        if not reason and instance.host not in up:
-            reason = "its host's compute service is down"
+        reason = "" if is_up else "its host's compute service is down"
+        reason = reason or barred.get(server.id) or _firm(server, instance, said, projects)
         if not reason:
             since = _since(connection, server)
             if (has_had := (now - since).total_seconds()) < said.least_s:
@@ -211,30 +214,30 @@ def untell(connection: Any, server: Any) -> None:
         connection.compute.delete_server_metadata(server, [names.PREEMPT_AT])
 
 
-def take(connection: Any, chosen: Iterable[Candidate], patience_s: float) -> None:
-    """Stops or deletes the instances, and returns when their GPUs are free.
+def end(connection: Any, chosen: Candidate) -> None:
+    """Has Nova stop or delete the instance.
 
-    :raises CommandError: where one is not what it was, Nova refuses it, or it takes too long; what
-        is begun with the others goes on
+    :raises CommandError: where it is not what it was, or Nova refuses that
     """
-    begun = []
-    for each in chosen:
-        with rest.clean_refusals("Nova"):
-            server = connection.compute.find_server(each.server.id, all_projects=True)
-            if server is None:
-                continue  # its users were faster
-            server = connection.compute.get_server(server.id)
-            was = each.server
-            found = server.status, server.task_state, server.compute_host, server.launched_at
-            if found != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
-                raise exceptions.CommandError(f"{each.in_words}: it is not as it was for the plan")
-            if each.end is End.DELETE:
-                connection.compute.delete_server(server, force=True)  # also where Nova defers that
-            else:
-                connection.compute.stop_server(server)
-        begun.append(each)
+    was = chosen.server
+    with rest.clean_refusals("Nova"):
+        server = connection.compute.get_server(was.id)
+        found = server.status, server.task_state, server.compute_host, server.launched_at
+        if found != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
+            raise exceptions.CommandError(f"{chosen.in_words}: it is not as it was for the plan")
+        if chosen.end is End.DELETE:
+            connection.compute.delete_server(server, force=True)  # also where Nova defers that
+        else:
+            connection.compute.stop_server(server)
+
+
+def wait(connection: Any, ended: Iterable[Candidate], patience_s: float) -> None:
+    """Returns when the GPUs of those that were ended are free.
+
+    :raises CommandError: where that takes too long
+    """
     until = time.monotonic() + patience_s
-    for each in begun:
+    for each in ended:
         while _has_gpus(connection, each.server.id):
             if time.monotonic() > until:
                 raise exceptions.CommandError(
