@@ -106,7 +106,7 @@ class BesideTest(kvm.KVMServersTestBase):
         self.assertIn("the instance asks for no device of Nova's own passthrough", fault)
 
     def test_moved(self) -> None:
-        """A resize to more, and to another host, chooses anew there."""
+        """A resize to more, on another host, chooses anew there, and so does an evacuation."""
         for name in ("host1", "host2"):
             self.start_host(name)
         self.take("host2")
@@ -116,3 +116,7 @@ class BesideTest(kvm.KVMServersTestBase):
         self.confirm(server, source="host1")
         self.assertGPUs(server, BESIDE["0x0c"], "host2")
         self.assertBeside(server, "host2")
+        self.force_down("host2")
+        server = self._evacuate_server(server, expected_host="host1")
+        self.assertEqual(2, len(self.rendered(server, "host1")))
+        self.assertBeside(server, "host1")

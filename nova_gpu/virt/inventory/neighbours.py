@@ -18,6 +18,7 @@ from nova import objects
 from oslo_log import log as logging
 
 from nova_gpu.core.flavor.arrangement import Near
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import nearness
@@ -53,12 +54,21 @@ class Neighbours:
         nothing beside its GPUs, or where that cannot be told, and any GPUs will do.
 
         The tracker does not say whose it is, and its record of PCI devices does: what is claimed
-        and not yet allocated is this claim's. What one before it has left there, as it failed, is
-        older. The flavor is read from the database, in which Nova has saved the instance in this
-        very claim, and only of those that have something beside their GPUs.
+        and not yet allocated is this claim's. What a claim that failed has left there, until the
+        next period, is older; one without PCI devices is taken for it, and that costs no more than
+        the set that fits tightest. The flavor is read from the database, in which Nova has saved
+        the instance in this very claim, and only of those that have something beside their GPUs.
         """
+        try:
+            return self._claimant()
+        except Exception as error:  # whatever the conductor, the bus or the database raise
+            LOG.warning("GPUs are not chosen beside what their instance has: %s", error)
+            return None
+
+    def _claimant(self) -> Claimant | None:
+        """:raises Exception: where the instance or its flavor cannot be read"""
         if (instance := self._tracker.handing_out) is not None:
-            return _claimant(instance.flavor, self.had_by(instance))
+            return _of_flavor(flavors.request_of(instance), self.had_by(instance))
         pci = self._tracker.pci
         uuid = next(reversed(pci.claims), None) if pci else None
         if uuid is None:
@@ -67,12 +77,9 @@ class Neighbours:
         if all(each.kind is Near.ANY for each in found):
             return None
         context = nova_context.get_admin_context()
-        try:
-            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
-            return _claimant(instance.new_flavor or instance.flavor, found)
-        except Exception as error:  # whatever the conductor, the bus or the database raise
-            LOG.warning("Its GPUs are not chosen beside what it has: %s", error, instance_uuid=uuid)
-            return None
+        instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
+        flavor = instance.new_flavor or instance.flavor
+        return _of_flavor(flavors.request_of_flavor(flavor), found)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
         """What some of *gpus* are near to, whoever has it; nothing before Nova's first period"""
@@ -136,7 +143,6 @@ class Neighbours:
         return tuple(found)
 
 
-def _claimant(flavor: objects.Flavor, found: Collection[Neighbour]) -> Claimant | None:
+def _of_flavor(asked: FlavorRequest, found: tuple[Neighbour, ...]) -> Claimant | None:
     """:raises InvalidExtraSpec: where the flavor does not say how its GPUs are to lie"""
-    asked = flavors.request_of_flavor(flavor).whole
-    return None if asked is None else Claimant(asked.arrangement, tuple(found))
+    return Claimant(asked.whole.arrangement, found) if asked.whole else None
