@@ -31,9 +31,12 @@ class DomainGoesTest(unittest.TestCase):
         self.census = mock.Mock()
         self.census.look_again.side_effect = lambda: self.ledger.saw_domains({})
         looked = mock.Mock(mode=DeliveryMode.LXC)
-        offered = mock.Mock(cards=list)  # none, which would be cleaned
-        others = (self.census, *(mock.Mock() for _ in range(4)))
-        self.releases = releases.Releases(looked, offered, self.ledger, *others)
+        offered = mock.Mock(cards=list, offer={})  # none, which would be cleaned
+        parts = mock.Mock(products=lambda devices: {})
+        said, mended, close_nodes = (mock.Mock() for _ in range(3))
+        self.releases = releases.Releases(
+            looked, offered, self.ledger, self.census, said, mended, parts, close_nodes
+        )
 
     def go(self, task_state: str | None) -> State | None:
         """Removes the domain; returns the state when another look has seen that it is gone, and
