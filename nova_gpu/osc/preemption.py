@@ -222,10 +222,10 @@ class _Run:
         )
         fleet, costs = candidates.freed(fleet), candidates.costs
         zones = hosts.zones(snapshot) if any(each.zone for each in wanted) else {}
-        planned = []
+        planned, now = [], fleet
         for each in wanted:
-            there = _in_zone(fleet, zones, each.zone)
-            have = plan.places(there, each.need)
+            there, free = (_in_zone(one, zones, each.zone) for one in (fleet, now))
+            have = plan.places(free, each.need)
             # What nobody takes may be where the scheduler gives it to none of those who asked: more
             # would be made there, and one with each request. Who was told waits meanwhile.
             waits = bool(have) and not each.at_once
@@ -235,6 +235,8 @@ class _Run:
                 return _short(each, choice, have, candidates), [], candidates
             planned.append(_Planned(each, have, choice, waits))
             fleet = victims.after(fleet, each.need, choice)
+            # What others' victims leave is not free before these are gone.
+            now = victims.after(now, each.need, victims.choose(free, each.need, each.count, {}))
         self._say_once(planned)
         return None, planned, candidates
 

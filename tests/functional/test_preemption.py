@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -199,3 +201,33 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertIn("3 GPUs on host1: told that it stays, as nobody needs its GPUs now\n", said)
         self.firm = self.boot(self.two)
         self.assertUntouched(self.firm, self.three, self.one, self.young)
+
+    def test_a_burst(self) -> None:
+        """Each is served that asks until it is, by as many as it takes."""
+        self.api.delete_server(self.firm["id"])
+        self._wait_until_deleted(self.firm)
+        spots = self.flavor(gpus="= 1", **STOPPED)
+        before, last = (self.boot(spots, name=name) for name in ("before", "last"))
+        one = self._named("one", gpus="= 1")
+        wanted = {"a": one, "b": one, "c": self.two}
+        served: list[Server] = []
+        refused = [
+            self.boot(flavor, expected_state="ERROR", name=name) for name, flavor in wanted.items()
+        ]
+
+        def meanwhile(seconds: float) -> None:
+            """What the users do"""
+            if served:
+                raise KeyboardInterrupt
+            if not (self.allocated(self.three) or self.allocated(last)):
+                self.api.delete_server(refused[0]["id"])  # its quota is what the next needs
+                served.extend(self.boot(flavor, name=name) for name, flavor in wanted.items())
+
+        clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
+        with mock.patch.object(preemption, "time", clock):
+            self.assertRaises(KeyboardInterrupt, self.apply, "--watch", "1")
+        self.assertEqual(["SHUTOFF"] * 2, [self.status(each) for each in (self.three, last)])
+        self.assertUntouched(self.one, self.young, before)
+        owned = [self.recorded(each) for each in (*served, self.one, self.young, before)]
+        self.assertEqual(8, len({card for each in owned for card in each}))
+        self.assertEqual(8, sum(map(len, owned)))
