@@ -19,6 +19,7 @@ POLL_S = 2.0
 _STEP_S = 3600
 
 _OFFLOADED = "SHELVED_OFFLOADED"
+_STARTED = ("SHUTOFF", "SHELVED", _OFFLOADED)
 
 
 class StartServer(asking.Command):
@@ -55,7 +56,7 @@ class StartServer(asking.Command):
             server = self._step("taking it from its host", server, compute.shelve_offload_server)
         if server.status == _OFFLOADED and not server.task_state:
             server = self._step("starting it where there are GPUs", server, compute.unshelve_server)
-        if server.status != "ACTIVE":
+        if server.status != "ACTIVE" or server.task_state:
             raise exceptions.CommandError(self._said(server))
 
     def _step(self, doing: str, server: Any, action: Any) -> Any:
@@ -104,11 +105,14 @@ class StartServer(asking.Command):
 
     def _said(self, server: Any) -> str:
         """That it does not run, and why, or where that is to be read"""
-        busy = f", busy with {server.task_state}" if server.task_state else ""
-        why = self._details(server) or (
-            f"its events are for administrators (openstack server event list {server.id})"
-        )
-        return f"{server.name} is {server.status}{busy}: {why}"
+        if server.task_state:
+            busy = f"{server.name} is {server.status}, busy with {server.task_state}"
+            return f"{busy}; {_go_on(server)}"
+        why = self._details(server) or (server.fault or {}).get("message")
+        if not why and server.status in _STARTED:
+            why = f"for what is known of it see openstack gpu explain {server.id}"
+        why = why or "only what is stopped or shelved is started"
+        return f"{server.name} is {server.status}: {why.removesuffix('.')}"
 
     def _details(self, server: Any) -> str | None:
         """What failed last, as far as Nova shows that to whoever asks"""

@@ -32,14 +32,21 @@ class _Nova:
         details: str | None = None,
     ) -> None:
         self.status, self.task_state = status, None
+        self.fault: Mapping[str, str] | None = None
         self.done: list[str] = []
         self._becomes, self._specs, self._details = becomes, specs, details
         self._last: Any = None
 
     def get_server(self, server_id: str) -> Any:
         flavor = {"extra_specs": dict(self._specs)}
+        status, task_state = self.status, self.task_state
         return SimpleNamespace(
-            id="uuid", name="mine", status=self.status, task_state=self.task_state, flavor=flavor
+            id="uuid",
+            name="mine",
+            status=status,
+            task_state=task_state,
+            flavor=flavor,
+            fault=self.fault,
         )
 
     def find_server(self, name_or_id: str) -> Any:
@@ -149,6 +156,23 @@ class StartTest(unittest.TestCase):
         nova = _Nova({}, "SHELVED_OFFLOADED", details="No valid host was found")
         said = self.refused(nova)
         self.assertIn("mine is SHELVED_OFFLOADED: No valid host was found", said)
+
+    def test_what_it_can_say(self) -> None:
+        """To whom Nova does not show why a start was refused"""
+        self.assertIn("see openstack gpu explain uuid; its flavor", self.refused(_Nova({})))
+        nova = _Nova({}, details=f"{NONE_FREE}.")
+        self.assertIn("start it when some are free; its flavor", self.refused(nova))
+
+    def test_what_is_neither_stopped_nor_shelved(self) -> None:
+        nova = _Nova({}, "ERROR")
+        nova.fault = {"message": "No valid host was found."}
+        self.assertEqual("mine is ERROR: No valid host was found", self.refused(nova))
+        said = self.refused(_Nova({}, "PAUSED"))
+        self.assertEqual("mine is PAUSED: only what is stopped or shelved is started", said)
+        nova = _Nova({}, "ACTIVE")
+        nova.task_state = "shelving"
+        self.assertIn("mine is ACTIVE, busy with shelving; look at", self.refused(nova))
+        self.assertEqual([], nova.done)
 
     def test_nova_is_busy(self) -> None:
         nova = _Nova({"start": "ACTIVE"})
