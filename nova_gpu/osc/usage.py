@@ -10,7 +10,8 @@ from typing import Any
 
 from openstack import exceptions as sdk_exc
 
-from nova_gpu.core import names
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor.stopping import OnStop
 from nova_gpu.osc import asking, providers, rest, servers
 from nova_gpu.osc.providers import Provider
 
@@ -131,6 +132,16 @@ def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
             # What is on no host (shelved, or never started) has none.
             if server.host_id and (asked := servers.requests_of(server)):
                 counts = dict.fromkeys((names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS), 0)
-                counts |= {each.resource_class: each.count for each in asked}
+                if not _gave_back(server):
+                    counts |= {each.resource_class: each.count for each in asked}
                 said = servers.asked_for(server)
                 yield server.id, server.name, server.status, *counts.values(), said
+
+
+def _gave_back(server: Any) -> bool:
+    """Whether it is stopped and has nothing then, as far as its flavor says that"""
+    try:
+        releases = servers.request_of(server).on_stop is OnStop.RELEASE
+    except exception.InvalidExtraSpec:
+        return False
+    return releases and server.status == "SHUTOFF" and not server.task_state
