@@ -141,7 +141,13 @@ class CreateFlavor(asking.ShowOne):
         )
         add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
         add("--ram", type=int, default=256, metavar="<MiB>", help="Memory in MiB (default: 256)")
-        add("--disk", type=int, default=0, metavar="<GiB>", help="Disk in GiB (default: 0)")
+        add(
+            "--disk",
+            type=int,
+            default=0,
+            metavar="<GiB>",
+            help="Disk in GiB (default: 0, for administrators and for instances on volumes)",
+        )
         add("--ephemeral", type=int, default=0, metavar="<GiB>", help="(default: 0)")
         add("--swap", type=int, default=0, metavar="<MiB>", help="(default: 0)")
         add("--description", metavar="<text>", help="Description of the flavor")
