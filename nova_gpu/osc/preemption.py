@@ -79,7 +79,6 @@ class Preempt(asking.Lister):
             "--count",
             metavar="<count>",
             type=room.count,
-            default=1,
             help="For how many instances of the flavor (default: 1)",
         )
         add(
@@ -88,13 +87,13 @@ class Preempt(asking.Lister):
             dest="projects",
             action="append",
             required=True,
-            help="ID of a project whose preemptible instances may be taken (repeat for several)",
+            help="ID, not name, of a project whose preemptible instances may be taken (repeat for "
+            "several)",
         )
         add(
             "--since",
             metavar="<seconds>",
             type=asking.seconds,
-            default=_SINCE_S,
             help=f"Without a flavor: how old a request may be (default: {_SINCE_S})",
         )
         add("--apply", action="store_true", help="Tell them, and take their GPUs in time")
@@ -120,6 +119,12 @@ class Preempt(asking.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
         if parsed_args.watch and (parsed_args.flavor or not parsed_args.apply):
             raise exceptions.CommandError("--watch goes with --apply, and without a flavor")
+        if parsed_args.count and not parsed_args.flavor:
+            raise exceptions.CommandError(
+                "--count goes with a flavor: without one place is made for all requests there are"
+            )
+        if parsed_args.since and parsed_args.flavor:
+            raise exceptions.CommandError("--since goes without a flavor: it is about requests")
         run = _Run(self.connection(parsed_args), parsed_args, self.say)
         if parsed_args.apply:
             run.to_the_end()
@@ -253,11 +258,11 @@ class _Run:
                 f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): nobody makes place "
                 "for it"
             )
-        need, count = instances.need_of(snapshot, flavor), self._asked.count
+        need, count = instances.need_of(snapshot, flavor), self._asked.count or 1
         yield _Wanted(need, count, "", f"{count} of {flavor.name}", at_once=True)
 
     def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
-        since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since)
+        since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
         for each in unserved.read(snapshot, since):
             try:
                 need = instances.need_of(snapshot, each.flavor, boots_from_volume=each.from_volume)

@@ -138,7 +138,8 @@ class PreemptionTest(base.GPUServersTestBase):
 
     def test_who_is_no_victim(self) -> None:
         said = self.refusal("two", project="another")
-        self.assertIn("stopped stays: its project is not among those that were named", said)
+        left = f"its project {self.api.project_id} is not among those that were named, by their IDs"
+        self.assertIn(f"stopped stays: {left}", said)
         self.admin_api.post_server_action(self.three["id"], {"lock": {}})
         self.assertIn("stopped stays: it is locked", self.refusal("two"))
         self.admin_api.post_server_action(self.three["id"], {"unlock": None})
@@ -152,6 +153,8 @@ class PreemptionTest(base.GPUServersTestBase):
         spot = self._named("spot", gpus="= 2", **DELETED)
         self.assertIn("spot is preemptible itself", self.refusal(spot))
         self.assertIn("--watch goes with --apply", self.refusal("--watch", "1"))
+        self.assertIn("--count goes with a flavor", self.refusal("--count", "2"))
+        self.assertIn("--since goes without a flavor", self.refusal("two", "--since", "60"))
         self.assertUntouched(self.one, self.young)
 
     def test_killed_at_any_moment(self) -> None:

@@ -165,7 +165,7 @@ def _gives_back(server: Any, instance: Instance) -> bool:
 def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collection[str]) -> str:
     """Why it is no victim, however long it has its GPUs"""
     if server.project_id not in projects:
-        return "its project is not among those that were named"
+        return f"its project {server.project_id} is not among those that were named, by their IDs"
     if server.is_locked:
         return "it is locked"
     if server.task_state:
