@@ -76,21 +76,21 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             names.TOPOLOGY,
             "What all GPUs of the instance share: a NUMA node, or direct links (NVLink, XGMI) from "
             "one to the other.",
-            arrangement.allowed(arrangement.Topology),
+            words.allowed(arrangement.Topology),
             lambda name, value: arrangement.parse_topology({name: value}),
         ),
         _validator(
             names.TOPOLOGY_POLICY,
             "Whether an instance may come up without that topology. ``required`` unless this says "
             "otherwise. Only beside ``gpu:topology``.",
-            arrangement.allowed(arrangement.TopologyPolicy),
+            words.allowed(arrangement.TopologyPolicy),
             lambda name, value: arrangement.parse_policy({name: value}),
         ),
         _validator(
             names.DISTRIBUTION,
             "Whether instances share few hosts with GPUs, or many; else ``[gpu]distribution`` says "
             "it.",
-            arrangement.allowed(arrangement.Distribution),
+            words.allowed(arrangement.Distribution),
             lambda name, value: arrangement.parse_distribution({name: value}),
         ),
         _validator(
@@ -99,14 +99,14 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "disk (``nvme``) that it has by ``pci_passthrough:alias`` or by an SR-IOV port. Behind "
             "the same PCIe switch, else on the same PCI root, else on the same NUMA node. Only in "
             "a flavor that asks for whole GPUs.",
-            arrangement.allowed(arrangement.Near),
+            words.allowed(arrangement.Near),
             lambda name, value: arrangement.parse_near({name: value}),
         ),
         _validator(
             names.NEAR_POLICY,
             "Whether an instance may come up with a GPU on another NUMA node than all of those. "
             "``preferred`` unless this says otherwise. Only beside ``gpu:near``.",
-            arrangement.allowed(arrangement.TopologyPolicy),
+            words.allowed(arrangement.TopologyPolicy),
             lambda name, value: arrangement.parse_near_policy({name: value}),
         ),
         _validator(
@@ -149,7 +149,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "node, on one root and behind one switch. ``auto``, as without it: where they are on "
             "several nodes or some are behind one switch. ``required``: always, and no guest "
             "starts that cannot have it. ``flat``: never, each has a port on the guest's own root.",
-            arrangement.allowed(arrangement.GuestTopology),
+            words.allowed(arrangement.GuestTopology),
             lambda name, value: arrangement.parse_guest_topology({name: value}),
         ),
         _validator(
@@ -158,7 +158,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "vGPUs of KVM guests can; ``cold``, also by shutting it down, moving and starting it; "
             "``none``, not at all. ``live`` unless this says otherwise. A stopped KVM guest may be "
             "moved unless it says ``none``.",
-            consent.ALLOWED,
+            words.allowed(consent.Consent),
             lambda name, value: consent.parse({name: value}),
         ),
         _validator(
@@ -167,7 +167,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "and it gets some of its host again when it is started, or is not started while there "
             "are none. Else its image says it with a property of this name, and else "
             "``[gpu]on_stop`` of its host.",
-            stopping.ALLOWED,
+            words.allowed(stopping.OnStop),
             lambda name, value: stopping.parse(value),
         ),
         _validator(
@@ -191,7 +191,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "What becomes of a preemptible instance then: it is stopped (``stop``, as without this "
             "word), for which its flavor must say ``gpu:on_stop=release``, or deleted "
             "(``delete``).",
-            preemptible.ALLOWED,
+            words.allowed(preemptible.End),
             lambda name, value: preemptible.parse_end(value),
         ),
         _validator(

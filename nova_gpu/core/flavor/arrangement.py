@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import words
 
 # The extra specs that say it
 WORDS = (
@@ -128,11 +129,6 @@ def parse_guest_topology(extra_specs: Mapping[str, str]) -> GuestTopology | None
     return _word(names.GUEST_TOPOLOGY, extra_specs, GuestTopology)
 
 
-def allowed(words: type[enum.StrEnum]) -> str:
-    """For who is told what to write"""
-    return " or ".join(words)
-
-
 def _alone(
     key: str, extra_specs: Mapping[str, str], what: str, beside: str
 ) -> exception.InvalidExtraSpec:
@@ -141,13 +137,8 @@ def _alone(
     return exception.InvalidExtraSpec(key, extra_specs[key], reason, allowed)
 
 
-def _word(key: str, extra_specs: Mapping[str, str], words: type[_Word]) -> _Word | None:
+def _word(key: str, extra_specs: Mapping[str, str], known: type[_Word]) -> _Word | None:
     text = extra_specs.get(key)
     if text is None:
         return None
-    try:
-        return words(text.strip().lower())
-    except ValueError:
-        raise exception.InvalidExtraSpec(
-            key, text, "it is not one of its words", allowed(words)
-        ) from None
+    return words.parse_word(key, text, known, "it is not one of its words")

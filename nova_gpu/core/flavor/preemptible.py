@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import words
 from nova_gpu.core.flavor.stopping import OnStop
 
 
@@ -23,7 +24,6 @@ class End(enum.StrEnum):
         return {End.STOP: "stopped", End.DELETE: "deleted"}[self]
 
 
-ALLOWED = " or ".join(End)
 ALLOWED_TIMES = "a least time as 90s, 30m, 2h or 1d"
 
 _TIME = re.compile("([0-9]{1,6})([smhd])")
@@ -75,10 +75,6 @@ def parse_time(text: str) -> int:
 
 
 def parse_end(text: str) -> End:
-    """:raises InvalidExtraSpec: where it is not one of ALLOWED"""
-    try:
-        return End(text.strip().lower())
-    except ValueError as e:
-        raise exception.InvalidExtraSpec(
-            names.ON_PREEMPT, text, "it does not say what becomes of the instance", ALLOWED
-        ) from e
+    """:raises InvalidExtraSpec: where it is neither of the words"""
+    reason = "it does not say what becomes of the instance"
+    return words.parse_word(names.ON_PREEMPT, text, End, reason)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import enum
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import names
+from nova_gpu.core.flavor import words
 
 
 class OnStop(enum.StrEnum):
@@ -15,14 +16,7 @@ class OnStop(enum.StrEnum):
     RELEASE = "release"
 
 
-ALLOWED = " or ".join(OnStop)
-
-
 def parse(text: str) -> OnStop:
-    """:raises InvalidExtraSpec: where it is not one of ALLOWED"""
-    try:
-        return OnStop(text.strip().lower())
-    except ValueError as e:
-        raise exception.InvalidExtraSpec(
-            names.ON_STOP, text, "it does not say whether a stopped instance has its GPUs", ALLOWED
-        ) from e
+    """:raises InvalidExtraSpec: where it is neither of the words"""
+    reason = "it does not say whether a stopped instance has its GPUs"
+    return words.parse_word(names.ON_STOP, text, OnStop, reason)

@@ -6,9 +6,10 @@ The words about where GPUs are to lie are in :mod:`nova_gpu.core.flavor.arrangem
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import condition, quantity
@@ -30,6 +31,9 @@ _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
+_Word = TypeVar("_Word", bound=enum.StrEnum)
+
+
 class Stated(Protocol):
     """What a flavor says of a name or of a number."""
 
@@ -37,6 +41,23 @@ class Stated(Protocol):
 
     @property
     def equal_to(self) -> str | None: ...
+
+
+def allowed(words: type[enum.StrEnum]) -> str:
+    """For who is told what to write"""
+    return " or ".join(words)
+
+
+def parse_word(key: str, text: str, words: type[_Word], reason: str) -> _Word:
+    """The one of *words* that *text* is, however it is capitalised.
+
+    :param reason: why anything else cannot be used
+    :raises InvalidExtraSpec: where the value of *key* is none of them
+    """
+    try:
+        return words(text.strip().lower())
+    except ValueError as e:
+        raise exception.InvalidExtraSpec(key, text, reason, allowed(words)) from e
 
 
 def parse_count(text: str, key: str = names.GPUS) -> int:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import names
+from nova_gpu.core.flavor import words
 from nova_gpu.core.planning.fleet import Way
 
 
@@ -18,19 +19,14 @@ class Consent(enum.StrEnum):
     NONE = "none"
 
 
-ALLOWED = " or ".join(Consent)
 WAITS = "its move or resize waits for openstack server migration confirm, or revert"
 
 
 def parse(extra_specs: Mapping[str, str]) -> Consent:
-    """:raises InvalidExtraSpec: where it is not one of ALLOWED"""
+    """:raises InvalidExtraSpec: where it is none of the words"""
     text = extra_specs.get(names.MOVE, Consent.LIVE)
-    try:
-        return Consent(text.strip().lower())
-    except ValueError as e:
-        raise exception.InvalidExtraSpec(
-            names.MOVE, text, "it does not say how an instance may be moved", ALLOWED
-        ) from e
+    reason = "it does not say how an instance may be moved"
+    return words.parse_word(names.MOVE, text, Consent, reason)
 
 
 def way(status: str, consent: Consent, *, live: bool, keeps_disk: bool) -> tuple[Way | None, str]:
