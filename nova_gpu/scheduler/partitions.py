@@ -42,11 +42,11 @@ def shortage(
     reports: list[Report] = []
     for host in hosts:
         report = reported.report(host)
-        if report is None or all(fit.has_set(report, asked, part) for part in asked.groups):
+        if report is None or all(any(fit.giving(report, asked, part)) for part in asked.groups):
             return None
         reports.append(report)
     for part in asked.groups:
-        if not any(fit.has_set(report, asked, part) for report in reports):
+        if not any(any(fit.giving(report, asked, part)) for report in reports):
             if _is_late(asked, part, hosts, reports):
                 return None
             return reasons.no_partition(asked, part, reports)

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling.stats import Divided, GroupStats, Report
+from nova_gpu.core.topology.topology import Cells
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 
@@ -30,14 +33,12 @@ def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
     )
 
 
-def has_set(report: Report, asked: GPURequest, part: GroupRequest) -> bool:
-    """Whether GPUs that serve *part* are free in a set in which the host gives them, as far as it
-    gives them in sets"""
-    return any(
-        not group.partitions or dict(sets).get(part.count)
-        for group, _, sets in report.each_group()
-        if serves(group, asked, part)
-    )
+def giving(report: Report, asked: GPURequest, part: GroupRequest) -> Iterator[tuple[int, Cells]]:
+    """The groups that serve *part*, by number, each with its free GPUs: of those that the host
+    gives in sets the ones with a set of that size free"""
+    for number, (group, cells, sets) in enumerate(report.each_group()):
+        if serves(group, asked, part) and (not group.partitions or dict(sets).get(part.count)):
+            yield number, cells
 
 
 def free(report: Report, asked: GPURequest, part: GroupRequest) -> int:

@@ -50,8 +50,7 @@ def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> _Part:
     """Those of the best group for one request group"""
     found = [
         _of_cells(asked, part, cells, _far(asked, part, report, number))
-        for number, (group, cells, sets) in enumerate(report.each_group())
-        if fit.serves(group, asked, part) and (not group.partitions or dict(sets).get(part.count))
+        for number, cells in fit.giving(report, asked, part)
     ]
     return min(found, default=_FULL)
 
