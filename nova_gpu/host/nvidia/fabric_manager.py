@@ -17,6 +17,7 @@ from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files
 
 _PROBE = pathlib.Path(__file__).with_name("fabric_probe.py")
 
@@ -82,10 +83,8 @@ def mode(roots: Roots) -> int | None:
 
 def _mode_in(config: pathlib.Path) -> int | None:
     try:
-        if not config.is_file():
-            return None  # whoever calls his program so may name a pipe
-        lines = config.read_text(errors="replace").splitlines()
-    except OSError:
+        lines = files.read(config).splitlines()  # whoever calls his program so may name a pipe
+    except (OSError, ValueError):
         return None
     found = (match for line in lines if (match := _MODE.fullmatch(line)))
     return next((int(match[1]) for match in found), None)
