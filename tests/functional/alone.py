@@ -26,6 +26,7 @@ from nova.network import model as network_model
 from nova.scheduler import request_filter
 from nova.scheduler import utils as scheduler_utils
 from nova.tests import fixtures as nova_fixtures
+from nova.tests.unit import fake_flavor
 from oslo_utils import uuidutils
 
 from nova_gpu.virt.lifecycle import refusals
@@ -151,22 +152,12 @@ class Alone:
     def _new_instance(
         self: Any, request: Any, extra_specs: dict[str, str], image: Any
     ) -> objects.Instance:
-        flavor = objects.Flavor(
-            id=1,
-            flavorid="1",
-            name="small",
+        flavor = fake_flavor.fake_flavor_obj(
+            request,
             memory_mb=128,
-            vcpus=1,
             root_gb=1,
-            ephemeral_gb=0,
-            swap=0,
-            rxtx_factor=1.0,
-            vcpu_weight=None,
-            disabled=False,
-            is_public=True,
-            description=None,
-            projects=[],
             extra_specs=extra_specs,
+            expected_attrs=["extra_specs", "projects"],
         )
         uuid = uuidutils.generate_uuid()
         instance = objects.Instance(
