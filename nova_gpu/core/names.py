@@ -36,6 +36,8 @@ TRAIT_DISPLAY_HEADS = "HW_GPU_MAX_DISPLAY_HEADS_"
 # Of a compute node that an administrator empties of instances with GPUs: it gets no new one. It is
 # the operator's, and the driver leaves it.
 DRAINED = "CUSTOM_GPU_DRAINED"
+# And of one whose GPUs no preemptible instance gets until the time behind it.
+KEPT_UNTIL = "CUSTOM_GPU_KEPT_UNTIL_"
 # The value of a prefix above for what is not known: it can be forbidden, never asked for.
 UNKNOWN = "UNKNOWN"
 

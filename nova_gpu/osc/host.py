@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core import names
-from nova_gpu.osc import asking, providers
+from nova_gpu.osc import asking, hosts, providers, rest
+from nova_gpu.osc.planning import kept
 from nova_gpu.osc.providers import Provider
 
 _COLUMNS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free")
@@ -25,19 +26,28 @@ class ListHosts(asking.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-        found = providers.read(self.connection(parsed_args))
+        connection = rest.Snapshot(self.connection(parsed_args))
+        found = providers.read(connection)
         whole = [each for each in found if each.resource_class == names.RESOURCE_CLASS]
-        return _COLUMNS, _rows(whole)
+        nodes = hosts.compute_nodes(connection)
+        closed = {
+            nodes[root][0]: kept.in_words(until)
+            for root, until in kept.read(connection).items()
+            if root in nodes
+        }
+        return _COLUMNS, _rows(whole, closed)
 
 
-def _rows(found: Iterable[Provider]) -> Iterator[tuple[Any, ...]]:
-    """:param found: by host"""
+def _rows(found: Iterable[Provider], closed: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """:param found: by host
+    :param closed: of some hosts, who gets none of their GPUs
+    """
     for host, of_host in itertools.groupby(found, key=lambda each: each.host):
         listed = list(of_host)
         groups = [each.group for each in listed]
         yield (
             host,
-            listed[0].unusable or "up",
+            "; ".join(filter(None, (listed[0].unusable or "up", closed.get(host)))),
             ", ".join(sorted({each.architecture for each in listed})),
             sum(group.total for group in groups),
             sum(group.used for group in groups),

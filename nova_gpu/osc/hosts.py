@@ -13,7 +13,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import query, rest
-from nova_gpu.osc.planning import drained
+from nova_gpu.osc.planning import drained, kept
 
 _NO_SUCH_HOST = "Nova has no such host"
 
@@ -37,7 +37,10 @@ def answers(connection: Any, size: query.Size, request: FlavorRequest) -> list[c
     return capacity.answers(
         asked.groups,
         asked.amounts,
-        read(connection, asked.text, smallest, asked.resource_class),
+        read(
+            *(connection, asked.text, smallest, asked.resource_class),
+            preemptible=request.is_preemptible,
+        ),
         isolate=asked.isolate,
     )
 
@@ -47,6 +50,8 @@ def read(
     querystring: str,
     smallest: int,
     resource_class: str = names.RESOURCE_CLASS,
+    *,
+    preemptible: bool = False,
 ) -> list[Host]:
     """All compute nodes with a provider of GPUs, or of vGPUs.
 
@@ -55,6 +60,7 @@ def read(
 
     :param connection: an openstack.connection.Connection
     :param querystring: for candidates for one instance
+    :param preemptible: whether it is a preemptible one
     :raises CommandError: where a service refuses, or does not answer
     """
     nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
@@ -63,6 +69,7 @@ def read(
     summaries = with_free(connection, resource_class)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
+    closed = kept.read(connection) if preemptible else {}
 
     groups: dict[str, list[Group]] = defaultdict(list)
     for provider in gpu_providers(connection):
@@ -72,6 +79,8 @@ def read(
     kind = summary.kind_of(resource_class)
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or nameless(connection, root)
+        if root in closed and not reason:
+            reason = kept.in_words(closed[root])
         free = _free(summaries.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from osc_lib import exceptions
 from oslo_utils import timeutils
@@ -18,12 +18,13 @@ from nova_gpu.core.planning import plan, victims
 from nova_gpu.core.planning.fleet import Fleet, Need
 from nova_gpu.core.planning.victims import Choice
 from nova_gpu.osc import asking, flavors, hosts, rest, room
-from nova_gpu.osc.planning import instances, preemptible, unserved
+from nova_gpu.osc.planning import instances, kept, preemptible, unserved
 from nova_gpu.osc.planning.preemptible import Candidate, Candidates
 
 _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
 _NOTICE_S = 600
 _SINCE_S = 1800
+_KEEP_S = 600
 # Whoever was told is looked after so often until his time comes.
 POLL_S = 20.0
 # And at least so long
@@ -58,6 +59,10 @@ class _Planned:
     waits: bool
 
 
+# Whose time is over, when that was, and for whom
+_Ready: TypeAlias = tuple[Candidate, datetime.datetime, _Wanted]
+
+
 class Preempt(asking.Lister):
     """Show the fewest preemptible instances whose GPUs make place for instances of a flavor, or for
     the requests that found no host. Without --apply it changes nothing.
@@ -86,7 +91,7 @@ class Preempt(asking.Lister):
             metavar="<project-id>",
             dest="projects",
             action="append",
-            required=True,
+            default=[],
             help="ID, not name, of a project whose preemptible instances may be taken (repeat for "
             "several)",
         )
@@ -105,6 +110,19 @@ class Preempt(asking.Lister):
             help=f"How long before that they are told (default: {_NOTICE_S})",
         )
         add(
+            "--keep",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_KEEP_S,
+            help="With --apply: how long after that no preemptible instance gets GPUs of their "
+            f"hosts (default: {_KEEP_S})",
+        )
+        add(
+            "--undo",
+            action="store_true",
+            help="Let preemptible instances have GPUs of all hosts again; nobody is told or taken",
+        )
+        add(
             "--watch",
             metavar="<seconds>",
             type=asking.seconds,
@@ -117,6 +135,15 @@ class Preempt(asking.Lister):
         print(text, file=self.app.stderr, flush=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        if parsed_args.undo:
+            if parsed_args.flavor or parsed_args.apply:
+                raise exceptions.CommandError("--undo goes without a flavor, and without --apply")
+            connection = self.connection(parsed_args)
+            kept.end(connection, kept.read(connection))
+            self.say("no host is kept from preemptible instances")
+            return _COLUMNS, []
+        if not parsed_args.projects:
+            raise exceptions.CommandError("name the --project whose instances may be taken")
         if parsed_args.watch and (parsed_args.flavor or not parsed_args.apply):
             raise exceptions.CommandError("--watch goes with --apply, and without a flavor")
         if parsed_args.count and not parsed_args.flavor:
@@ -145,6 +172,7 @@ class _Run:
         self._said = ""
         self._notices: dict[str, datetime.datetime] = {}
         self._barred: dict[str, str] = {}
+        self._kept = preemptible.Places(connection)
         self._patient_until = time.monotonic() + _PATIENCE_S
 
     def show(self) -> None:
@@ -152,11 +180,12 @@ class _Run:
         if short:
             raise short
         self.rows = [
-            _row(candidate, candidate.due, whose)
-            for candidate, whose in _chosen(planned, candidates)
+            _row(candidate, candidate.due, wanted.whose)
+            for candidate, wanted in _chosen(planned, candidates)
         ]
 
     def to_the_end(self) -> None:
+        kept.clean(self._connection)
         while True:
             try:
                 wait_s = self._step()
@@ -181,13 +210,16 @@ class _Run:
         now = timeutils.utcnow()
         waiting = {who.uuid for each in planned if each.waits for who in each.choice.victims}
         ready = []
-        for each, whose in chosen:
-            due = each.due or self._tell(each, whose, now)
+        for each, wanted in chosen:
+            due = each.due or self._tell(each, wanted.whose, now)
             if due:
                 self._notices[each.server.id] = due
             if due and due <= now and each.server.id not in waiting:
-                ready.append((each, due, whose))
+                ready.append((each, due, wanted))
         if ready:
+            # Before anybody has left, or who asks in between has the place.
+            until = now + datetime.timedelta(seconds=self._asked.keep)
+            self._kept.keep({each.instance.host: wanted.need for each, _, wanted in ready}, until)
             self._take(ready)
             return 0
         if chosen:
@@ -198,17 +230,17 @@ class _Run:
             return preemptible.POLL_S
         return None
 
-    def _take(self, ready: Iterable[tuple[Candidate, datetime.datetime, str]]) -> None:
+    def _take(self, ready: Iterable[_Ready]) -> None:
         """:raises CommandError: when those are gone that could be taken"""
         taken, failed = [], None
-        for each, due, whose in ready:
+        for each, due, wanted in ready:
             try:
                 preemptible.end(self._connection, each)
             except exceptions.CommandError as e:
                 failed = e
                 continue
-            self._say(f"{each.in_words}: {each.end.in_words} now, for {whose}")
-            self.rows.append(_row(each, due, whose))
+            self._say(f"{each.in_words}: {each.end.in_words} now, for {wanted.whose}")
+            self.rows.append(_row(each, due, wanted.whose))
             self._notices.pop(each.server.id, None)
             taken.append(each)
         preemptible.wait(self._connection, taken, _PATIENCE_S)
@@ -219,9 +251,10 @@ class _Run:
         """What is short of a flavor that was named, what is to be done, and who there is"""
         asked, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if asked.flavor else self._unserved(snapshot))
-        if not wanted and self._said and not self._notices:
+        if not wanted and self._said and not self._notices and not self._kept:
             return None, [], preemptible.NOBODY  # nor is anybody left who was told
         fleet = instances.read(snapshot)
+        self._kept.open(fleet)
         candidates = preemptible.read(
             *(snapshot, fleet, asked.projects, self._notices, asked.notice, self._barred)
         )
@@ -297,9 +330,9 @@ class _Run:
                 self._say(f"{each.in_words}: told that it stays, as nobody needs its GPUs now")
 
 
-def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[Candidate, str]]:
+def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[Candidate, _Wanted]]:
     return [
-        (candidates.by_uuid[victim.uuid], each.wanted.whose)
+        (candidates.by_uuid[victim.uuid], each.wanted)
         for each in planned
         for victim in each.choice.victims
     ]

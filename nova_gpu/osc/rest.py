@@ -81,6 +81,18 @@ def put(connection: Any, url: str, body: Any = None) -> bool:
         return True
 
 
+def delete(connection: Any, url: str) -> None:
+    """Has Placement delete what is at *url*, unless it is gone, or in use.
+
+    :param connection: an openstack.connection.Connection
+    :raises Refused: to whom it is not allowed
+    """
+    with clean_refusals("Placement"):
+        answer = connection.placement.delete(url, microversion=_VERSION, raise_exc=False)
+        if answer.status_code not in (404, 409):
+            _judge("DELETE", url, answer)
+
+
 def _judge(verb: str, url: str, answer: Any) -> None:
     """:raises CommandError: for any answer that is none to use"""
     path = url.partition("?")[0]

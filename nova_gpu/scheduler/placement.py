@@ -41,9 +41,10 @@ def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
     return bool(answer.status_code == 201)
 
 
-def known_traits(context: nova_context.RequestContext) -> frozenset[str]:
-    """The GPU traits that some provider has now."""
-    prefix = names.TRAIT_GPU
+def known_traits(
+    context: nova_context.RequestContext, prefix: str = names.TRAIT_GPU
+) -> frozenset[str]:
+    """The GPU traits, or those that begin so, that some provider has now."""
     url = f"/traits?name=startswith:{prefix}&associated=true"
     return frozenset(_get(context, url)["traits"])
 

@@ -23,7 +23,7 @@ from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import reasons
-from nova_gpu.scheduler import drained, placement, requested
+from nova_gpu.scheduler import closed, placement, requested
 
 LOG = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def gpu_request_filter(
             if spelled_out is None:
                 unknown = reasons.unknown_name(each, known) or _NONE_FITS
                 raise refusal(ctxt, request_spec, unknown, whole)
-        drained.forbid(ctxt, request_spec)
+        closed.forbid(ctxt, request_spec, flavor)
     except exception.InvalidExtraSpec as e:
         raise refusal(ctxt, request_spec, Reason.of_request(str(e))) from e
     except exception.PlacementFailed as e:
@@ -142,10 +142,10 @@ def _why_not(
         unpinned = _wanted(request_spec, in_tree, enable_pinning_translate=False)
         if placement.has_candidate(ctxt, unpinned.to_querystring()):
             return None
-    if drained.make_trait(ctxt):
+    if closed.make_trait(ctxt):
         return _why_not(ctxt, request_spec, requests)
-    if placement.has_candidate(ctxt, drained.including(querystring)):
-        return reasons.drained(requests[0], bound=in_tree is not None)
+    if reason := closed.why_not(ctxt, requests[0], querystring, bound=in_tree is not None):
+        return reason
 
     known = placement.known_traits(ctxt)
     for asked in requests:

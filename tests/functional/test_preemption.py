@@ -16,7 +16,7 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import preemption
+from nova_gpu.osc import host, preemption
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
 from tests.functional.readings import Server
@@ -56,6 +56,10 @@ class PreemptionTest(base.GPUServersTestBase):
         refused = self.assertRaises(exceptions.CommandError, self.run_it, *arguments, **more)
         return str(refused)
 
+    def plain_refusal(self, *arguments: str) -> str:
+        command = sdk.run, self, preemption.Preempt, *arguments
+        return str(self.assertRaises(exceptions.CommandError, *command))
+
     def in_guest(self, server: Server) -> dict[str, str]:
         """What the guest reads of the metadata service about itself"""
         context = nova_context.get_admin_context()
@@ -67,6 +71,15 @@ class PreemptionTest(base.GPUServersTestBase):
             return dict(
                 json.loads(shown.lookup("/openstack/latest/meta_data.json")).get("meta", {})
             )
+
+    def listed(self) -> str:
+        """As ``openstack gpu host list`` has it"""
+        ((_, state, *_),) = sdk.run(self, host.ListHosts)[0][1]
+        return str(state)
+
+    def undo(self) -> None:
+        _, said = sdk.run(self, preemption.Preempt, "--undo")
+        self.assertEqual("no host is kept from preemptible instances\n", said)
 
     def status(self, server: Server) -> str:
         return str(self._show_server(server)["status"])
@@ -101,9 +114,16 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertEqual("SHUTOFF", self.status(self.three))
         self.assertEqual({}, self.allocated(self.three))
         self.assertUntouched(self.one, self.young)
-        # Who asks again gets it, and nobody else has to go.
+        # Who asks again gets it, nobody who is preemptible does, and nobody else has to go.
         self.assertEqual(([], []), (self.apply("two")[0], self.apply()[0]))
+        self.assertRegex(self.listed(), "^up; no preemptible instance until 2[0-9T:-]+Z$")
+        fault = self.boot_refused(self.flavor(gpus="= 1", **STOPPED))
+        self.assertIn("only on hosts that have them for who is not preemptible, for now", fault)
+        (said,) = self.refused({"os-start": None}, self.three)
+        self.assertIn("its host has GPUs for who is not preemptible, for now; start it when", said)
         self.boot(self.two)
+        self.undo()
+        self.assertEqual("up", self.listed())
         # What is left serves one GPU; the next is deleted.
         self.assertEqual([], self.apply(self.gpu_flavor(1))[0])
         names, _ = self.apply("two")
@@ -154,6 +174,8 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertIn("spot is preemptible itself", self.refusal(spot))
         self.assertIn("--watch goes with --apply", self.refusal("--watch", "1"))
         self.assertIn("--count goes with a flavor", self.refusal("--count", "2"))
+        self.assertIn("name the --project", self.plain_refusal("two"))
+        self.assertIn("--undo goes without a flavor", self.plain_refusal("two", "--undo"))
         self.assertIn("--since goes without a flavor", self.refusal("two", "--since", "60"))
         self.assertUntouched(self.one, self.young)
 
@@ -183,6 +205,7 @@ class PreemptionTest(base.GPUServersTestBase):
         # Started again it has been told nothing.
         self.api.delete_server(self.firm["id"])
         self._wait_until_deleted(self.firm)
+        self.undo()
         self.api.post_server_action(self.three["id"], {"os-start": None})
         self._wait_for_state_change(self.three, "ACTIVE")
         taken, _ = sdk.run(self, preemption.Preempt, "two", "--project", self.api.project_id)
@@ -223,7 +246,9 @@ class PreemptionTest(base.GPUServersTestBase):
             if served:
                 raise KeyboardInterrupt
             if not (self.allocated(self.three) or self.allocated(last)):
-                self.api.delete_server(refused[0]["id"])  # its quota is what the next needs
+                for each in refused[:2]:
+                    self.api.delete_server(each["id"])  # their quota is what the next need
+                self.boot_refused(spots)  # who comes in between
                 served.extend(self.boot(flavor, name=name) for name, flavor in wanted.items())
 
         clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
@@ -231,6 +256,7 @@ class PreemptionTest(base.GPUServersTestBase):
             self.assertRaises(KeyboardInterrupt, self.apply, "--watch", "1")
         self.assertEqual(["SHUTOFF"] * 2, [self.status(each) for each in (self.three, last)])
         self.assertUntouched(self.one, self.young, before)
+        self.assertEqual("up", self.listed())  # as all of it is taken
         owned = [self.recorded(each) for each in (*served, self.one, self.young, before)]
         self.assertEqual(8, len({card for each in owned for card in each}))
         self.assertEqual(8, sum(map(len, owned)))

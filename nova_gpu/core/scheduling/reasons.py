@@ -193,6 +193,19 @@ def drained(request: Request, *, bound: bool = False) -> Reason:
     )
 
 
+def kept(request: Request, *, bound: bool = False) -> Reason:
+    """GPUs are free on hosts alone that are kept from preemptible instances for a time.
+
+    :param bound: as :func:`drained`
+    """
+    if bound:
+        return Reason.of_kind("the requested host has its GPUs for who is not preemptible, for now")
+    return Reason.of_kind(
+        f"{summary.all_of(request)} asked for are free only on hosts that have them for who is not "
+        "preemptible, for now"
+    )
+
+
 def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
     """The GPUs are there, but something else is missing beside them.
 

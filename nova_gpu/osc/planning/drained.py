@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from osc_lib import exceptions
@@ -15,11 +16,11 @@ REASON = "it is drained"
 _ATTEMPTS = 5
 
 
-def nodes(connection: Any) -> frozenset[str]:
-    """The providers of the compute nodes that are drained"""
+def nodes(connection: Any, trait: str = names.DRAINED) -> frozenset[str]:
+    """The providers of the compute nodes that are drained, or have another trait"""
     answer = rest.placement(
         connection,
-        f"/resource_providers?required={names.DRAINED}",
+        f"/resource_providers?required={trait}",
         unknown_trait={"resource_providers": []},  # before the first
     )
     return frozenset(each["uuid"] for each in answer["resource_providers"])
@@ -31,22 +32,25 @@ def begin(connection: Any, node: str) -> None:
     :param connection: an openstack.connection.Connection
     :raises CommandError: where Placement does not take that
     """
-    rest.put(connection, f"/traits/{names.DRAINED}")
-    _write(connection, node, drained=True)
+    write(connection, node, {names.DRAINED}, ())
 
 
 def end(connection: Any, node: str) -> None:
     """Undoes :func:`begin`."""
-    _write(connection, node, drained=False)
+    write(connection, node, (), {names.DRAINED})
 
 
-def _write(connection: Any, node: str, *, drained: bool) -> None:
+def write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
+    """Gives the provider *node* traits, of which Placement need not know, and takes others.
+
+    :raises CommandError: where Placement does not take that
+    """
+    for each in added:
+        rest.put(connection, f"/traits/{each}")
     url = f"/resource_providers/{node}/traits"
     for _ in range(_ATTEMPTS):
         known = rest.placement(connection, url)
-        traits = set(known["traits"]) - {names.DRAINED}
-        if drained:
-            traits.add(names.DRAINED)
+        traits = set(known["traits"]).difference(removed).union(added)
         if traits == set(known["traits"]):
             return
         generation = known["resource_provider_generation"]

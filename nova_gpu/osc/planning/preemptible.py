@@ -18,8 +18,10 @@ from oslo_utils import timeutils
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.preemptible import End, Preemptible
 from nova_gpu.core.planning import victims
-from nova_gpu.core.planning.fleet import Fleet, Instance
+from nova_gpu.core.planning.fleet import Fleet, Instance, Need
+from nova_gpu.core.planning.room import Room
 from nova_gpu.osc import hosts, rest, servers
+from nova_gpu.osc.planning import kept
 
 # Placement is asked so often whether the GPUs are free.
 POLL_S = 2.0
@@ -245,6 +247,42 @@ def wait(connection: Any, ended: Iterable[Candidate], patience_s: float) -> None
                     f"it was told to go; see openstack server event list {each.server.id}"
                 )
             time.sleep(POLL_S)
+
+
+class Places:
+    """Places that one run keeps from preemptible instances, for who asked for them."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._needs: dict[str, Need] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._needs)
+
+    def keep(self, needs: Mapping[str, Need], until: datetime.datetime) -> None:
+        """:param needs: by the name of the host, what there is to be place for
+        :raises CommandError: where Placement does not take that
+        """
+        nodes = {name: uuid for uuid, (name, _) in hosts.compute_nodes(self._connection).items()}
+        for host, need in needs.items():
+            kept.begin(self._connection, nodes[host], until)
+            self._needs[host] = need
+
+    def open(self, fleet: Fleet) -> None:
+        """Keeps no more what somebody has taken.
+
+        :raises CommandError: where Placement does not take that
+        """
+        room = Room(fleet)
+        taken = {
+            host.name
+            for number, host in enumerate(fleet.hosts)
+            if host.name in self._needs and not room.fitting(self._needs[host.name], number)
+        }
+        if taken:
+            nodes = hosts.compute_nodes(self._connection)
+            kept.end(self._connection, (uuid for uuid, (name, _) in nodes.items() if name in taken))
+            self._needs = {name: need for name, need in self._needs.items() if name not in taken}
 
 
 def _has_gpus(connection: Any, uuid: str) -> bool:

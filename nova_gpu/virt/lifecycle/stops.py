@@ -21,6 +21,7 @@ from nova import objects
 from nova.compute import task_states, vm_states
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
+from oslo_utils import timeutils
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, names
@@ -29,6 +30,7 @@ from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.core.flavor.stopping import OnStop
 from nova_gpu.core.model import GroupKey
+from nova_gpu.core.placement import kept
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group
 from nova_gpu.core.vgpu.vgpu import device_uuid
@@ -182,7 +184,7 @@ class Stops:
         """
         client = self.assigned.placement()
         remedy = _remedy(asked)
-        self._refuse_drained(client, remedy)
+        self._refuse_closed(client, asked, remedy)
         groups = {uuid: _group(client, key, uuid) for key, uuid in ours.items()}
         known = frozenset[str]().union(*(group.traits for group in groups.values()))
         found = []
@@ -204,12 +206,19 @@ class Stops:
         request, of_kind, _ = found[0]
         raise self._none_free(client, request, of_kind, remedy)
 
-    def _refuse_drained(self, client: Any, remedy: str) -> None:
-        """:raises NoneFree: where an administrator lets nobody new have GPUs of the host"""
+    def _refuse_closed(self, client: Any, asked: FlavorRequest, remedy: str) -> None:
+        """:raises NoneFree: where an administrator lets nobody new have GPUs of the host, or nobody
+        who is preemptible
+        """
         context = nova_context.get_admin_context()
         node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
-        if names.DRAINED in placement.get(client, f"/resource_providers/{node}/traits")["traits"]:
+        traits = placement.get(client, f"/resource_providers/{node}/traits")["traits"]
+        if names.DRAINED in traits:
             raise exception.NoneFree("its host is drained", remedy)
+        if asked.is_preemptible and kept.in_force(traits, timeutils.utcnow()):
+            raise exception.NoneFree(
+                "its host has GPUs for who is not preemptible, for now", remedy
+            )
 
     def _none_free(
         self, client: Any, request: Request, groups: Mapping[str, Group], remedy: str

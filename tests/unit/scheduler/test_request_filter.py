@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 from urllib import parse
 
 import fixtures
@@ -13,8 +14,10 @@ from nova import objects, test
 from nova.objects import base as objects_base
 from nova.scheduler import request_filter, utils
 from nova.scheduler.client import report
+from oslo_utils import timeutils
 from oslo_utils.fixture import uuidsentinel as uuids
 
+from nova_gpu.core.placement import kept
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
 
@@ -463,6 +466,34 @@ class DrainedTest(RequestFilterTest):
 
         self.useFixture(fixtures.MockPatchObject(report.SchedulerReportClient, "put", fail))
         self.assertIn("Placement does not say which GPUs", self.refusal({"gpus": "= 2"}))
+
+
+class KeptTest(RequestFilterTest):
+    """Hosts whose GPUs are for who is not preemptible"""
+
+    SPOT: ClassVar = {"gpus": "= 2", "gpu:preemptible": "30m", "gpu:on_preempt": "delete"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.first = self.placement.add_host("host1")
+        self.of_first = self.placement.add_group(self.first, 8)
+        self.until = timeutils.utcnow().replace(microsecond=0) + datetime.timedelta(minutes=10)
+        self.placement.drain(self.first, kept.trait(self.until))
+
+    def test_not_for_preemptible_ones(self) -> None:
+        said = "2 GPUs asked for are free only on hosts that have them for who is not preemptible"
+        self.assertIn(said, self.refusal(self.SPOT))
+        self.assertEqual({self.of_first}, self.taken(self.run_filter({"gpus": "= 2"})))
+        self.placement.drain(self.first)
+        self.assertIn("only on hosts that are drained", self.refusal(self.SPOT))
+        second = self.placement.add_group(self.placement.add_host("host2"), 8)
+        self.assertEqual({second}, self.taken(self.run_filter(self.SPOT)))
+
+    def test_until_the_time_is_over(self) -> None:
+        """Whoever set the trait, and is gone"""
+        timeutils.set_time_override(self.until)
+        self.addCleanup(timeutils.clear_time_override)
+        self.assertEqual({self.of_first}, self.taken(self.run_filter(self.SPOT)))
 
 
 class NeverTooStrictTest(RequestFilterTest):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import datetime
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -18,10 +19,12 @@ import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree, task_states, vm_states
+from oslo_utils import timeutils
 from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
+from nova_gpu.core.placement import kept
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.stops import Stops
 from tests.fixtures import hosts
@@ -62,13 +65,13 @@ class _Placement:
     """Nova's report client, of the inventories and traits that the driver has published
 
     :ivar counted: by consumer, what it has of which provider
-    :ivar drained: whether the compute node has the trait of that
+    :ivar node_traits: what the compute node has beside its own
     """
 
     def __init__(self, tree: provider_tree.ProviderTree) -> None:
         self._tree = tree
         self.counted: dict[str, dict[str, Any]] = {}
-        self.drained = False
+        self.node_traits: set[str] = set()
         self.answers = True
 
     def used(self, provider_uuid: str) -> int:
@@ -79,8 +82,8 @@ class _Placement:
         *_, uuid, what = url.split("/")
         data = self._tree.data(uuid)
         if what == "traits":
-            drained = {names.DRAINED} if self.drained and data.name == NODENAME else set()
-            answer = {"traits": sorted(data.traits | drained)}
+            more = self.node_traits if data.name == NODENAME else set()
+            answer = {"traits": sorted(data.traits | more)}
         elif what == "inventories":
             answer = {"inventories": data.inventory}
         else:
@@ -316,11 +319,20 @@ class StartTest(StopsTestCase):
         self.assertNothing(self.instance)
 
     def test_drained(self) -> None:
-        self.placement.drained = True
+        self.placement.node_traits = {names.DRAINED}
         self.assertRefused("its host is drained; start it when some are free, or have it come")
         for word, said in (("true", "openstack gpu start has it come"), ("perhaps", "shelve and")):
             self.instance.flavor.extra_specs = RELEASES | {"gpu:on_stop_move": word}
             self.assertRefused(said)
+
+    def test_kept_for_who_is_not_preemptible(self) -> None:
+        until = timeutils.utcnow() + datetime.timedelta(minutes=10)
+        self.placement.node_traits = {kept.trait(until)}
+        self.instance.flavor.extra_specs = RELEASES | {"gpu:preemptible": "1h"}
+        self.assertRefused("its host has GPUs for who is not preemptible, for now; start it when")
+        self.instance.flavor.extra_specs = RELEASES
+        self.stops.take_again(self.instance)
+        self.assertEqual([ONE, TWO], self.has(self.instance))
 
     def test_other_than_the_image_wants(self) -> None:
         wanted = {"traits_required": ["CUSTOM_GPU_ARCH_FERMI"]}

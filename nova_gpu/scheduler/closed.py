@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that get no new instance with GPUs, as an administrator empties them, and those that get no
+preemptible one, as theirs are kept for others.
+
+Their compute node's provider has a trait, and no candidate for GPUs may lie below such a one. So it
+is seen in the next query, and instances without GPUs are started there as ever.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from urllib import parse
+
+from nova import context as nova_context
+from nova import objects
+from nova.scheduler.client import report
+from oslo_utils import timeutils
+
+from nova_gpu.core import names
+from nova_gpu.core.disclosure import Reason
+from nova_gpu.core.flavor.request import FlavorRequest, Request
+from nova_gpu.core.placement import kept
+from nova_gpu.core.scheduling import reasons
+from nova_gpu.scheduler import placement
+
+# Whose Placement has the trait: one client in a scheduler, and one request in its life.
+_made: weakref.WeakSet[report.SchedulerReportClient] = weakref.WeakSet()
+
+
+def forbid(
+    ctxt: nova_context.RequestContext, request_spec: objects.RequestSpec, asked: FlavorRequest
+) -> None:
+    """Has *request_spec*, which asks for GPUs, served by other hosts alone.
+
+    :raises PlacementFailed: where it cannot be put to Placement
+    """
+    client = report.report_client_singleton()
+    if client not in _made:
+        make_trait(ctxt)
+        _made.add(client)
+    request_spec.root_forbidden.add(names.DRAINED)
+    if asked.is_preemptible:
+        known = placement.known_traits(ctxt, names.KEPT_UNTIL)
+        request_spec.root_forbidden.update(kept.in_force(known, timeutils.utcnow()))
+
+
+def make_trait(ctxt: nova_context.RequestContext) -> bool:
+    """Has Placement know the trait of drained hosts, as it refuses every query that names one it
+    does not; whether it did not, because somebody had deleted it.
+
+    :raises PlacementFailed: where Placement does not say so
+    """
+    return placement.make_trait(ctxt, names.DRAINED)
+
+
+def why_not(
+    ctxt: nova_context.RequestContext, request: Request, querystring: str, *, bound: bool
+) -> Reason | None:
+    """That only hosts which :func:`forbid` forbids have a candidate, ``None`` where none has.
+
+    :param querystring: which has no candidate
+    :param bound: whether it is about one host alone
+    :raises PlacementFailed: where Placement does not answer
+    """
+    for prefix, reason in ((names.KEPT_UNTIL, reasons.kept), (names.DRAINED, reasons.drained)):
+        wider = parse.urlencode(list(_without(querystring, prefix)))
+        if wider != querystring and placement.has_candidate(ctxt, wider):
+            return reason(request, bound=bound)
+        querystring = wider
+    return None
+
+
+def _without(querystring: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """The query's parts, none of which forbids a trait that begins so"""
+    for name, value in parse.parse_qsl(querystring):
+        if name == "root_required":
+            traits = value.split(",")
+            value = ",".join(each for each in traits if not each.startswith(f"!{prefix}"))
+        if value:
+            yield name, value
