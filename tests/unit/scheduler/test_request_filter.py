@@ -347,6 +347,10 @@ class ReasonTest(RequestFilterTest):
         )
         self.assertIn("none of the 12 groups of GPUs (CUSTOM_GPU_ARCH_KEPLER) has 2 free", text)
         self.assertLess(len(asked), 30, asked)
+        asked.clear()
+        both = {f"trait:{FERMI}": "required", "trait:CUSTOM_GPU_ARCH_KEPLER": "required"}
+        self.assertIn("none for all of them at once", self.refusal({"resources:PGPU": "2", **both}))
+        self.assertLess(len(asked), 10, asked)
 
     def test_the_group_that_is_short_is_the_one_spoken_of(self) -> None:
         """However many there are of the other"""
