@@ -2,54 +2,94 @@
 """Whose turn it is: who asks NVML has cards open, and while a process has one open it cannot be
 divided.
 
-Threads of a process take turns by a lock of its own. Processes do by locks of the file that they
-start to ask, whoever runs them, as far as they are of one installation: who asks shares it, who has
-a card divided has it alone. Who may read a file may lock it, so that nobody waits for it for ever.
+Threads of a process take turns by a lock of its own. Processes do by locks of a file that root and
+nova alone may open: who asks shares it, who has a card divided has it alone. Who may not open it
+asks without a turn, as NVIDIA's own commands do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import pathlib
+import stat
 import threading
 import time
 from collections.abc import Iterator
 
-from nova_gpu.host.state import files
-
 PROBE = pathlib.Path(__file__).with_name("nvml_probe.py")
 
-_locked = PROBE
 _turn = threading.Lock()
+_file: pathlib.Path | None = None
 _POLL_S = 0.1
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def share(path: pathlib.Path) -> None:
+    """From now on this process takes turns with all those that share the file at *path*, in a
+    folder of nova's."""
+    global _file
+    _file = path
 
 
 @contextlib.contextmanager
 def asking(timeout_s: float) -> Iterator[str | None]:
-    """Why nobody may ask for so long; ``None`` where it is the caller's turn.
-
-    :raises OSError: where it cannot be known
-    """
-    with _turn, files.opened(_locked) as fd:
+    """Why nobody may ask for so long; ``None`` where it is the caller's turn."""
+    with _turn, _opened() as fd:
         has_it = _lock(fd, fcntl.LOCK_SH, timeout_s)
-        yield None if has_it else f"{_locked} stays locked, as by who has a card divided"
+        yield None if has_it else f"{_file} stays locked, as by who has a card divided"
 
 
 @contextlib.contextmanager
 def held_back(timeout_s: float) -> Iterator[None]:
-    """Nobody asks meanwhile, but for a process that goes on with it for so long, as none should.
-
-    :raises OSError: as :func:`asking`
-    """
-    with _turn, files.opened(_locked) as fd:
+    """Nobody asks meanwhile, but for a process that goes on with it for so long, as none should."""
+    with _turn, _opened() as fd:
         _lock(fd, fcntl.LOCK_EX, timeout_s)
         yield
 
 
-def _lock(fd: int, operation: int, timeout_s: float) -> bool:
+@contextlib.contextmanager
+def _opened() -> Iterator[int | None]:
+    """The file that is shared; ``None`` where this process shares or may open none."""
+    fd = None
+    if _file:
+        with contextlib.suppress(OSError):
+            fd = _open(_file)
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _open(path: pathlib.Path) -> int:
+    """A descriptor of the file at *path*, made where there is none, that its owner and root alone
+    can open: a lock is had by whoever can open the file, in whatever way.
+
+    :raises OSError: where this process may not open it
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    owner = path.parent.stat()
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
+        made = True
+    except FileExistsError:
+        fd = os.open(path, flags)
+        made = False
+    status = os.fstat(fd)
+    with contextlib.suppress(OSError):
+        if made and os.geteuid() == 0:  # nova-gpu is run by root, nova-compute is not
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+        # Never of somebody else's file that nova linked to there
+        if status.st_uid == owner.st_uid and status.st_mode & _OTHERS:
+            os.fchmod(fd, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+    return fd
+
+
+def _lock(fd: int | None, operation: int, timeout_s: float) -> bool:
     ends = time.monotonic() + timeout_s
-    while True:
+    while fd is not None:
         try:
             fcntl.flock(fd, operation | fcntl.LOCK_NB)
             return True
@@ -57,3 +97,4 @@ def _lock(fd: int, operation: int, timeout_s: float) -> bool:
             if time.monotonic() >= ends:
                 return False
         time.sleep(_POLL_S)
+    return True

@@ -19,7 +19,7 @@ from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import mig_layout
-from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.nvidia import nvml, nvml_turn
 from nova_gpu.host.pci import (
     consoles,
     discovery,
@@ -66,6 +66,7 @@ class Survey:
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
+        nvml_turn.share(pathlib.Path(CONF.state_path, "gpu-nvml"))
         try:
             self.roots = Roots.of(CONF.gpu)
             self._selection = selection.Selection.parse(
