@@ -133,10 +133,71 @@ def _take_group(path: pathlib.Path) -> None:
     os.chown(path, 0, 0)
 
 
+_PAGE = pathlib.Path(__file__).parents[3] / "doc/source/admin/cleaning.rst"
+
+
+def _example(number: int) -> str:
+    """One of the documentation's scripts"""
+    block = _PAGE.read_text().split(".. code-block:: sh\n\n")[number]
+    lines = itertools.takewhile(lambda line: line[:1] in ("", " "), block.splitlines())
+    return textwrap.dedent("\n".join(lines))
+
+
+class LeftMIGTest(base.BaseTestCase):
+    """The example for cards that vfio-pci has, with a tool that does as NVIDIA's does: whatever its
+    words' order, a reset comes first, then what is to be after the next one, then the question
+    (NVIDIA/gpu-admin-tools 2025.10.20, cli/main.py, per_device.py and per_gpu.py)."""
+
+    _TOOL = """import pathlib, sys
+folder = pathlib.Path(__file__).parent
+mode, after = folder / "mode", folder / "after"
+assert sys.argv[1] == "--gpu-bdf=88:00.0", sys.argv
+if "--reset-with-flr" in sys.argv and after.exists():
+    after.unlink()
+    if not (folder / "stuck").exists():
+        mode.write_text("disabled")
+if "--query-mig-mode" in sys.argv:
+    print("INFO     GPU 88:00.0 MIG mode is", mode.read_text(), file=sys.stderr)
+if "--force-mig-off-after-reset" in sys.argv:
+    after.touch()
+"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        (self.folder / "nvidia_gpu_tools.py").write_text(self._TOOL)
+
+    def run_it(self, left: str, product: str = "10de:20b5", mode: str = "pci") -> tuple[bool, str]:
+        """Whether the card is clean, and its MIG mode afterwards"""
+        (self.folder / "mode").write_text(left)
+        script = _example(2).replace("/opt/gpu-admin-tools", str(self.folder))
+        environment = {
+            "PATH": os.environ["PATH"],
+            "NOVA_GPU_ADDRESS": "0000:88:00.0",
+            "NOVA_GPU_MODE": mode,
+            "NOVA_GPU_PRODUCT": product,
+        }
+        argv = ["sh", "-c", script]
+        done = subprocess.run(argv, env=environment, capture_output=True, timeout=300)
+        return done.returncode == 0, (self.folder / "mode").read_text()
+
+    def test_it_is_turned_off(self) -> None:
+        for left in ("enabled", "disabled"):
+            self.assertEqual((True, "disabled"), self.run_it(left))
+
+    def test_it_stays_on(self) -> None:
+        (self.folder / "stuck").touch()
+        self.assertEqual((False, "enabled"), self.run_it("enabled"))
+
+    def test_of_other_cards(self) -> None:
+        """Which forget it, or are with their driver, which is asked"""
+        self.assertEqual((True, "enabled"), self.run_it("enabled", product="10de:2330"))
+        self.assertEqual((True, "enabled"), self.run_it("enabled", mode="lxc"))
+
+
 class ExampleTest(base.BaseTestCase):
     """The documentation's, with an nvidia-smi that resets no card in persistence mode"""
 
-    _PAGE = pathlib.Path(__file__).parents[3] / "doc/source/admin/cleaning.rst"
     _SMI = """#!/bin/sh
 cd "$(dirname "$0")"
 echo "$@" >>calls
@@ -155,9 +216,7 @@ esac
         smi = self.folder / "nvidia-smi"
         smi.write_text(self._SMI)
         smi.chmod(0o755)
-        block = self._PAGE.read_text().partition(".. code-block:: sh\n\n")[2]
-        lines = itertools.takewhile(lambda line: line[:1] in ("", " "), block.splitlines())
-        self.script = textwrap.dedent("\n".join(lines))
+        self.script = _example(1)
 
     def run_it(self, persistence: str, mode: str = "lxc") -> tuple[int, str]:
         """How it ended, and the persistence mode afterwards"""
