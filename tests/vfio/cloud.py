@@ -87,7 +87,7 @@ class Cloud(apart.Apart):
     OPTIONS = {  # noqa: RUF012
         "DEFAULT": ("compute_driver",),
         "pci": ("device_spec", "alias"),
-        "gpu": ("guest_mmio_gib", "sysfs_root", "proc_root", "nvml"),
+        "gpu": ("guest_mmio_gib", "sysfs_root", "proc_root", "nvml", "product_ids"),
         "libvirt": (
             *("connection_uri", "cpu_mode", "gid_maps", "images_type", "uid_maps", "virt_type"),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import pathlib
 import shutil
@@ -21,6 +22,7 @@ from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.inventory import survey
 from tests.vfio import place
+from tools.vfiolab import cards as pci_cards
 from tools.vfiolab import modules, system
 
 # Of function 0 and 1 of a card that the host has, and of one that guests may have
@@ -39,6 +41,11 @@ _NVIDIAS = {"class": "0x030200", "vendor": "0x10de", "device": "0x26b1"}
 _NVIDIA = "nvidia"
 _PARAMETERS = pathlib.Path("/sys/module", modules.FUNCTIONS.stem, "parameters")
 _SRIOV_MANAGE = pathlib.Path("/run/lab/sriov-manage.sh")
+
+# The modules of an HGX H100, one of its NVSwitches, and what QEMU's devices in their place are
+_H100 = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330"}
+_NVSWITCH = {"class": "0x068000", "vendor": "0x10de", "device": "0x22a3"}
+_BOARDS_OWN = "1b36 0011"
 
 
 def functions(card: str) -> list[str]:
@@ -150,6 +157,22 @@ def be_own_again(address: str) -> None:
     unload(modules.FUNCTIONS.stem)
 
 
+def become_board() -> None:
+    """Until :func:`be_no_board` the cards of :data:`cards.BOARD` are NVIDIA's, with its driver."""
+    for address in pci_cards.BOARD:
+        pretend(address, _H100)
+    pretend(pci_cards.NETWORK, _NVSWITCH)
+    load(modules.FUNCTIONS.stem)
+    (_DEVICES.parent / "drivers" / _NVIDIA / "new_id").write_text(_BOARDS_OWN)
+
+
+def be_no_board() -> None:
+    unload(modules.FUNCTIONS.stem)
+    for address in pci_cards.BOARD:
+        own_up(address, _H100)
+    own_up(pci_cards.NETWORK, _NVSWITCH)
+
+
 def sriov_manage(*words: str) -> None:
     subprocess.run([virtual_functions.SRIOV_MANAGE, *words], check=True, capture_output=True)
 
@@ -219,6 +242,23 @@ def listed() -> list[str]:
         for card in looked.find()
     ]
     return cards.table(found).splitlines()
+
+
+def shown_topology() -> str:
+    """What ``nova-gpu topology`` prints."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        topology.main(survey.Survey(), as_json=False)
+    return output.getvalue()
+
+
+def tell_environment(variables: Mapping[str, str | None]) -> None:
+    """What processes find that are started from now on; ``None``: no such variable"""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def quarantined() -> list[str]:

@@ -61,6 +61,11 @@ SLOTS = (
         ),
         unsaved=True,
     ),
+    # Eight devices that do nothing and that QEMU saves: they pretend to be the cards of one board.
+    *(
+        Slot(f"0xb.{number}{'' if number else ',multifunction=on'}", ("pvpanic-pci,bus={bus}",))
+        for number in range(8)
+    ),
 )
 # Their addresses.
 WHOLE = ("0000:01:00.0", "0000:02:00.0")
@@ -69,6 +74,7 @@ BEHIND_BRIDGE, ON_BRIDGE = "0000:05:01.0", "0000:05:02.0"
 WITH_STRANGER, STRANGER = "0000:06:00.0", "0000:07:00.0"
 NETWORK = "0000:08:00.0"
 DIVIDED = "0000:09:00.0"
+BOARD = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x0A, 0x12))
 # Of ati-vga and edu QEMU saves nothing, not even where their memory is.
 FORGOTTEN = (OTHER, ON_BRIDGE)
 

@@ -221,7 +221,9 @@ class CardsTest(testtools.TestCase):
 
     def test_addresses_are_those_of_the_slots(self) -> None:
         """The kernel numbers the buses: one for each port, and one behind the bridge."""
-        self.assertEqual(len(cards.SLOTS) + 1, int(cards.DIVIDED.split(":")[1], 16))
+        last, *board = (int(each.split(":")[1], 16) for each in (cards.DIVIDED, *cards.BOARD))
+        self.assertEqual([last + number for number in range(1, 9)], board)
+        self.assertEqual(len(cards.SLOTS) + 1, board[-1])
 
 
 class EnvironmentTest(testtools.TestCase):
