@@ -24,12 +24,13 @@ Module = int
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
     """One set of cards that can be joined; ``degraded`` are those with fewer NVLinks than they have
-    when all is well."""
+    when all is well, and ``order`` is that in which Fabric Manager lists them."""
 
     id: int
     modules: frozenset[Module]
     active: bool = False
     degraded: frozenset[Module] = frozenset()
+    order: tuple[Module, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def size(self) -> int:

@@ -52,15 +52,20 @@ def free(report: Report, asked: GPURequest, part: GroupRequest) -> int:
 
 
 def most_free(asked: VGPURequest, divided: Divided) -> int:
-    """How many vGPUs of a type that *asked* takes a host has room for, whatever its cards are.
+    """How many vGPUs of a type that *asked* takes a host has room for, whatever its cards are: none
+    where they are given in sets, of which no such one is free.
 
     Types share cards, so that the numbers of several do not add up.
     """
     known = divided.facts or ((None, None),) * len(divided.vgpus)
+    sets = divided.sets or ((),) * len(divided.vgpus)
     fitting = (
         count
-        for (type_id, name, count), (memory_mib, heads) in zip(divided.vgpus, known, strict=True)
+        for (type_id, name, count), (memory_mib, heads), each in zip(
+            *(divided.vgpus, known, sets), strict=True
+        )
         if _takes(asked, VGPUType(type_id, name, memory_mib, heads))
+        and (not each or all(dict(each).get(part.count) for part in asked.groups))
     )
     return max(fitting, default=0)
 

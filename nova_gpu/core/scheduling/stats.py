@@ -19,7 +19,9 @@ same.
 
 Of a board with NVSwitches guests get exact sets of cards. Its group then says the sizes of those
 (``"partitions": [1, 2, 4, 8]``), and beside ``free`` stands for each group how many guests of each
-size there could be more (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``).
+size there could be more (``"free_partitions": [[[1, 4], [2, 2], [4, 1]]]``). Of types of vGPUs that
+are all of a card ``divided`` says it of all sizes (``"sets": [[[1, 4], [2, 2], [4, 1], [8, 0]]]``,
+empty of any other type).
 
 Where Nova's own passthrough has something free beside free GPUs, ``near`` says of each group how
 many of its free GPUs one network function has behind its switch at most, how many one has on its
@@ -121,19 +123,24 @@ class Divided:
     """The cards that are given in parts: how many, and how many have room for a vGPU of any type.
 
     ``vgpus``: id and name of each type, and how many more of it there can be. ``facts``: what each
-    of these has of memory in MiB and of heads; empty of a host that does not say it.
+    of these has of memory in MiB and of heads; empty of a host that does not say it. ``sets``: of
+    each, where guests get exact sets of cards, how many of each size there could be more; empty
+    where none is given so.
     """
 
     total: int = 0
     free: int = 0
     vgpus: tuple[tuple[str, str | None, int], ...] = ()
     facts: tuple[tuple[int | None, int | None], ...] = ()
+    sets: tuple[tuple[tuple[int, int], ...], ...] = ()
 
     def __post_init__(self) -> None:
         _check_numbers(self.total, self.free, *(count for *_, count in self.vgpus))
         _check_numbers(*(fact for facts in self.facts for fact in facts if fact is not None))
-        if self.facts and len(self.facts) != len(self.vgpus):
-            raise ValueError("facts must have an entry for each of vgpus")
+        _check_numbers(*(number for sets in self.sets for pair in sets for number in pair))
+        for each in (self.facts, self.sets):
+            if each and len(each) != len(self.vgpus):
+                raise ValueError("facts and sets must have an entry for each of vgpus")
         for type_id, name, _ in self.vgpus:
             if not (isinstance(type_id, str) and isinstance(name, str | None)):
                 raise TypeError("a type's id must be a string, and its name one or null")
@@ -199,6 +206,8 @@ def dumps(report: Report) -> str:
         fields[_RESERVED] = dataclasses.asdict(report.reserved_per_free_gpu)
     if report.divided != UNDIVIDED:
         fields["divided"] = dataclasses.asdict(report.divided)
+        if not report.divided.sets:
+            del fields["divided"]["sets"]
     if report.free_partitions is not None:
         fields["free_partitions"] = report.free_partitions
     if report.near is not None:
@@ -294,7 +303,8 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
     """:raises ValueError, TypeError, KeyError: where it is none"""
     vgpus = tuple((type_id, name, count) for type_id, name, count in fields["vgpus"])
     facts = tuple((memory_mib, heads) for memory_mib, heads, *_ in fields.get("facts", ()))
-    return Divided(fields["total"], fields["free"], vgpus, facts)
+    sets = tuple(tuple((size, n) for size, n in each) for each in fields.get("sets", ()))
+    return Divided(fields["total"], fields["free"], vgpus, facts, sets)
 
 
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:

@@ -19,7 +19,8 @@ class SharedCard:
     """A card of which instances get parts.
 
     ``withheld`` is why nobody new is given one of it, ``ill`` why nobody at all is, and
-    ``withheld_slots`` are MIG instances that nobody new is given.
+    ``withheld_slots`` are MIG instances that nobody new is given, and ``withheld_types`` what is
+    wrong with types of which nobody new is given one.
     """
 
     gpu: GPU
@@ -27,6 +28,7 @@ class SharedCard:
     withheld: str | None = None
     ill: str | None = None
     withheld_slots: frozenset[Slot] = frozenset()
+    withheld_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def has(self, device: Device) -> bool:
         """Whether it is one of the card's functions, or a slot of one"""
@@ -56,15 +58,18 @@ class SharedCard:
         if self.card.has_instances:
             free = len(self.free_slots(type_id, taken, pending))
             return dataclasses.replace(room, free=free)
-        return dataclasses.replace(room, free=0) if self.withheld or self.ill else room
+        return dataclasses.replace(room, free=0) if self._withholds(type_id) else room
 
     def free_slots(
         self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]
     ) -> tuple[Slot, ...]:
-        if self.withheld or self.ill:
+        if self._withholds(type_id):
             return ()
         free = vgpu_room.free_slots(self.card, type_id, *self._own(taken, pending))
         return tuple(slot for slot in free if slot not in self.withheld_slots)
+
+    def _withholds(self, type_id: str) -> bool:
+        return bool(self.withheld or self.ill or type_id in self.withheld_types)
 
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
         """All that there can be of the type while the card carries no more than *total*"""

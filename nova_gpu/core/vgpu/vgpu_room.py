@@ -162,6 +162,15 @@ def carried(card: DividedCard, type_id: str) -> int | None:
     return None if most is not None and most > MAX_PER_CARD else most
 
 
+def whole_types(card: DividedCard) -> frozenset[str]:
+    """The types of which one vGPU is all of the card, and is not made of its GPU instances"""
+    return frozenset(
+        type_id
+        for type_id, facts in card.types.items()
+        if carried(card, type_id) == 1 and not (facts.slices or facts.profile)
+    )
+
+
 def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
     listed = list(types)
     if facts.memory_mib:

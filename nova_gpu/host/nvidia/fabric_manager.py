@@ -60,8 +60,8 @@ _SAID: Mapping[int, tuple[str, str]] = {
 # Of the process, and what it is started with where it is not told (NVIDIA's package)
 _PROGRAM = "nv-fabricmanager"
 _CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
-# FABRIC_MODE: of vGPUs, in which it does not join whole cards
-VGPU_MODE = 2
+# FABRIC_MODE: in which it joins whole cards, and in which vGPUs that are all of a card
+WHOLE_MODE, VGPU_MODE = 1, 2
 _MODE = re.compile(r"\s*FABRIC_MODE\s*=\s*([0-9]+)\s*")
 
 
@@ -146,8 +146,8 @@ class FabricManager:
     def activate(self, number: int, functions: Sequence[PciAddress] = ()) -> None:
         """Joins the cards of a partition, for one guest.
 
-        :param functions: of a vGPU host, the virtual functions of its cards that are the guest's,
-            in the order that it gives the cards
+        :param functions: of a vGPU host, the virtual functions that are the guest's, one of each
+            card, in the partition's order
         :raises Refused: where it does not, also where the partition is active
         """
         self._run("activate", str(number), *map(str, functions))
@@ -214,4 +214,5 @@ def _partition(told: Mapping[str, Any]) -> Partition:
         bool(told["active"]),
         # A partition of one card uses none of its links.
         frozenset(int(g["module"]) for g in gpus if len(gpus) > 1 and g["links"] < g["most_links"]),
+        tuple(int(gpu["module"]) for gpu in gpus),
     )

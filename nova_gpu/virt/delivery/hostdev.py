@@ -11,6 +11,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts
 from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
+from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova import objects
@@ -22,12 +23,23 @@ class HostdevParts(Parts, Delivery):
 
     refused = UNSAVED
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, fabric: Fabric) -> None:
         self._roots = roots
+        self._fabric = fabric
 
     @property
     def delivery(self) -> Delivery:
         return self
+
+    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+        """Has the NVSwitches join the cards of which the guest has all.
+
+        :raises DeviceUnavailable, BetterElsewhere: where they cannot
+        """
+        self._fabric.join([each for each in given if isinstance(each, Slot)], instance.uuid)
+
+    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
+        return self._fabric.stateless(slot)
 
     def make(self, slot: Slot, instance_uuid: str) -> None:
         # Only now: privsep takes half a second, and the commands make nothing.

@@ -18,8 +18,8 @@ from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
-from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.fabric.board import Board
+from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova import objects
@@ -45,6 +45,7 @@ class PCIPassthrough(WholeCards):
 
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.unbound.Unbound`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
+    :param fabric: what joins the cards of a board with NVSwitches
     """
 
     mode = DeliveryMode.PCI
@@ -62,11 +63,12 @@ class PCIPassthrough(WholeCards):
         device_spec: pci_aliases.DeviceSpec,
         unbound: pathlib.Path,
         ledger: Ledger | None,
+        fabric: Fabric,
     ) -> None:
         self._roots = roots
         self._device_spec = device_spec
         self._holders: Mapping[str, str] = {}
-        self._fabric = fabric.Fabric(roots, ledger)
+        self._fabric = fabric
         if ledger is not None:
             # Only now: privsep takes half a second, and the commands give nobody a card.
             from nova_gpu.virt.delivery import binding
@@ -187,7 +189,7 @@ class PCIPassthrough(WholeCards):
         self._refuse_unfit_guest(instance, cards)
         for card in cards:
             self.bindings.end(card, instance.uuid)
-        self._fabric.join(cards)
+        self._fabric.join([card.address for card in cards], instance.uuid)
 
     def _refuse_unfit_guest(self, instance: objects.Instance, cards: Sequence[GPU]) -> None:
         from nova.virt.libvirt import utils as libvirt_utils

@@ -12,6 +12,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.virtual_function import VirtualFunctions
+from nova_gpu.virt.fabric.fabric import Fabric
 
 
 class PlainFunctions(VirtualFunctions):
@@ -24,8 +25,10 @@ class PlainFunctions(VirtualFunctions):
     words = "a virtual function as it is"
     managed = True
 
-    def __init__(self, roots: Roots, device_spec: DeviceSpec, wanted: Mapping[str, int]) -> None:
-        super().__init__(roots, device_spec)
+    def __init__(
+        self, roots: Roots, fabric: Fabric, device_spec: DeviceSpec, wanted: Mapping[str, int]
+    ) -> None:
+        super().__init__(roots, fabric, device_spec)
         self._wanted = wanted
 
     def _obstacle_of(self, function: PciAddress) -> str | None:

@@ -13,6 +13,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.virtual_function import VirtualFunctions
+from nova_gpu.virt.fabric.fabric import Fabric
 
 # Since then it leaves a function of managed='no' with whatever VFIO driver has it (its NEWS).
 LIBVIRT = (10, 0, 0)
@@ -30,9 +31,13 @@ class TypedFunctions(VirtualFunctions):
     may_wedge = True  # nova_gpu.virt.health.failed_starts has the source
 
     def __init__(
-        self, roots: Roots, device_spec: DeviceSpec, libvirt_version: Callable[[], int | None]
+        self,
+        roots: Roots,
+        fabric: Fabric,
+        device_spec: DeviceSpec,
+        libvirt_version: Callable[[], int | None],
     ) -> None:
-        super().__init__(roots, device_spec)
+        super().__init__(roots, fabric, device_spec)
         self._libvirt_version = libvirt_version
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:

@@ -12,6 +12,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.virt.delivery.hostdev import HostdevParts
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
@@ -22,8 +23,8 @@ class VirtualFunctions(HostdevParts):
 
     managed: bool
 
-    def __init__(self, roots: Roots, device_spec: DeviceSpec) -> None:
-        super().__init__(roots)
+    def __init__(self, roots: Roots, fabric: Fabric, device_spec: DeviceSpec) -> None:
+        super().__init__(roots, fabric)
         self._device_spec = device_spec
 
     # What the host has
@@ -63,7 +64,7 @@ class VirtualFunctions(HostdevParts):
                 f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a "
                 "vendor's variant of vfio-pci may"
             )
-        return None
+        return super().stateless(slot, is_running=is_running)
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         data.pci_dev_map_src_dst[str(old.parent)] = str(new.parent)

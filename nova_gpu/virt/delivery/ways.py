@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.host.mig import mig_layout, mig_making
-from nova_gpu.host.nvidia import nvswitch
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt.delivery import unbound
@@ -26,6 +24,7 @@ from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from nova_gpu.virt.delivery.plain_function import PlainFunctions
 from nova_gpu.virt.delivery.typed_function import TypedFunctions
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
+from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
@@ -53,6 +52,7 @@ class Ways:
         self._roots = roots
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_making.parse(CONF.gpu.mig_profile)
+        self.fabric = Fabric(roots, ledger)
         self.whole: WholeCards
         self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
         parts: Sequence[Parts]
@@ -62,11 +62,11 @@ class Ways:
             self._read = lambda cards, _: mig_layout.divided(cards, roots)
         else:
             spec = DeviceSpec(CONF.pci.device_spec)
-            self.whole = PCIPassthrough(roots, spec, unbound.folder(), ledger)
+            self.whole = PCIPassthrough(roots, spec, unbound.folder(), ledger, self.fabric)
             parts = [
-                MediatedDevices(roots),
-                TypedFunctions(roots, spec, libvirt_version),
-                PlainFunctions(roots, spec, functions),
+                MediatedDevices(roots, self.fabric),
+                TypedFunctions(roots, self.fabric, spec, libvirt_version),
+                PlainFunctions(roots, self.fabric, spec, functions),
             ]
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
@@ -110,7 +110,9 @@ class Ways:
     ) -> dict[PciAddress, DividedCard]:
         gpus = tuple(cards)
         found = division.divided(gpus, self._roots, told, self._readings)
-        return self._types.complete(gpus, found)
+        complete = self._types.complete(gpus, found)
+        self.fabric.look_at_parts(complete)
+        return complete
 
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
         """Why guests cannot have parts of *card*"""
@@ -124,29 +126,9 @@ class Ways:
             return f"the host does not tell about it: {error}; see the kernel's log about it"
 
     def unfit(self, gpu: GPU, card: DividedCard) -> Mapping[str, str]:
-        """The types of *card* that are of no use to a guest, with why.
+        """The types of *card* that are of no use to a guest of this host, with why"""
+        return {} if self.whole.shares_driver else self.fabric.unfit(gpu, card)
 
-        On a board with NVSwitches CUDA has to join the fabric with a type that is all of *gpu*, and
-        not with MIG-backed ones, and fails with error 802 before a fabric manager has activated a
-        partition with the guest's function (NVIDIA's Fabric Manager user guide, "vGPU
-        Virtualization Mode"; kubevirt/kubevirt#16890).
-        """
-        if self.whole.shares_driver:
-            return {}
-        whole = [
-            type_id
-            for type_id, facts in card.types.items()
-            if vgpu_room.carried(card, type_id) == 1 and not (facts.slices or facts.profile)
-        ]
-        board = nvswitch.board(gpu, self._roots) if whole else None
-        if board is None:
-            return {}
-        return {
-            type_id: (
-                f"the vGPU type {card.types[type_id].name or type_id} is all of {board}, which is "
-                "a module of an HGX board: without a fabric manager that sets up the NVSwitches "
-                "for the guest it cannot compute there, and this is not supported yet; name "
-                "smaller types, or MIG-backed ones, in [gpu]vgpu_types"
-            )
-            for type_id in whole
-        }
+    def kept_back(self, gpu: GPU, card: DividedCard) -> Mapping[str, str]:
+        """The types of *card* of which nobody new is given one now, with why"""
+        return {} if self.whole.shares_driver else self.fabric.kept_back(gpu, card)

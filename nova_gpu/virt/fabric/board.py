@@ -31,14 +31,17 @@ class Board:
     fault: Refused | None = None
     mode: int | None = None
 
-    @property
-    def wrong_mode(self) -> Refused | None:
-        """That Fabric Manager joins no whole cards as it runs now"""
-        if self.mode != fabric_manager.VGPU_MODE:
+    def wrong_mode(self, *, in_parts: bool) -> Refused | None:
+        """That Fabric Manager, as it runs now, joins no whole cards, or no vGPUs that are all of a
+        card"""
+        right, done = fabric_manager.WHOLE_MODE, "vGPUs and no whole cards"
+        if in_parts:
+            right, done = fabric_manager.VGPU_MODE, "no vGPUs"
+        if self.mode is None or (self.mode == fabric_manager.VGPU_MODE) is in_parts:
             return None
         return Refused(
-            "Fabric Manager runs with FABRIC_MODE=2, in which it joins vGPUs and no whole cards",
-            "set FABRIC_MODE=1 in fabricmanager.cfg, and restart it and nova-compute",
+            f"Fabric Manager runs with FABRIC_MODE={self.mode}, in which it joins {done}",
+            f"set FABRIC_MODE={right} in fabricmanager.cfg, and restart it and nova-compute",
         )
 
     def cards_of(self) -> Mapping[int, frozenset[PciAddress]]:
@@ -57,7 +60,7 @@ class Board:
 
     def faults(self) -> list[str]:
         """What is wrong with all of the board, for people"""
-        found = [str(each) for each in (self.fault, self.wrong_mode) if each]
+        found = [str(self.fault)] if self.fault else []
         if unknown := sorted(self.cards - self.modules.keys()):
             cards = ", ".join(map(str, unknown))
             found.append(

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose the partitions of a board with NVSwitches are.
 
+A guest has the cards of one, whole or as vGPUs that are all of a card each; smaller vGPUs and those
+of GPU instances compute without (NVIDIA's Fabric Manager user guide, "vGPU Virtualization Mode";
+kubevirt/kubevirt#16890: else CUDA fails in the guest with error 802).
+
 A partition is active from before its guest starts until the guest is gone and its cards are clean.
 Nothing is kept of that: it follows from who has the cards, by the ledger, and is compared with
 what Fabric Manager says in every period, before each start and after each release. So it is right
@@ -21,18 +25,23 @@ from nova_gpu.core.fabric import partitions
 from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology.choose import Beside
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.host.nvidia import fabric_manager, nvswitch
 from nova_gpu.host.nvidia.fabric_manager import Refused
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.fabric import board
 from nova_gpu.virt.fabric.board import Board
+from nova_gpu.virt.fabric.extent import Extent
 from nova_gpu.virt.usage.ledger import Ledger
 from nova_gpu.virt.usage.snapshot import Snapshot, State
 
 LOG = logging.getLogger(__name__)
 
-# What NVIDIA's library says of a mode in which whole cards are not joined
+# What NVIDIA's library says of a mode in which such cards are not joined
 _NOT_SUPPORTED = -3
+
+_Functions = tuple[PciAddress, ...]
 
 
 class Fabric:
@@ -53,15 +62,18 @@ class Fabric:
         # Until this service starts anew, as nobody would choose another partition otherwise
         self._broken: set[int] = set()
         # By what it refused, where its mode is not known otherwise
-        self._joins_vgpus = False
+        self._mode: int | None = None
+        self._has_answered = False
+        self._extent = Extent(roots)
         self._said: list[str] = []
 
     # What the host has
 
     def look(self, found: Collection[GPU]) -> None:
         self.board = board.read(found, self._roots, self._kept, self._manager)
-        if self.board and self.board.mode is None and self._joins_vgpus:
-            self.board = dataclasses.replace(self.board, mode=fabric_manager.VGPU_MODE)
+        if self.board and self.board.mode is None:
+            self.board = dataclasses.replace(self.board, mode=self._mode)
+        self._has_answered |= self.board is not None and self.board.fault is None
         self._seen = frozenset(gpu.address for gpu in found)
         faults = self.board.faults() if self.board else []
         for fault in faults:
@@ -69,14 +81,27 @@ class Fabric:
                 LOG.warning("The board with this host's GPUs: %s", fault)
         self._said = faults
 
+    def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
+        """Takes note of the types of vGPUs that cards can be divided into."""
+        self._extent.look_at_parts(divided)
+
     def obstacle(self, card: GPU) -> str | None:
+        if wrong := self.board and self.board.wrong_mode(in_parts=False):
+            return str(wrong) if card.address in self._cards else None
+        return self._obstacle(card)
+
+    @property
+    def _cards(self) -> frozenset[PciAddress]:
+        return self.board.cards if self.board else frozenset()
+
+    def _obstacle(self, card: GPU) -> str | None:
         if self.board is None or card.address not in self.board.cards:
             if card.address in self._seen:
                 return None
             name = nvswitch.board(card, self._roots)
             return name and f"{name} is a module of an HGX board that was not looked at yet"
-        if fault := self.board.fault or self.board.wrong_mode:
-            return str(fault)
+        if self.board.fault:
+            return str(self.board.fault)
         if card.address not in self.board.modules:
             return (
                 "which module of its board it is, is not known; give it back to NVIDIA's driver "
@@ -85,6 +110,50 @@ class Fabric:
         if not any(self.board.modules[card.address] in each.modules for each in self._offered()):
             return "Fabric Manager has no partition with it; see nova-gpu host check"
         return None
+
+    def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+        """The types of *divided*, which is *card*, that no guest could compute with, with why. They
+        are none for a Fabric Manager alone that has answered and does not now."""
+        whole = vgpu_room.whole_types(divided)
+        name = nvswitch.board(card, self._roots) if whole else None
+        if name is None:
+            return {}
+        reason = nvswitch.out_of_reach(card, self._roots)
+        if reason is None and not self._has_answered:
+            reason = self._obstacle(card)
+        elif reason is None and self.board and (wrong := self.board.wrong_mode(in_parts=True)):
+            reason = str(wrong)
+        if reason is None:
+            return {}
+        return {
+            type_id: (
+                f"the vGPU type {divided.types[type_id].name or type_id} is all of {name}, which "
+                f"is a module of an HGX board: {reason}; or name smaller types, or MIG-backed "
+                "ones, in [gpu]vgpu_types"
+            )
+            for type_id in whole
+        }
+
+    def kept_back(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+        """The types of *divided*, which is *card*, that nobody new can be given now, with why"""
+        whole = vgpu_room.whole_types(divided)
+        reason = self._obstacle(card) if whole else None
+        return dict.fromkeys(whole, reason) if reason else {}
+
+    def joins(self, cards: Collection[PciAddress], type_id: str) -> bool:
+        """Whether guests with vGPUs of the type on *cards* have all of these"""
+        return self._cards.issuperset(cards) and all(
+            self._extent.is_whole(card, type_id) for card in cards
+        )
+
+    def stateless(self, slot: Slot) -> str | None:
+        """Why a guest with *slot* is not moved as it runs"""
+        if self._extent.card(slot) not in self._cards:
+            return None
+        return (
+            f"its vGPU {slot} is all of a card that NVSwitches join for it, and nova-gpu activates "
+            "no partition for a guest that arrives running"
+        )
 
     def _offered(self) -> list[Partition]:
         """The partitions of cards that are known, but for those that could not be activated"""
@@ -111,11 +180,11 @@ class Fabric:
         offered, taken = self._offered(), self._taken(free)
 
         def cost(modules: Collection[Module]) -> tuple[int, ...]:
-            return beside.cost(self._cards(modules)) if beside else ()
+            return beside.cost(self._cards_of(modules)) if beside else ()
 
         for size in sorted({each.size for each in offered if each.size >= count}):
             if found := partitions.choose(offered, taken, size, cost):
-                return tuple(sorted(self._cards(found.modules))[:count])
+                return tuple(sorted(self._cards_of(found.modules))[:count])
         return None
 
     def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
@@ -124,81 +193,96 @@ class Fabric:
             return {}
         return partitions.room(self._offered(), self._taken(free))
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many cards a guest can have, whoever has them now"""
+        return tuple(sorted({each.size for each in self._offered()}))
+
     def _taken(self, free: Collection[PciAddress]) -> frozenset[Module]:
         assert self.board is not None
         known = self.board.modules
         return frozenset(known[card] for card in known if card not in free)
 
-    def _cards(self, modules: Collection[Module]) -> list[PciAddress]:
+    def _cards_of(self, modules: Collection[Module]) -> list[PciAddress]:
         assert self.board is not None
         return [card for card, module in self.board.modules.items() if module in modules]
 
     # What is done
 
-    def join(self, cards: Collection[GPU]) -> None:
-        """Activates the partition that is those of *cards* that are on the board, for a guest that
-        is about to start with them.
+    def join(self, devices: Collection[Device], instance_uuid: str) -> None:
+        """Activates the partition that is the cards of *devices*, as far as they are on the board
+        and all the instance's, whose guest is about to start with them.
 
         :raises BetterElsewhere: where they are none
         :raises DeviceUnavailable: where it cannot be activated
         """
-        own = frozenset(
-            gpu.address for gpu in cards if self.board and gpu.address in self.board.cards
-        )
-        if not own or self.board is None:
+        joined = frozenset(each for each in devices if self._extent.card(each) in self._cards)
+        if not joined or self.board is None:
             return
+        slots = device.slots(joined)
         try:
             with self._lock:
                 if self.board.fault:
                     self._read()
-                if self.board.wrong_mode:
-                    raise self.board.wrong_mode
-                wanted = partitions.exactly(self._offered(), self._modules(own))
+                if wrong := self.board.wrong_mode(in_parts=bool(slots)):
+                    raise wrong
+                wanted = partitions.exactly(self._offered(), self._modules(joined))
                 if wanted:
-                    self._activate(wanted)
+                    self._activate(wanted, slots, instance_uuid)
         except Refused as error:
-            raise exception.DeviceUnavailable(str(min(own)), error.reason, error.remedy) from error
+            first = min(map(str, joined))
+            raise exception.DeviceUnavailable(first, error.reason, error.remedy) from error
         if wanted is None:
             usage = self._ledger.now if self._ledger else None
-            away = device.cards(usage.taken() | usage.counted()) - own if usage else frozenset()
-            away &= self.board.modules.keys()
-            taken = [self.board.modules[card] for card in away]
+            away = usage.taken() | usage.counted() if usage else frozenset()
+            taken = self._modules(away) - self._modules(joined)
             raise exception.BetterElsewhere(
                 None,
                 "the NVSwitches cannot join these GPUs for one guest: "
-                f"{partitions.refusal(self._offered(), taken, len(own))}",
+                f"{partitions.refusal(self._offered(), taken, len(joined))}",
                 "another host may have a partition",
             )
         LOG.info("The NVSwitches join the GPUs of partition %s", wanted.id)
 
-    def _activate(self, wanted: Partition) -> None:
+    def _activate(self, wanted: Partition, slots: frozenset[Slot], instance_uuid: str) -> None:
         """:raises Refused: where it cannot be activated"""
         try:
             self._compare(wanted)
-            if wanted.id not in self._active():
-                self._activate_inactive(wanted)
+            is_active = wanted.id in self._active()
+            if is_active and slots and not self._has(instance_uuid, slots):
+                # Of which functions it was activated with nobody tells, and no guest runs there.
+                self._manager.deactivate(wanted.id)
+                is_active = False
+            if not is_active:
+                self._activate_inactive(wanted, self._functions(slots, wanted))
         except Refused as error:
-            self._note(wanted, error)
+            self._note(wanted, error, in_parts=bool(slots))
             raise
 
-    def _activate_inactive(self, wanted: Partition) -> None:
+    def _has(self, instance_uuid: str, slots: frozenset[Slot]) -> bool:
+        """Whether the instance's domain, which may run, was started with these"""
+        usage = self._ledger.now if self._ledger else None
+        return bool(usage and slots <= usage.domains.get(instance_uuid, frozenset()))
+
+    def _activate_inactive(self, wanted: Partition, functions: _Functions) -> None:
         """:raises Refused: where it cannot be activated"""
         manager = self._manager
         try:
-            manager.activate(wanted.id)
+            manager.activate(wanted.id, functions)
         except Refused as error:
             if error.code != fabric_manager.NOT_CONFIGURED or self._ledger is None:
                 raise
             # It has restarted, and nobody had a guest there.
-            manager.set_active([each.id for each in self._of_guests(self._ledger.now)])
-            manager.activate(wanted.id)
+            manager.set_active([each.id for each, _ in self._of_guests(self._ledger.now)])
+            manager.activate(wanted.id, functions)
 
-    def _note(self, wanted: Partition, error: Refused) -> None:
+    def _note(self, wanted: Partition, error: Refused, *, in_parts: bool) -> None:
         LOG.error("Partition %s was not activated: %s", wanted.id, error)
         if error.code == fabric_manager.NVLINK_ERROR:
             self._broken.add(wanted.id)
         elif error.code == _NOT_SUPPORTED:
-            self._joins_vgpus = True
+            modes = fabric_manager.WHOLE_MODE, fabric_manager.VGPU_MODE
+            self._mode = modes[not in_parts]
 
     def settle(self) -> None:
         """Has active what has a guest, and nothing else. Raises nothing."""
@@ -220,14 +304,14 @@ class Fabric:
             return
         manager, usage = self._manager, self._ledger.now
         active = self._active()
-        guests = {each.id: each for each in self._of_guests(usage)}
+        guests = {each.id: (each, functions) for each, functions in self._of_guests(usage)}
         try:
-            needed = [*guests.values(), *([wanted] if wanted else [])]
+            needed = [*(each for each, _ in guests.values()), *([wanted] if wanted else [])]
             for number in self._without_owner(active.values(), needed, usage):
                 manager.deactivate(number)
                 LOG.info("The NVSwitches part the GPUs of partition %s", number)
             for number in sorted(guests.keys() - active.keys()):
-                manager.activate(number)
+                manager.activate(number, guests[number][1])
                 LOG.warning("Partition %s of a guest was not active, and is again", number)
         except Refused as error:
             if error.code != fabric_manager.NOT_CONFIGURED:
@@ -257,14 +341,15 @@ class Fabric:
     ) -> list[int]:
         """Those of the *active* ones that are in the way of *needed* ones; and those of which no
         instance has the cards, and of which none is yet to be cleaned of its last guest."""
-        owned = [self._modules(device.cards(cards)) for cards in _owned(usage).values()]
-        dirty = device.cards(usage.used | usage.devices(State.CLEANING))
+        owned = [self._modules(devices) for devices in _owned(usage).values()]
+        dirty = usage.used | usage.devices(State.CLEANING)
         unclean = self._modules(dirty).difference(*owned)
-        # What somebody else has started with cards that are no partition is left alone.
+        # What somebody else has started with cards that are no partition is left alone, as is what
+        # has functions of which nobody tells how much of their cards they are.
         strange = [
-            own
-            for own in (self._modules(device.cards(each)) for each in usage.domains.values())
-            if not partitions.exactly(self._table(), own)
+            self._modules([*devices, *map(self._extent.physical, device.cards(devices))])
+            for devices in usage.domains.values()
+            if not partitions.exactly(self._table(), self._modules(devices))
         ]
 
         def is_kept(each: Partition) -> bool:
@@ -279,17 +364,26 @@ class Fabric:
     def _table(self) -> tuple[Partition, ...]:
         return self.board.fabric.partitions if self.board and self.board.fabric else ()
 
-    def _of_guests(self, usage: Snapshot) -> Iterator[Partition]:
-        """The partitions that are the cards of a domain"""
+    def _of_guests(self, usage: Snapshot) -> Iterator[tuple[Partition, _Functions]]:
+        """The partitions that are the cards of a domain, with the functions that it has of them"""
         for named in usage.domains.values():
-            own = self._modules(device.cards(named))
-            if found := partitions.exactly(self._table(), own):
-                yield found
+            if found := partitions.exactly(self._table(), self._modules(named)):
+                yield found, self._functions(device.slots(named), found)
 
-    def _modules(self, cards: Collection[PciAddress]) -> frozenset[Module]:
+    # What devices are of the board
+
+    def _modules(self, devices: Iterable[Device]) -> frozenset[Module]:
+        """The modules of the cards that who has *devices* has all of"""
         assert self.board is not None
         known = self.board.modules
-        return frozenset(known[card] for card in cards if card in known)
+        return frozenset(
+            known[card] for each in devices if (card := self._extent.card(each)) and card in known
+        )
+
+    def _functions(self, slots: Iterable[Slot], wanted: Partition) -> _Functions:
+        """The functions at which *slots* are, in the order of the partition's cards"""
+        by_module = {module: each.parent for each in slots for module in self._modules([each])}
+        return tuple(by_module[module] for module in wanted.order if module in by_module)
 
 
 def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:

@@ -37,7 +37,8 @@ def sorted_out(
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
-                cards[address] = SharedCard(gpus[address], part)
+                kept_back = ways.kept_back(gpus[address], part)
+                cards[address] = SharedCard(gpus[address], part, withheld_types=kept_back)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:

@@ -19,6 +19,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.core.vgpu.vgpu_room import Room
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.fabric.fabric import Fabric
 from nova_gpu.virt.inventory import provider_tree
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
@@ -28,15 +29,19 @@ from nova_gpu.virt.usage.ledger import Ledger
 
 
 class VGPUStock(Published[VGPUGroup, Slot]):
-    """The vGPUs of a host"""
+    """The vGPUs of a host
+
+    :param fabric: what joins the cards of which one vGPU is all
+    """
 
     in_parts = True
     noun = "vGPUs"
 
-    def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger) -> None:
+    def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger, fabric: Fabric) -> None:
         super().__init__(ledger)
         self._cards = cards
         self._made = made
+        self._fabric = fabric
         self._rooms = Rooms()
 
     def __bool__(self) -> bool:
@@ -133,6 +138,10 @@ class VGPUStock(Published[VGPUGroup, Slot]):
         for slot in sorted(device.slots(free)):
             card = group.card_of(slot) if group else None
             by_card.setdefault(card.gpu.address if card else slot.parent, []).append(slot)
+        if group and self._fabric.joins(group.cards.keys(), group.facts.id):
+            joined = self._fabric.choose(by_card.keys(), count)
+            if joined is not None:
+                return tuple(by_card[card][0] for card in joined)
         order = vgpu_choice.Order(CONF.gpu.vgpu_order)
         return vgpu_choice.choose(by_card, count, order)
 
@@ -141,20 +150,30 @@ class VGPUStock(Published[VGPUGroup, Slot]):
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
+        joined: dict[str, list[PciAddress]] = {}
         with_room = 0
-        for each in by_card.values():
+        for address, each in by_card.items():
             with_room += any(room.free for room in each.rooms.values())
             for type_id, room in each.rooms.items():
                 facts = each.card.card.types[type_id]
                 key = type_id, facts.name, facts.memory_mib, facts.heads
                 free[key] = free.get(key, 0) + room.free
+                if self._fabric.joins([address], type_id):
+                    joined.setdefault(type_id, []).extend([address] * bool(room.free))
         kinds = sorted(free, key=lambda key: key[0])
+        sets = tuple(self._sets(joined[key[0]]) if key[0] in joined else () for key in kinds)
         return stats.Divided(
             len(by_card),
             with_room,
             vgpus=tuple((key[0], key[1], free[key]) for key in kinds),
             facts=tuple(key[2:] for key in kinds),
+            sets=sets if any(sets) else (),
         )
+
+    def _sets(self, free: Collection[PciAddress]) -> tuple[tuple[int, int], ...]:
+        """How many guests of each size could have all of the *free* cards of a partition"""
+        room = self._fabric.room(free)
+        return tuple((size, room.get(size, 0)) for size in self._fabric.sizes)
 
     # Who has what
 

@@ -41,7 +41,7 @@ class VGPUs:
         self._made = MadeVGPUs(looked.vgpus)
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
         self.retries = retries.Retries(self._card_of)
-        self.stock = vgpu_stock.VGPUStock(self.cards, self._made, ledger)
+        self.stock = vgpu_stock.VGPUStock(self.cards, self._made, ledger, looked.ways.fabric)
         kept = pathlib.Path(CONF.state_path, "gpu-failed-starts")
         self._failed = failed_starts.FailedStarts(kept, self._roots)
         # What an earlier service has made may be nobody's by now.
@@ -191,7 +191,8 @@ class VGPUs:
         """Removes what is at those of *devices* that are slots, where they are nobody's now, of all
         cards side by side.
 
-        What cannot be removed, or cleaned, stays out of the pool, and is tried again.
+        What cannot be removed, or cleaned, stays out of the pool, and is tried again. The others'
+        cards are joined for nobody then.
 
         :param clean: has what is not removed cleaned in its way; raises NotClean
         :param instance_uuid: who had them, where that is known
@@ -206,6 +207,8 @@ class VGPUs:
                     release(each)
 
         threads.for_each(release_of, cards)
+        if those:
+            self._survey.delivery.part()
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
         """The same once in a period, of what nobody has any more; it is not waited for."""

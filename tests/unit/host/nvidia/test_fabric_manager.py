@@ -9,6 +9,7 @@ import pathlib
 import fixtures
 from oslotest import base
 
+from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import fabric_manager
 from nova_gpu.host.nvidia.fabric_manager import FabricManager, FailedDevice, Refused
@@ -119,6 +120,15 @@ class VirtualFunctionsTest(FabricTestCase):
         self.ours.activate(3, [PciAddress.parse(each) for each in functions])
         self.assertEqual({3}, self.manager.active)
         self.assertEqual(["3 0000:86:00.4 10000:b8:1f.7"], self.manager.functions())
+
+    def test_in_the_order_of_the_partition(self) -> None:
+        board = [Partition(3, frozenset((1, 3)), order=(3, 1))]
+        modules = {"0000:86:00.0": 1, "0000:87:00.0": 3}
+        self.useFixture(nvfm.FabricManager(board, mode=2, modules=modules))
+        self.assertEqual((3, 1), self.ours.read().partitions[0].order)
+        functions = [PciAddress.parse(each) for each in ("0000:86:00.4", "0000:87:00.4")]
+        self.assertEqual(-1, self.refused(self.ours.activate, 3, functions).code)
+        self.ours.activate(3, functions[::-1])
 
     def test_one_for_each_card(self) -> None:
         function = PciAddress.parse("0000:86:00.4")

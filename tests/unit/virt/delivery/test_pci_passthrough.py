@@ -15,6 +15,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import binding, pci_aliases, pci_passthrough
+from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import hosts
 
@@ -33,9 +34,10 @@ class MakeReadyTest(base.BaseTestCase):
         self.host = hosts.Host(root)
         for address in (A, B):
             self.host.add_gpu(address, "10de", "2330", mapped_mib=8 * GIB)
-        spec = pci_aliases.DeviceSpec(())
+        spec, noted = pci_aliases.DeviceSpec(()), ledger.Ledger()
         self.way = pci_passthrough.PCIPassthrough(
-            self.host.roots, spec, root / "unbound", ledger.Ledger()
+            *(self.host.roots, spec, root / "unbound", noted),
+            fabric.Fabric(self.host.roots, noted),
         )
         self.bound: list[str] = []
         self.useFixture(

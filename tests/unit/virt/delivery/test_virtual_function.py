@@ -17,6 +17,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.virt.delivery import pci_aliases, plain_function, typed_function
 from nova_gpu.virt.delivery.virtual_function import VirtualFunctions
+from nova_gpu.virt.fabric import fabric
 from tests.fixtures import cards, hosts
 
 CARD = "0000:c3:00.0"
@@ -45,8 +46,9 @@ class VirtualFunctionsTest(base.BaseTestCase):
     def ways(self, *device_spec: str) -> tuple[VirtualFunctions, VirtualFunctions]:
         spec = pci_aliases.DeviceSpec(device_spec)
         wanted = {"8086:56c0": 4}
-        plain = plain_function.PlainFunctions(self.host.roots, spec, wanted)
-        return plain, typed_function.TypedFunctions(self.host.roots, spec, lambda: 10000000)
+        own = self.host.roots, fabric.Fabric(self.host.roots, None), spec
+        plain = plain_function.PlainFunctions(*own, wanted)
+        return plain, typed_function.TypedFunctions(*own, lambda: 10000000)
 
     def obstacle(self, way: VirtualFunctions) -> str | None:
         return way.obstacle(cards.card(CARD), [FUNCTION])

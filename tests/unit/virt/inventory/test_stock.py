@@ -15,6 +15,7 @@ from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt.delivery import pci_aliases, pci_passthrough
+from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import neighbours, offer, stock, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
@@ -40,6 +41,7 @@ class StockTest(base.BaseTestCase):
             pci_aliases.DeviceSpec(()),
             root / "unbound",
             self.ledger,
+            fabric.Fabric(host.roots, self.ledger),
         )
         self.bindings = self.delivery.bindings
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())

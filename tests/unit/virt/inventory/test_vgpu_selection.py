@@ -133,9 +133,11 @@ class TestOnSwitchedBoard(SelectionTestCase):
         return {*parts[self.card].types} if self.card in parts else set()
 
     def test_the_whole_card_is_refused_by_name(self) -> None:
+        """Before Fabric Manager has answered"""
         self.assertEqual({"nvidia-1400"}, self.offered(BY_TIME))
         said = "the vGPU type NVIDIA H200X-141C is all of H200 SXM 141GB, which is a module of an"
         self.assertIn(said, self.log.output)
+        self.assertIn("name smaller types, or MIG-backed ones", self.log.output)
 
     def test_that_one_alone(self) -> None:
         self.config.config(group="gpu", vgpu_types=["*-141C"])

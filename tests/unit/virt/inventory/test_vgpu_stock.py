@@ -23,6 +23,7 @@ from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_stock
 from nova_gpu.virt.usage import ledger, snapshot
 from nova_gpu.virt.usage.records import Records
@@ -48,7 +49,9 @@ class StockTestCase(base.BaseTestCase):
         self.cards = self.new_cards()
         self.noted = ledger.Ledger()
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
-        self.stock = vgpu_stock.VGPUStock(self.cards, self.made, self.noted)
+        self.stock = vgpu_stock.VGPUStock(
+            *(self.cards, self.made, self.noted), fabric.Fabric(self.host.roots, None)
+        )
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())

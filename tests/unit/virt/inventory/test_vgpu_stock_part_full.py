@@ -23,6 +23,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, d
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import made_vgpus, ways
+from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import vgpu_cards, vgpu_stock
 from nova_gpu.virt.usage import ledger
 
@@ -129,6 +130,7 @@ class PartFullTest(base.BaseTestCase):
             for card in cards
         }
         noted, there, notes = ledger.Ledger(), set(), {}
+        joined = fabric.Fabric(Roots(), None)
         for card in cards:
             guests = card.slots()[card.others :]
             noted.was_used(guests)
@@ -137,7 +139,7 @@ class PartFullTest(base.BaseTestCase):
             there |= {device_uuid(GUEST, slot) for slot in made}
         self.made._instances = notes
         self.cards.look = vgpu_cards.Look(shared, groups(shared), frozenset(there))
-        self.stock = vgpu_stock.VGPUStock(self.cards, self.made, noted)
+        self.stock = vgpu_stock.VGPUStock(self.cards, self.made, noted, joined)
         key = GroupKey("10de", "26b9", DeliveryMode.VGPU, asked)
         self.stock.provider_uuids = {key: PROVIDER}
         every = [

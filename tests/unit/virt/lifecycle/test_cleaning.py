@@ -26,6 +26,7 @@ from nova_gpu.virt.delivery import (
     pci_aliases,
     pci_passthrough,
 )
+from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.lifecycle import cleaning
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards, hosts
@@ -75,8 +76,10 @@ class CleaningTest(base.BaseTestCase):
                 binding.Bindings, "give_to_guests", lambda _, card: self.bind(card)
             )
         )
+        noted = ledger.Ledger()
         machines = pci_passthrough.PCIPassthrough(
-            roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", ledger.Ledger()
+            *(roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", noted),
+            fabric.Fabric(roots, noted),
         )
         return cleaning.Cleaning(machines, roots)
 

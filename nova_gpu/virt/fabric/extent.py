@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of its card a device is: whether who has it has all of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
+
+
+class Extent:
+    """By what was read of cards last. A type of which nothing is known counts as all of its card,
+    so that nobody who may have a partition loses it."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        # By card: the types that are less than all of it
+        self._shares: Mapping[PciAddress, frozenset[str]] = {}
+        self._card_by_function: dict[PciAddress, PciAddress] = {}
+
+    def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
+        """Takes note of the types of vGPUs that cards can be divided into."""
+        found = {
+            address: frozenset(card.types) - vgpu_room.whole_types(card)
+            for address, card in divided.items()
+        }
+        self._shares = {**self._shares, **found}
+
+    def is_whole(self, card: PciAddress, type_id: str) -> bool:
+        """Whether one vGPU of the type is all of *card*"""
+        return type_id not in self._shares.get(card, ())
+
+    def card(self, each: Device) -> PciAddress | None:
+        """The card that who has *each* has all of. A vGPU that is not at a virtual function is
+        none, as its card can be joined with others by such a one alone."""
+        function, type_id = device.function(each), device.vgpu_type(each)
+        if type_id is None:
+            return function
+        card = self.physical(function)
+        return card if card != function and self.is_whole(card, type_id) else None
+
+    def physical(self, function: PciAddress) -> PciAddress:
+        """The card of a virtual function; of any other function itself"""
+        if function not in self._card_by_function:
+            try:
+                name = sysfs.link(iommu.device(function, self._roots), "physfn")
+                self._card_by_function[function] = PciAddress.parse(name or "")
+            except (OSError, exception.InvalidPciAddress):
+                return function  # it may only be gone for now
+        return self._card_by_function[function]

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs that are all of a card each, on an HGX board. Fabric Manager is a stand-in; see its
+fixture."""
+
+from __future__ import annotations
+
+from tests.fixtures import hosts, nvfm, partitions, profiling_kernel, vgpu
+from tests.fixtures import nvml as machines
+from tests.functional import alone, kvm, profiled
+from tests.functional.base import Server
+
+FIRST_HALF = [f"0000:{bus}:00.4" for bus in ("86", "87", "b8", "bb")]
+SECOND_HALF = [f"0000:{bus}:00.4" for bus in ("0f", "10", "41", "44")]
+_NUMBER = 1396
+
+
+class VGPUBoardTestBase(profiled.ProfiledServersTestBase):
+    """Each host has a board, whose Fabric Manager (``managers``) joins vGPUs."""
+
+    PRODUCT = "10de_2330"
+
+    def setUp(self) -> None:
+        self.managers: dict[str, nvfm.FabricManager] = {}
+        super().setUp()
+        self.flags(nvml=True, group="gpu")
+        self.useFixture(machines.Library(*partitions.nvml_cards()))
+        self.useFixture(nvfm.AtHand())
+        self.start_board("host1")
+
+    def start_board(self, name: str) -> None:
+        self.managers[name] = self.useFixture(
+            nvfm.FabricManager(partitions.H100, mode=2, modules=partitions.MODULES)
+        )
+        self.start_host(name, machine="cpu-only")
+        self.period(name)
+
+    def prepare(self, host: hosts.Host) -> None:
+        partitions.build(host, functions=2, driver="nvidia")
+        self.kernels[f"host{len(self.kernels) + 1}"] = self.useFixture(
+            profiling_kernel.ProfilingKernel(host, vgpu.H100)
+        )
+
+    def _point_options_at(self, name: str) -> None:
+        super()._point_options_at(name)
+        self.flags(fabric_manager_address=self.managers[name].socket, group="gpu")
+
+    def whole(self, count: int) -> str:
+        """A flavor with so many that are all of a card each"""
+        return self.flavor(vgpus=f"= {count}", vgpu_type="NVIDIA H100XM-80C")
+
+    def assertHas(self, server: Server, functions: list[str], host: str = "host1") -> None:
+        self.assertVGPUs(server, profiled.slots(_NUMBER, *functions), host)
+
+    def assertActive(self, *numbers: int, host: str = "host1") -> None:
+        self.assertEqual(set(numbers), self.managers[host].active)
+
+    def delete_everything(self) -> None:
+        super().delete_everything()
+        for name in self.managers:
+            self.assertActive(host=name)
+
+
+class BoardTest(alone.Alone, VGPUBoardTestBase):
+    def test_a_board_and_its_guests(self) -> None:
+        manager = self.managers["host1"]
+        first = self.boot(self.whole(4))
+        self.assertHas(first, FIRST_HALF)
+        self.assertActive(1)
+        self.assertEqual([f"1 {self.by_module(1, 2, 3, 4)}"], manager.functions())
+        small = self.boot(self.whole(1))
+        half = self.boot(self.of_type(1395))
+        self.assertActive(1, 11)
+        self._delete_server(half)
+        self._delete_server(small)
+        self.assertActive(1)
+        second = self.boot(self.whole(4))
+        self.assertHas(second, SECOND_HALF)
+        self.assertActive(1, 2)
+        third = self.boot(self.whole(4), expected_state="ERROR")
+        said = "4 vGPUs (type nvidia_h100xm_80c) asked for, none free"
+        self.assertIn(said, self._show_server(third)["fault"]["message"])
+
+        self._reboot_server(second, hard=True)
+        self._reboot_server(second)
+        self._stop_server(second)
+        self.period()
+        self._start_server(second)
+        self.assertActive(1, 2)
+        self.assertEqual(3, len(manager.functions()))
+
+        # Fabric Manager restarts, and then nova-compute
+        manager.restart()
+        self.period()
+        self.assertActive(1, 2)
+        manager.set_active([1, 7])
+        self.restart_host("host1")
+        self.period()
+        self.assertActive(1, 2)
+        self._delete_server(first)
+        self.assertActive(2)
+
+    def by_module(self, *modules: int) -> str:
+        cards = {module: card for card, module in partitions.MODULES.items()}
+        return " ".join(f"{cards[module][:-1]}4" for module in modules)
+
+
+class OperationsTest(VGPUBoardTestBase):
+    """Two hosts, whose cards have the same addresses"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.boot(self.whole(4))
+        self.start_board("host2")
+        # At host2 the instance gets what is somebody else's at host1
+        self.stranger = self.boot(self.whole(4), host="host2")
+        self.assertStates([1], [1])
+
+    def assertStates(self, first: list[int], second: list[int]) -> None:
+        """Now, and after a period of each host"""
+        for _ in range(2):
+            self.assertActive(*first, host="host1")
+            self.assertActive(*second, host="host2")
+            self.period("host1")
+            self.period("host2")
+
+    def test_moves(self) -> None:
+        self._rebuild_server(self.server, kvm.IMAGE)
+        self.assertHas(self.server, FIRST_HALF)
+        self._resize_server(self.server, self.whole(2))
+        self.assertStates([1], [1, 5])
+        self._revert_resize(self.server)
+        self.assertHas(self.server, FIRST_HALF)
+        self.assertStates([1], [1])
+        self._resize_server(self.server, self.whole(2))
+        self.confirm(self.server, source="host1")
+        self.assertStates([], [1, 5])
+
+    def test_evacuation_and_the_way_back(self) -> None:
+        self.force_down("host1")
+        self._evacuate_server(self.server, expected_host="host2")
+        self.assertActive(1, host="host1")
+        self._start_server(self.server)
+        self.assertActive(1, 2, host="host2")
+        self.bring_back("host1")
+        self.assertStates([], [1, 2])
