@@ -14,8 +14,7 @@ from nova.virt.libvirt import driver
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.virt import signatures
-from nova_gpu.virt.delivery import container_root
-from nova_gpu.virt.delivery import guest as guests
+from nova_gpu.virt.delivery import container_root, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import novas_vgpus
 from nova_gpu.virt.live_migration import arrivals, departures
@@ -55,7 +54,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     @staticmethod
     def _create_idmaps(*args: Any, **kwargs: Any) -> list[Any]:
         plain = super(GPULibvirtDriver, GPULibvirtDriver)._create_idmaps(*args, **kwargs)
-        return [guests.id_map(each) for each in plain]
+        return [guest_config.id_map(each) for each in plain]
 
     def get_diagnostics(self, instance: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         found: dict[str, Any] = super().get_diagnostics(instance, *args, **kwargs)

@@ -16,7 +16,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.contents import GuestContents
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt.delivery import guest
+from nova_gpu.virt.delivery import guest_config
 from tests.gpu import machine
 
 _PROGRAM = pathlib.Path(__file__).with_name("cuda.py")
@@ -115,7 +115,7 @@ def in_container(given: GuestContents, folder: pathlib.Path, command: Sequence[s
     program.write_text(_INIT.format(folder=_SHARED, command=words))
     program.chmod(0o755)
     domain = _domain(given, root)
-    domain.add_device(guest.GuestMount(str(shared), _SHARED, readonly=False))
+    domain.add_device(guest_config.GuestMount(str(shared), _SHARED, readonly=False))
     told = shared / "told"
     (folder / "domain.xml").write_text(domain.to_xml())
     machine.keep("domain.xml", domain.to_xml())
@@ -149,10 +149,10 @@ def _domain(given: GuestContents, folder: pathlib.Path) -> vconfig.LibvirtConfig
         if path.is_symlink():
             (folder / path.name).symlink_to(path.readlink())
         elif path.is_dir() and path.name not in _CONTAINERS_OWN:
-            domain.add_device(guest.GuestMount(str(path), str(path), readonly=True))
+            domain.add_device(guest_config.GuestMount(str(path), str(path), readonly=True))
     console = vconfig.LibvirtConfigGuestConsole()
     console.type = "pty"
     domain.add_device(console)
-    guest.isolate(domain)
-    guest.add_gpus(domain, (), given)
+    guest_config.isolate(domain)
+    guest_config.add_gpus(domain, (), given)
     return domain

@@ -118,9 +118,9 @@ class ContainerNodes(WholeCards):
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
-        from nova_gpu.virt.delivery import guest as guests
+        from nova_gpu.virt.delivery import guest_config
 
-        guests.isolate(guest)
+        guest_config.isolate(guest)
         if not given:
             return
         cards = [each for each in given if isinstance(each, GPU)]
@@ -135,7 +135,7 @@ class ContainerNodes(WholeCards):
         devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
         if self._rights:
             self._rights.open(instance, devices, found.nodes)
-        guests.add_gpus(guest, devices, found)
+        guest_config.add_gpus(guest, devices, found)
 
     def told(
         self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]

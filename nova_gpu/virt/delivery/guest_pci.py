@@ -15,7 +15,7 @@ from nova_gpu.core.guest.tree import Tree
 from nova_gpu.core.machine_type import REMEDY, has_pci_express, lacking
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import address_space, guest_metadata, guest_tree
+from nova_gpu.virt.delivery import address_space, guest_config, guest_tree
 
 
 class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
@@ -78,7 +78,7 @@ def add_gpus(
     :raises GuestUnfit: for a machine type without PCI Express
     """
     refuse_machine_type(guest.os_mach_type)
-    guest.metadata.append(guest_metadata.GuestMetaGPUs(tuple(card.address for card in cards)))
+    guest.metadata.append(guest_config.GuestMetaGPUs(tuple(card.address for card in cards)))
     defined = vconfig.LibvirtConfigGuestPCIeRootPortController
     has_ports = any(isinstance(device, defined) for device in guest.devices)
     behind = trees.flat(cards) if tree is None else tree.behind

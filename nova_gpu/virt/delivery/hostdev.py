@@ -53,10 +53,10 @@ class HostdevParts(Parts, Delivery):
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
-        from nova_gpu.virt.delivery import guest_vgpus
+        from nova_gpu.virt.delivery import guest_config
 
         slots = [each for each in given if isinstance(each, Slot)]
-        guest_vgpus.add_vgpus(guest, {slot: self._hostdev(instance.uuid, slot) for slot in slots})
+        guest_config.add_vgpus(guest, {slot: self._hostdev(instance.uuid, slot) for slot in slots})
 
     @abc.abstractmethod
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:

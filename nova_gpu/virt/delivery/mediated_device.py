@@ -25,9 +25,9 @@ class MediatedDevices(HostdevParts):
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
         # Only now: Nova's libvirt driver takes seconds, and the commands render nothing.
-        from nova_gpu.virt.delivery import guest_vgpus
+        from nova_gpu.virt.delivery import guest_config
 
-        return guest_vgpus.GuestMediatedDevice(instance_uuid, slot)
+        return guest_config.GuestMediatedDevice(instance_uuid, slot)
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         data.target_mdevs[device_uuid(instance_uuid, old)] = device_uuid(instance_uuid, new)

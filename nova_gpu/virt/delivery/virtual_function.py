@@ -48,9 +48,9 @@ class VirtualFunctions(HostdevParts):
 
     def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
         # Only now: Nova's libvirt driver takes seconds, and the commands render nothing.
-        from nova_gpu.virt.delivery import guest_vgpus
+        from nova_gpu.virt.delivery import guest_config
 
-        return guest_vgpus.GuestVirtualFunction(slot.parent, managed=self.managed)
+        return guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)
 
     # While the guest runs
 

@@ -12,7 +12,7 @@ from typing import Any
 from nova import objects
 
 from nova_gpu.core import device, names
-from nova_gpu.virt.delivery import guest_vgpus
+from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.usage.ledger import Ledger
 
@@ -39,5 +39,5 @@ def mediated_devices(
     assigned.ask_for_providers()
     # What the instance has, and what its domain names or named until it was taken away
     named = device.slots(ledger.now.kept_by(instance.uuid))
-    ours = guest_vgpus.uuids(instance.uuid, named | assigned.parts.devices(instance.resources))
+    ours = guest_config.uuids(instance.uuid, named | assigned.parts.devices(instance.resources))
     return {uuid: guest for uuid, guest in found.items() if uuid not in ours}

@@ -17,7 +17,7 @@ from nova_gpu.host.container import cdi, nodes
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import products
 from nova_gpu.host.state import files, former_drivers, written_files
-from nova_gpu.virt.delivery import guest_metadata
+from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts
 from tests.unit.fuzz import base as fuzz
@@ -91,7 +91,7 @@ class FoundTest(base.BaseTestCase):
             self.assertNotIn(self.card.address, [g.address for g in damage.gpus(self.host.roots)])
 
     def test_a_comment_in_our_metadata(self) -> None:
-        gpus = guest_metadata.GuestMetaGPUs((self.card.address,)).format_dom()
+        gpus = guest_config.GuestMetaGPUs((self.card.address,)).format_dom()
         gpus.append(etree.Comment("whose?"))
         text = etree.tostring(gpus, encoding="unicode")
         named = domains.gpus_in(

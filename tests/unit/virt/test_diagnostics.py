@@ -13,7 +13,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics
-from nova_gpu.virt.delivery import guest_vgpus
+from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.inventory import vgpu_cards
 from tests.fixtures import cards
 
@@ -34,8 +34,8 @@ class VGPUsTest(unittest.TestCase):
         config = vconfig.LibvirtConfigGuest()
         config.name, config.virt_type, config.os_type = "one", "kvm", "hvm"
         slot = Slot(FUNCTION, "nvidia-1155", 0)
-        own = {s: guest_vgpus.GuestVirtualFunction(s.parent, managed=False) for s in (slot, GONE)}
-        guest_vgpus.add_vgpus(config, own)
+        own = {s: guest_config.GuestVirtualFunction(s.parent, managed=False) for s in (slot, GONE)}
+        guest_config.add_vgpus(config, own)
         guest: Any = types.SimpleNamespace(get_xml_desc=config.to_xml)
         self.assertEqual(
             {

@@ -5,7 +5,7 @@ from nova import exception as nova_exception
 from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.delivery import guest_vgpus
+from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.live_migration import moves
 from tests.fixtures.compute import devices, resources
 from tests.fixtures.histories import Domain
@@ -42,8 +42,8 @@ class MovesTest(moving.MovingTestCase):
         guest.name = guest.uuid = instance.uuid
         guest.virt_type, guest.os_type = "kvm", "hvm"
         slot = Slot.parse(slots(CARD, 2)[0])
-        device = guest_vgpus.GuestMediatedDevice(instance.uuid, slot)
-        guest_vgpus.add_vgpus(guest, {slot: device})
+        device = guest_config.GuestMediatedDevice(instance.uuid, slot)
+        guest_config.add_vgpus(guest, {slot: device})
         self.compute.libvirt.domains[instance.uuid] = Domain(instance.uuid, guest.to_xml())
         self.moves.stays(instance)
         self.assertEqual(devices(slots(CARD, 2)), self.ledger.now.kept_by(instance.uuid))

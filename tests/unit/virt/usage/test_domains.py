@@ -11,7 +11,7 @@ from nova.virt.libvirt import config as vconfig
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.delivery import guest_metadata
+from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards
 
@@ -70,12 +70,12 @@ class GPUsInTest(unittest.TestCase):
         self.assertNames([], domain(hostdev("0x0000", "0x3b")))
 
     def test_metadata_outlasts_the_nodes_numbers(self) -> None:
-        ours = guest_metadata.GuestMetaGPUs((A, C)).to_xml()
+        ours = guest_config.GuestMetaGPUs((A, C)).to_xml()
         self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
 
     def test_a_container_that_runs_reaches_what_its_nodes_lead_to(self) -> None:
         """By its nodes' names as they are now, whatever they were when it was started"""
-        ours = guest_metadata.GuestMetaGPUs((A, C)).to_xml()
+        ours = guest_config.GuestMetaGPUs((A, C)).to_xml()
         xml = domain(node("/dev/nvidia0") + mount("/dev/nvidia1"), ours)
         active = xml.replace("<domain ", "<domain id='3' ")
         expected = domains.Named(frozenset({A, C}), frozenset({B}))
@@ -90,7 +90,7 @@ class GPUsInTest(unittest.TestCase):
         self.assertEqual({B}, domains.gpus_in(xml, parts))
 
     def test_metadata_does_not_hide_a_pci_device(self) -> None:
-        ours = guest_metadata.GuestMetaGPUs((A,)).to_xml()
+        ours = guest_config.GuestMetaGPUs((A,)).to_xml()
         devices = hostdev("0x0000", "0x04") + hostdev("0x10000", "0x88")
         self.assertNames([A, C], domain(devices, ours))
 
@@ -113,13 +113,13 @@ class GPUsInTest(unittest.TestCase):
         self.assertNames([A], domain(node("/dev/nvidia0"), theirs))
 
     def test_metadata_that_somebody_edited(self) -> None:
-        edited = guest_metadata.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
+        edited = guest_config.GuestMetaGPUs((C,)).to_xml().replace(str(C), "the second one")
         self.assertNames([A], domain(node("/dev/nvidia0"), edited))
 
     def test_metadata_as_nova_writes_it(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "one", "lxc", "exe"
-        guest.metadata.append(guest_metadata.GuestMetaGPUs((B,)))
+        guest.metadata.append(guest_config.GuestMetaGPUs((B,)))
         self.assertNames([B], guest.to_xml())
 
 
