@@ -9,7 +9,7 @@ from nova_gpu.core import model
 from nova_gpu.core.health import ErrorCounts
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import passthrough
 
 # What a read of a function gives that does not answer: the root complex makes all ones of it
 # (PCI Express Base Specification, 2.3.2; PCI_POSSIBLE_ERROR in the kernel's pci.h). No vendor has
@@ -28,7 +28,7 @@ def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
 
 def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
     try:
-        path = f"{iommu.device(address, roots)}/config"
+        path = f"{sysfs.device(address, roots)}/config"
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
@@ -46,7 +46,7 @@ def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:
     From ``aer_dev_fatal`` and its like (Documentation/ABI/testing/sysfs-bus-pci-devices-aer): an
     error may be counted at the other end of the link instead of at the card that causes it.
     """
-    device = os.path.realpath(iommu.device(gpu.address, roots))
+    device = os.path.realpath(sysfs.device(gpu.address, roots))
     places = [device]
     if os.path.exists(f"{os.path.dirname(device)}/aer_dev_fatal"):
         places.append(os.path.dirname(device))

@@ -37,7 +37,7 @@ def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
     virtual = {
         function: gpu.address
         for gpu in gpus
-        for function in sriov.virtual_functions(iommu.device(gpu.address, roots))
+        for function in sriov.virtual_functions(sysfs.device(gpu.address, roots))
     }
     others = sorted(set(_around(gpus, roots)) - cards - virtual.keys())
     above = [bridge for each in [*sorted(cards), *others] for bridge in _bridges(each, roots)]
@@ -68,7 +68,7 @@ def _around(gpus: Iterable[GPU], roots: Roots) -> Iterator[PciAddress]:
             yield function
             yield from _parsed(iommu.group_members(function, roots))
     for address in _parsed(os.listdir(roots.sysfs / "bus/pci/devices")):
-        device = iommu.device(address, roots)
+        device = sysfs.device(address, roots)
         if _class(device) >> 8 == _NVSWITCH_CLASS and sysfs.hexadecimal(device, "vendor") == 0x10DE:
             yield address
 
@@ -91,7 +91,7 @@ def _class(device: str) -> int:
 def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
     """The bridges above a device, the topmost first"""
     try:
-        parts = os.readlink(iommu.device(address, roots)).split("/")[:-1]
+        parts = os.readlink(sysfs.device(address, roots)).split("/")[:-1]
     except OSError:
         return []
     return list(_parsed(parts))
@@ -106,7 +106,7 @@ def _device(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _gpu(address: PciAddress, roots: Roots) -> _Entry:
-    device = iommu.device(address, roots)
+    device = sysfs.device(address, roots)
     entry = {**_identity(address, roots), **_place(address, roots)}
     information = roots.proc / f"driver/nvidia/gpus/{address}/information"
     minor = gpu_instances.gpu_minor(address, roots)
@@ -130,7 +130,7 @@ def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
 
 def _identity(address: PciAddress, roots: Roots) -> _Entry:
     """:raises OSError, ValueError: where it cannot be read"""
-    device = iommu.device(address, roots)
+    device = sysfs.device(address, roots)
     return {
         "vendor_id": f"{sysfs.hexadecimal(device, 'vendor'):04x}",
         "product_id": f"{sysfs.hexadecimal(device, 'device'):04x}",
@@ -140,7 +140,7 @@ def _identity(address: PciAddress, roots: Roots) -> _Entry:
 
 
 def _place(address: PciAddress, roots: Roots) -> _Entry:
-    device = iommu.device(address, roots)
+    device = sysfs.device(address, roots)
     node = sysfs.decimal(device, "numa_node")
     entry: _Entry = {"numa_node": None if node is None or node < 0 else node}
     if group := sysfs.link(device, "iommu_group"):

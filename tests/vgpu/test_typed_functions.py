@@ -16,8 +16,8 @@ from nova_gpu.cmd import libvirt_connection
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import slots, sriov, virtual_functions
 from nova_gpu.virt.delivery import typed_function
 from nova_gpu.virt.health import failed_starts
@@ -122,7 +122,7 @@ class TypedFunctionsTest(unittest.TestCase):
 
     def listed(self) -> list[list[str]]:
         """The types that each function lists"""
-        found = [sriov.profiles(iommu.device(each, self.roots)) for each in self.functions]
+        found = [sriov.profiles(sysfs.device(each, self.roots)) for each in self.functions]
         return [sorted(each.names) if each else [] for each in found]
 
     def assertRefused(self, slot: Slot, said: str) -> None:

@@ -122,7 +122,7 @@ def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
         own = instance_nodes(device, roots)
         return (*own, *_shared_nodes(_NVIDIA)) if own else ()
     address = device
-    driver = sysfs.link(f"{roots.sysfs}/bus/pci/devices/{address}", "driver")
+    driver = sysfs.link(sysfs.device(address, roots), "driver")
     if not _own_nodes(address, driver, roots):
         return ()
     return (*_card_nodes(address, driver, roots), *_shared_nodes(driver))

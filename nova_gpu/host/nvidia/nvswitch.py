@@ -81,7 +81,7 @@ def _switches(roots: Roots) -> Iterator[str]:
     :raises OSError: where that cannot be read
     """
     names = os.listdir(f"{roots.sysfs}/bus/pci/devices")
-    return (name for name in names if _is_switch(iommu.device(name, roots)))
+    return (name for name in names if _is_switch(sysfs.device(name, roots)))
 
 
 def _is_given(name: str, roots: Roots) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from nova_gpu.core import model
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 
 # include/linux/ioport.h
 _IORESOURCE_MEM = 0x200
@@ -24,7 +23,7 @@ def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
     :raises OSError: where it cannot be read
     :raises ValueError: where it is not what the kernel's resource_show() writes
     """
-    text = sysfs.attribute(iommu.device(address, roots), "resource")
+    text = sysfs.attribute(sysfs.device(address, roots), "resource")
     sizes = []
     for line in text.splitlines()[:_BARS]:
         start, end, flags = (int(word, 16) for word in line.split())

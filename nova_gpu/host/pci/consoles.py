@@ -23,7 +23,7 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
     A function that VFIO has shows nothing any more.
     """
     for address in addresses:
-        device = iommu.device(address, roots)
+        device = sysfs.device(address, roots)
         if iommu.is_with_vfio(address, roots):
             continue
         if is_boot_display([address], roots):
@@ -36,7 +36,7 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
 
 def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
     """Whether the host's firmware showed itself on one of these functions."""
-    return any(sysfs.decimal(iommu.device(each, roots), "boot_vga") == 1 for each in addresses)
+    return any(sysfs.decimal(sysfs.device(each, roots), "boot_vga") == 1 for each in addresses)
 
 
 def _console_framebuffer(roots: Roots) -> str | None:

@@ -23,7 +23,6 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
-from nova_gpu.host.vfio import iommu
 
 Identity = Mapping[str, str]
 
@@ -35,7 +34,7 @@ _SERIAL_NUMBER = 0x0003
 
 def read(card: GPU, roots: Roots) -> Identity:
     """By kind; what this process cannot read is not in it."""
-    device = iommu.device(card.address, roots)
+    device = sysfs.device(card.address, roots)
     found = {
         "nvidia": card.uuid or _nvidia(card.address, roots),
         "amdgpu": _amdgpu(device),

@@ -9,7 +9,6 @@ from typing import Any
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import discovery, selection, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 
 REASON = "there is no GPU of this host's at this address that [gpu] chooses"
 REMEDY = "see nova-gpu list, and the kernel's log about it"
@@ -31,7 +30,7 @@ def card_of(function: PciAddress, options: Any) -> GPU | None:
     :raises DiscoveryFailed: as :func:`card`
     """
     try:
-        physical = sysfs.link(iommu.device(function, Roots.of(options)), "physfn")
+        physical = sysfs.link(sysfs.device(function, Roots.of(options)), "physfn")
     except OSError:
         return None
     return card(PciAddress.parse(physical) if physical else function, options)

@@ -56,7 +56,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
 def _mode(address: model.PciAddress, roots: Roots) -> str | None:
     """How the card is split, ``None`` of a whole one. While it is reset nobody tells."""
     try:
-        device = f"{roots.sysfs}/bus/pci/devices/{address}"
+        device = sysfs.device(address, roots)
         mode = sysfs.attribute(device, "current_compute_partition").upper()
     except FileNotFoundError:
         return None

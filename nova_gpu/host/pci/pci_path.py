@@ -23,7 +23,7 @@ _ROOT = re.compile("pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 def neighbour(address: str, roots: Roots) -> Neighbour | None:
     """What the function at *address* is and where it is, ``None`` where it cannot be read"""
-    device = f"{roots.sysfs}/bus/pci/devices/{address}"
+    device = sysfs.device(address, roots)
     try:
         class_code = sysfs.hexadecimal(device, "class")
     except (OSError, ValueError):

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 import os
 
+from nova_gpu.core import model
+from nova_gpu.host.roots import Roots
+
 # Any attribute that is read here is a line; sysfs never gives more than a page.
 _PAGE = 4096
+
+
+def device(address: model.PciAddress | str, roots: Roots) -> str:
+    """The folder of a PCI function"""
+    return f"{roots.sysfs}/bus/pci/devices/{address}"
 
 
 def attribute(device: str, name: str) -> str:

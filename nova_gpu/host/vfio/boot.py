@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from nova_gpu.core import boot_files, exception, model
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import passthrough
 
 _MODULE = "vfio-pci.ko"
 
@@ -35,11 +35,11 @@ def functions(
     except OSError as error:
         raise exception.DiscoveryFailed(str(folder), error.strerror or str(error)) from error
     for name in names:
-        by_ids[_ids(iommu.device(name, roots))].add(name)
+        by_ids[_ids(sysfs.device(name, roots))].add(name)
     aliases = _pci_aliases(root)
     found = []
     for address in sorted(mine):
-        device = iommu.device(address, roots)
+        device = sysfs.device(address, roots)
         ids = _ids(device)
         found.append(
             boot_files.Function(

@@ -24,7 +24,7 @@ from nova_gpu.core import exception, model
 from nova_gpu.host import child
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu, open_devices, passthrough, rebinder
+from nova_gpu.host.vfio import open_devices, passthrough, rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
 SCRIPT = pathlib.Path(__file__).with_name("reset_script.py")
@@ -76,7 +76,7 @@ def _has_method(function: model.PciAddress, roots: Roots) -> bool:
 
     :raises OSError: where the function is gone
     """
-    device = iommu.device(function, roots)
+    device = sysfs.device(function, roots)
     names = os.listdir(device)
     if "reset" not in names:
         return False

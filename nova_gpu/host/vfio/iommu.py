@@ -13,17 +13,12 @@ from nova_gpu.host.roots import Roots
 DRIVER = "vfio-pci"
 
 
-def device(address: model.PciAddress | str, roots: Roots) -> str:
-    """The function's folder in sysfs, for :mod:`nova_gpu.host.pci.sysfs`."""
-    return f"{roots.sysfs}/bus/pci/devices/{address}"
-
-
 def driver(address: model.PciAddress, roots: Roots) -> str | None:
     """What drives the function now, ``None`` where nothing does.
 
     :raises OSError: where the kernel does not tell
     """
-    return sysfs.link(device(address, roots), "driver")
+    return sysfs.link(sysfs.device(address, roots), "driver")
 
 
 def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
@@ -38,7 +33,7 @@ def is_with_vfio(address: model.PciAddress, roots: Roots) -> bool:
     present = driver(address, roots)
     if present is None or present == DRIVER:
         return present is not None
-    return os.path.isdir(f"{device(address, roots)}/vfio-dev")
+    return os.path.isdir(f"{sysfs.device(address, roots)}/vfio-dev")
 
 
 def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
@@ -55,6 +50,6 @@ def group_members(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
     Names as in sysfs: of a PCI function its address.
     """
     try:
-        return tuple(sorted(os.listdir(f"{device(address, roots)}/iommu_group/devices")))
+        return tuple(sorted(os.listdir(f"{sysfs.device(address, roots)}/iommu_group/devices")))
     except FileNotFoundError:
         return ()

@@ -17,7 +17,7 @@ from nova_gpu.host import child
 from nova_gpu.host.container import nodes
 from nova_gpu.host.pci import discovery, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu, passthrough, rebinder
+from nova_gpu.host.vfio import passthrough, rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     """The devices of all functions of the card, with those that VFIO made of it."""
     found = set(_nodes(gpu, roots))
     for address in passthrough.functions(gpu):
-        device = iommu.device(address, roots)
+        device = sysfs.device(address, roots)
         found |= set(_below(os.path.realpath(device)))
     # The group's own device is elsewhere: drivers/vfio/group.c
     number = _number(f"{roots.sysfs}/class/vfio/{gpu.iommu_group}")

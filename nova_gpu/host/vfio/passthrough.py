@@ -101,7 +101,7 @@ def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
     )
     groups = f"{roots.sysfs}/kernel/iommu_groups"
     for address in own:
-        device = iommu.device(address, roots)
+        device = sysfs.device(address, roots)
         if sysfs.link(device, "iommu_group") is None:
             # Raises where the function is gone: that has nothing to do with the IOMMU
             os.stat(device)
@@ -149,14 +149,14 @@ def strangers(own: Iterable[model.PciAddress], roots: Roots) -> list[str]:
 def _is_bridge(name: str, roots: Roots) -> bool:
     try:
         model.PciAddress.parse(name)
-        return sysfs.hexadecimal(iommu.device(name, roots), "class") >> 8 in _BRIDGES
+        return sysfs.hexadecimal(sysfs.device(name, roots), "class") >> 8 in _BRIDGES
     except (OSError, ValueError, exception.InvalidPciAddress):
         return False
 
 
 def _described(name: str, roots: Roots) -> str:
     try:
-        driver = sysfs.link(iommu.device(name, roots), "driver")
+        driver = sysfs.link(sysfs.device(name, roots), "driver")
     except OSError:
         driver = None
     return f"{name} ({driver or 'no driver'})"
@@ -165,7 +165,7 @@ def _described(name: str, roots: Roots) -> str:
 def _divided(gpu: model.GPU, roots: Roots) -> str | None:
     """A card that others have a part of cannot be given whole."""
     for address in functions(gpu):
-        device = iommu.device(address, roots)
+        device = sysfs.device(address, roots)
         # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
         if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
             return (

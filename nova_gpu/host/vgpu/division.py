@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from nova_gpu.core import model
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.host.pci import products
+from nova_gpu.host.pci import products, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import mdev, sriov
 
 LOG = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ def divided(
             # As many as are enabled, which other cards of the product may have more or less of.
             facts = vgpu.VGPUType(
                 vgpu.FUNCTION_TYPE,
-                memory_mib=sriov.memory_mib(iommu.device(card.address, roots), len(plain)),
+                memory_mib=sriov.memory_mib(sysfs.device(card.address, roots), len(plain)),
                 per_card=len(plain),
             )
             found[card.address] = vgpu.DividedCard({facts.id: facts}, plain)
@@ -138,7 +137,7 @@ def _functions(address: model.PciAddress, roots: Roots) -> dict[str, model.PciAd
 
     :raises OSError: where the kernel does not tell
     """
-    card = iommu.device(address, roots)
+    card = sysfs.device(address, roots)
     above = card.rpartition("/")[0]
     virtual = sriov.virtual_functions_by_name(card).items()
     return {card: address, **{f"{above}/{name}": function for name, function in virtual}}
@@ -200,7 +199,7 @@ def _plain(card: model.GPU, roots: Roots) -> dict[model.PciAddress, vgpu.Parent]
     if card.product.vendor_id == products.NVIDIA:
         return {}
     plain = vgpu.Parent(vgpu.Kind.PLAIN, {vgpu.FUNCTION_TYPE: 1}, {})
-    return dict.fromkeys(sriov.virtual_functions(iommu.device(card.address, roots)), plain)
+    return dict.fromkeys(sriov.virtual_functions(sysfs.device(card.address, roots)), plain)
 
 
 def _mediating(

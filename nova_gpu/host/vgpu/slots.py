@@ -11,9 +11,8 @@ from __future__ import annotations
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot
 from nova_gpu.host import child
-from nova_gpu.host.pci import attributes
+from nova_gpu.host.pci import attributes, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import mdev, sriov, virtual_functions
 
 _SEE_LOG = "see the kernel's log about the card"
@@ -33,7 +32,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
     def refused(reason: str, remedy: str = _SEE_LOG) -> exception.DeviceUnavailable:
         return exception.DeviceUnavailable(str(slot.parent), f"{slot}: {reason}", remedy)
 
-    device = iommu.device(slot.parent, roots)
+    device = sysfs.device(slot.parent, roots)
     try:
         if slot.type_id == FUNCTION_TYPE:
             if reason := virtual_functions.obstacle(slot.parent, roots):
@@ -78,7 +77,7 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
     def refused(reason: str) -> exception.NotClean:
         return exception.NotClean(str(slot.parent), f"{slot}: {reason}", _SEE_LOG)
 
-    device = iommu.device(slot.parent, roots)
+    device = sysfs.device(slot.parent, roots)
     try:
         found = mdev.devices(roots).get(uuid)
         profiles = sriov.profiles(device)

@@ -69,7 +69,7 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
         text = f"[gpu]{_OPTION} wants {number} virtual functions of it: {reason}"
         return exception.DeviceUnavailable(str(card), text, remedy)
 
-    device = iommu.device(card, roots)
+    device = sysfs.device(card, roots)
     try:
         if there := len(sriov.virtual_functions(device)):
             if there != number:
@@ -141,7 +141,7 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
     """
     if reason := passthrough.without_iommu([function], roots):
         return reason
-    device = iommu.device(function, roots)
+    device = sysfs.device(function, roots)
     if strangers := passthrough.strangers([function], roots):
         return (
             f"the IOMMU group of its virtual function {function} has other devices in it: "
@@ -150,7 +150,7 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
     driver = iommu.driver(function, roots)
     if iommu.is_with_vfio(function, roots):
         return None
-    card = iommu.device(sysfs.link(device, "physfn") or "", roots)
+    card = sysfs.device(sysfs.link(device, "physfn") or "", roots)
     is_amd = _vendor(device) == products.AMD
     made = "gim is loaded" if is_amd else "sriov_numvfs has their number"
     remedy = _REMEDY.format(card=card, made=made)

@@ -16,9 +16,8 @@ from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.host.pci import pci_path
+from nova_gpu.host.pci import pci_path, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 
 
 def of_cards(
@@ -32,7 +31,7 @@ def of_cards(
     pcie = {
         address: link
         for address in dict.fromkeys([*(card.address for card in cards), *switches])
-        if (link := pci_path.link(iommu.device(address, roots)))
+        if (link := pci_path.link(sysfs.device(address, roots)))
     }
     return devices.of_cards(cards, places, pcie)
 

@@ -12,7 +12,7 @@ from nova_gpu.conf import novas
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import passthrough
 
 
 class DeviceSpec:
@@ -38,7 +38,7 @@ class DeviceSpec:
         :raises OSError, ValueError: where one of them cannot be read
         """
         for address in functions if self._devices and self._devices.specs else ():
-            device = iommu.device(address, roots)
+            device = sysfs.device(address, roots)
             spec = self._devices.device_assignable(
                 {
                     "address": str(address),

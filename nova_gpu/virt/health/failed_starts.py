@@ -17,9 +17,9 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
-from nova_gpu.host.vfio import iommu
 
 LOG = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class FailedStarts:
     def _folder(self, function: PciAddress) -> int | None:
         """The number of its folder, ``None`` where it is gone"""
         try:
-            return os.stat(iommu.device(function, self._roots)).st_ino
+            return os.stat(sysfs.device(function, self._roots)).st_ino
         except OSError:
             return None
 
