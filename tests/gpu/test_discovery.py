@@ -9,7 +9,7 @@ import unittest
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import bars
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.vfio import iommu
 from tests.gpu import machine
 
@@ -93,7 +93,7 @@ class SmiTest(unittest.TestCase):
         """The largest of the BARs is what nvidia-smi calls BAR1."""
         for address, card in self.told.items():
             with self.subTest(address=address):
-                sizes = bars.high_bars(address, machine.ROOTS)
+                sizes = sysfs.high_bars(address, machine.ROOTS)
                 self.assertEqual(card.mapped_mib, max(sizes, default=0) >> 20)
 
     def test_places(self) -> None:

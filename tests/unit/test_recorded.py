@@ -22,7 +22,7 @@ from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml
 from nova_gpu.host.nvidia.fabric_manager import FabricManager
-from nova_gpu.host.pci import bars, discovery, selection, xgmi
+from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import hosts, nvfm, nvidia, partitions, recorded
 from tests.fixtures import nvml as machines
@@ -102,7 +102,7 @@ class TestBars(RecordedTestCase):
             host = hosts.Host(self.folder())
             host.add_gpu(_CARD, "10de", "2330")
             (host.path(_CARD) / "resource").write_text(recorded.resource(record["regions"]))
-            high = bars.high_bars(PciAddress.parse(_CARD), host.roots)
+            high = sysfs.high_bars(PciAddress.parse(_CARD), host.roots)
             self.assertEqual(record["high"], [size >> 20 for size in high])
 
     def test_the_largest_is_what_a_record_says_is_mapped(self) -> None:
@@ -124,7 +124,7 @@ class TestKFD(RecordedTestCase):
                 self._write(nodes / str(number), properties)
             for number, link in enumerate(record["links"]):
                 self._write(nodes / f"{link['node_from']}/io_links/{number}", link)
-            links = xgmi.links(root)
+            links = direct_links.of_xgmi(root)
             self.assertEqual(
                 record["read"],
                 {str(card): [str(link.peer) for link in links[card]] for card in links},

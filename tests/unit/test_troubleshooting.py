@@ -36,7 +36,7 @@ _REASONS = (
         "host/vfio/passthrough",
     ),
     *("core/vgpu/mig", "host/mig/mig_layout"),
-    *("host/clean_command", "host/pci/linked", "host/pci/selection", "scheduler/cpu_only"),
+    *("host/clean_command", "host/pci/direct_links", "host/pci/selection", "scheduler/cpu_only"),
     *(
         "scheduler/filters",
         "core/scheduling/reasons",

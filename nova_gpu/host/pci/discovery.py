@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_gpu.core import exception, model
 from nova_gpu.host.nvidia import nvml as nvml_facts
-from nova_gpu.host.pci import pci_path, products, sysfs, xgmi
+from nova_gpu.host.pci import direct_links, pci_path, products, sysfs
 from nova_gpu.host.pci.selection import Selection
 from nova_gpu.host.roots import Roots
 
@@ -56,7 +56,7 @@ def _completed(
 ) -> tuple[model.GPU, ...]:
     driven = {(card.product.vendor_id, card.driver) for card in cards}
     facts = nvml() if (products.NVIDIA, "nvidia") in driven else {}
-    xgmi_links = xgmi.links(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
+    xgmi_links = direct_links.of_xgmi(roots.sysfs) if (products.AMD, "amdgpu") in driven else {}
     nothing = nvml_facts.NvmlFacts()
     return tuple(
         _complete(card, overrides, facts.get(card.address, nothing), xgmi_links)

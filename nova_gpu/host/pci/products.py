@@ -108,3 +108,17 @@ def _parse_override(line: str) -> model.Product:
 
 def _invalid(line: str, reason: str) -> exception.InvalidOption:
     return exception.InvalidOption(OPTION, line, reason, _REMEDY)
+
+
+def how_to_remove_functions(vendor_id: str, address: object) -> str:
+    """How an operator takes a card's virtual functions from it: each vendor has its own way.
+
+    NVIDIA's driver refuses a write to sriov_numvfs (bigstack-oss/cubecos#905); AMD's have no
+    sriov_configure, so that there is nothing to write to, and gim makes and takes them as it is
+    loaded and unloaded (amd/MxGPU-Virtualization, gim_shim/gim_drv.c).
+    """
+    if vendor_id == NVIDIA:
+        return f"run /usr/lib/nvidia/sriov-manage -d {address} while no guest has one"
+    if vendor_id == AMD:
+        return "unload the module gim, which made them, while no guest has one (modprobe -r gim)"
+    return f"write 0 to /sys/bus/pci/devices/{address}/sriov_numvfs while no guest has one"

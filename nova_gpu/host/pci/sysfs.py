@@ -14,6 +14,15 @@ from nova_gpu.host.roots import Roots
 # Any attribute that is read here is a line; sysfs never gives more than a page.
 _PAGE = 4096
 
+# include/linux/ioport.h
+_IORESOURCE_MEM = 0x200
+_IORESOURCE_PREFETCH = 0x2000
+_IORESOURCE_MEM_64 = 0x100000
+_HIGH = _IORESOURCE_MEM | _IORESOURCE_PREFETCH | _IORESOURCE_MEM_64
+
+# The function's own; the ROM's line and those of its virtual functions follow.
+_BARS = 6
+
 
 def device(address: model.PciAddress | str, roots: Roots) -> str:
     """The folder of a PCI function"""
@@ -66,3 +75,18 @@ def link(device: str, name: str) -> str | None:
         return os.readlink(f"{device}/{name}").rpartition("/")[2]
     except FileNotFoundError:
         return None
+
+
+def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
+    """Sizes in bytes of the BARs that a guest's firmware puts above 4 GiB: 64-bit, prefetchable.
+
+    :raises OSError: where it cannot be read
+    :raises ValueError: where it is not what the kernel's resource_show() writes
+    """
+    text = attribute(device(address, roots), "resource")
+    sizes = []
+    for line in text.splitlines()[:_BARS]:
+        start, end, flags = (int(word, 16) for word in line.split())
+        if flags & _HIGH == _HIGH and end > start:
+            sizes.append(end - start + 1)
+    return tuple(sizes)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from nova_gpu.core import exception, model
 from nova_gpu.core.guest import address_space, mmio
 from nova_gpu.host.nvidia import nvswitch
-from nova_gpu.host.pci import bars, consoles, sysfs, taken_back
+from nova_gpu.host.pci import consoles, products, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu
 
@@ -42,7 +42,7 @@ def card_bars(gpu: model.GPU, roots: Roots) -> mmio.Bars:
 
     :raises OSError, ValueError: where it cannot be read
     """
-    return tuple(size for address in functions(gpu) for size in bars.high_bars(address, roots))
+    return tuple(size for address in functions(gpu) for size in sysfs.high_bars(address, roots))
 
 
 def obstacle(
@@ -170,7 +170,7 @@ def _divided(gpu: model.GPU, roots: Roots) -> str | None:
         if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
             return (
                 f"it has {virtual} SR-IOV virtual functions; "
-                f"{taken_back.remedy(gpu.product.vendor_id, address)}"
+                f"{products.how_to_remove_functions(gpu.product.vendor_id, address)}"
             )
         if uuids := _mediated_devices(device):
             return (

@@ -17,7 +17,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import child
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import attributes, by_card, products, sysfs, taken_back
+from nova_gpu.host.pci import attributes, by_card, products, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.host.vgpu import sriov
@@ -73,7 +73,9 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
     try:
         if there := len(sriov.virtual_functions(device)):
             if there != number:
-                raise refused(f"it has {there}", taken_back.remedy(_vendor(device), card))
+                raise refused(
+                    f"it has {there}", products.how_to_remove_functions(_vendor(device), card)
+                )
             return
         if number > (most := sriov.most(device)):
             raise refused(f"it can have {most}", "say no more than that")

@@ -20,14 +20,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml, nvml_turn
-from nova_gpu.host.pci import (
-    consoles,
-    discovery,
-    identity,
-    linked,
-    products,
-    selection,
-)
+from nova_gpu.host.pci import consoles, direct_links, discovery, identity, products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vfio import passthrough
@@ -73,7 +66,7 @@ class Survey:
                 CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
             )
             self._overrides = products.parse_overrides(CONF.gpu.product)
-            self._linked = linked.parse(CONF.gpu.link_groups)
+            self._linked = direct_links.parse(CONF.gpu.link_groups)
             self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
@@ -107,7 +100,7 @@ class Survey:
         found = discovery.discover(
             self.roots, self._selection, self._overrides, lambda: self._nvml_facts
         )
-        return linked.with_links(found, self._linked)
+        return direct_links.with_links(found, self._linked)
 
     def keep_modules(self) -> None:
         """Writes down which modules of their board the cards are, before guests have them."""

@@ -15,7 +15,7 @@ from oslo_config import fixture as config_fixture
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model, names
 from nova_gpu.host.container import contents, nodes
-from nova_gpu.host.pci import xgmi
+from nova_gpu.host.pci import direct_links
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.inventory import offer, survey
 from tests.fixtures import hosts
@@ -77,7 +77,7 @@ class SysfsTest(base.FuzzTestCase):
             nodes.guest_nodes(gpu.address, host.roots)
             with contextlib.suppress(exception.GuestCannotStart):
                 contents.contents([gpu], host.roots, self.root / "libraries", os.getuid())
-        xgmi.links(host.roots.sysfs)
+        direct_links.of_xgmi(host.roots.sysfs)
 
     def check(self, found: tuple[model.GPU, ...], offered: offer.Offer) -> None:
         addresses = [gpu.address for gpu in found]

@@ -7,14 +7,14 @@ import threading
 import fixtures
 from oslotest import base
 
-from nova_gpu.notifications import outbox
+from nova_gpu import notifications
 
 
 class OutboxTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
-        self.outbox = outbox.Outbox(most_waiting=3)
+        self.outbox = notifications.Outbox(most_waiting=3)
         self.sent: list[object] = []
         self.broker = threading.Event()
         self.addCleanup(self.broker.set)

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.host.container import nodes
-from nova_gpu.host.pci import discovery, partitions, xgmi
+from nova_gpu.host.pci import direct_links, discovery, partitions
 from tests.fixtures import hosts
 from tests.fixtures import nodes as fixture_nodes
 
@@ -81,4 +81,4 @@ class PartitionsTest(base.BaseTestCase):
         topology = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
         (topology / "1/io_links/0").mkdir(parents=True)
         (topology / "1/io_links/0/properties").write_text("type 11\nnode_from 1\nnode_to 2\n")
-        self.assertEqual({}, xgmi.links(pathlib.Path(self.host.roots.sysfs)))
+        self.assertEqual({}, direct_links.of_xgmi(pathlib.Path(self.host.roots.sysfs)))

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards direct links join, where the operator has to say it.
+"""Which cards direct links join, where NVML does not say it: by KFD, or by the operator.
 
 NVIDIA's driver knows its NVLinks, but on a host whose cards go to guests it is not there; and no
-product id says which cards of a host a bridge joins.
+product id says which cards of a host a bridge joins. Of XGMI the kernel's KFD driver tells (its
+drivers/gpu/drm/amd/amdkfd, kfd_topology.c and kfd_crat.h).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_gpu.core import exception, model
+from nova_gpu.host.pci import kfd
 
 OPTION = "link_groups"
 
@@ -20,6 +23,8 @@ _REMEDY = (
 )
 
 Sets = Sequence[frozenset[model.PciAddress]]
+
+_IOLINK_TYPE_XGMI = 11
 
 
 def parse(lines: Iterable[str]) -> Sets:
@@ -58,3 +63,22 @@ def _links(
 ) -> tuple[model.Link, ...]:
     others = peers.get(gpu.address, frozenset()) - {gpu.address}
     return tuple(model.Link(peer, model.LinkType.NVLINK) for peer in sorted(others))
+
+
+def of_xgmi(root: pathlib.Path) -> Mapping[model.PciAddress, tuple[model.Link, ...]]:
+    """XGMI links by card. What cannot be read is no link; the kernel does not tell their width."""
+    nodes = kfd.nodes(root)
+    found: dict[model.PciAddress, set[model.PciAddress]] = {}
+    for node in nodes.values():
+        if node.address is None:
+            continue
+        for link in map(kfd.properties, node.links):
+            other = nodes.get(str(link.get("node_to")))
+            peer = other.address if other else None
+            # A card that is split is several nodes at one address.
+            if link.get("type") == _IOLINK_TYPE_XGMI and peer not in (None, node.address):
+                found.setdefault(node.address, set()).add(peer)
+    return {
+        address: tuple(model.Link(peer, model.LinkType.XGMI) for peer in sorted(peers))
+        for address, peers in found.items()
+    }

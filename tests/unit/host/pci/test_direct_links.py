@@ -1,17 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-
 from __future__ import annotations
 
 import pathlib
+import unittest
 
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import model
-from nova_gpu.host.pci import xgmi
-from tests.fixtures import hosts
+from nova_gpu.core import exception, model
+from nova_gpu.core.topology import topology
+from nova_gpu.host.pci import direct_links
+from tests.fixtures import cards, hosts
+
+A, B, C, D = (f"0000:{bus:02x}:00.0" for bus in (0x04, 0x05, 0x88, 0x89))
 
 FOUR = ["0000:03:00.0", "0000:26:00.0", "0000:43:00.0", "10000:63:02.1"]
+
+
+class ParseTest(unittest.TestCase):
+    def test_sets(self) -> None:
+        expected = [frozenset(cards.addresses(A, B)), frozenset(cards.addresses(C, D))]
+        self.assertEqual(expected, direct_links.parse([f" {A}  {B}", f"{D} {C}"]))
+
+    def test_refused(self) -> None:
+        for lines, part in (
+            ([A], "two cards or more"),
+            ([f"{A} {A}"], "two cards or more"),
+            ([f"{A} 05:00.0"], "not a PCI address"),
+            ([f"{A} {B}", f"{C} {B}"], f"{B} is in another"),
+        ):
+            with self.subTest(lines=lines), self.assertRaises(exception.InvalidOption) as caught:
+                direct_links.parse(lines)
+            self.assertIn(part, str(caught.exception))
+            self.assertIn("[gpu]link_groups", str(caught.exception))
+
+
+class WithLinksTest(unittest.TestCase):
+    def circles(self, *lines: str) -> list[int]:
+        """Of A, B and C, each with the index of the first card in its circle"""
+        gpus = [cards.placed(each) for each in (A, B, C)]
+        numbers = list(
+            topology.circles(direct_links.with_links(gpus, direct_links.parse(lines))).values()
+        )
+        return [numbers.index(number) for number in numbers]
+
+    def test_what_is_said(self) -> None:
+        self.assertEqual([0, 1, 2], self.circles())
+        self.assertEqual([0, 0, 2], self.circles(f"{A} {B}"))
+        self.assertEqual([0, 0, 0], self.circles(f"{A} {B} {C}"))
+
+    def test_a_card_that_is_not_there(self) -> None:
+        self.assertEqual([0, 1, 2], self.circles(f"{A} {D}"))
+
+    def test_what_the_driver_knows_comes_first(self) -> None:
+        gpus = [cards.placed(A, 0, [B]), cards.placed(B, 0, [A]), cards.placed(C)]
+        found = direct_links.with_links(gpus, direct_links.parse([f"{B} {C}"]))
+        self.assertEqual(gpus[:2], list(found[:2]))
 
 
 class TestLinks(base.BaseTestCase):
@@ -21,7 +65,7 @@ class TestLinks(base.BaseTestCase):
         self.nodes = self.host.roots.sysfs / "class/kfd/kfd/topology/nodes"
 
     def links(self) -> dict[str, list[str]]:
-        found = xgmi.links(self.host.roots.sysfs)
+        found = direct_links.of_xgmi(self.host.roots.sysfs)
         self.assertEqual(
             {model.LinkType.XGMI}, {link.type for links in found.values() for link in links}
         )
@@ -66,4 +110,4 @@ class TestLinks(base.BaseTestCase):
         self.assertEqual({FOUR[1]: [FOUR[2]], FOUR[2]: [FOUR[1]]}, self.links())
 
     def test_no_kfd(self) -> None:
-        self.assertEqual({}, xgmi.links(self.host.roots.sysfs))
+        self.assertEqual({}, direct_links.of_xgmi(self.host.roots.sysfs))
