@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nova_gpu.cmd import quarantine
-from nova_gpu.cmd.formats import add_format
+from nova_gpu.cmd.output import add_format
 
 # Of the exporter: to this host alone, as the metrics name instances.
 LISTEN = "127.0.0.1:9943"

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import host_check, vgpus
+from nova_gpu.cmd import host_check
 from nova_gpu.core.model import GPU
-from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.delivery import unbound
 from nova_gpu.virt.health import monitor
@@ -102,7 +103,7 @@ def describe(gpu: GPU, obstacle: str | None, parts: DividedCard | None = None) -
         ],
         "offered": obstacle is None,
         "reason": obstacle,
-        "vgpus": None if parts is None else vgpus.describe(parts),
+        "vgpus": None if parts is None else describe_vgpus(parts),
     }
 
 
@@ -117,7 +118,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
         shown.add_row([_cell(key, _of(card, key)) for _, key in _COLUMNS])
     lines = [shown.get_string()]
     for card in cards:
-        lines += [f"{card['address']}: {line}" for line in vgpus.lines(card["vgpus"] or ())]
+        lines += [f"{card['address']}: {line}" for line in vgpu_lines(card["vgpus"] or ())]
     lines += [f"{card['address']}: {card['reason']}" for card in cards if card["reason"]]
     if unknown:
         lines.append(not_known(unknown))
@@ -145,3 +146,44 @@ def _cell(key: str, value: Any) -> str:
     if key in ("driver", "numa_node", "iommu_group") and value is None:
         return "-"
     return _UNKNOWN if value is None else str(value)
+
+
+def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
+    """What ``nova-gpu list`` says of vGPUs that can be made of *card*: each type as plain values;
+    what is not known is ``None``.
+
+    ``made`` is how many there are, whoever made them, ``available`` how many more its driver could
+    make now. Of virtual functions without a type (``plain``) none is made, and ``available`` is how
+    many there are, whoever has them. Of MIG instances (``mig``) all are made, by the operator.
+    """
+    return [
+        {
+            "type": type_id,
+            "name": facts.name,
+            "memory_mib": facts.memory_mib,
+            "heads": facts.heads,
+            "resolution": "x".join(map(str, facts.resolution)) if facts.resolution else None,
+            "plain": all(parent.kind is Kind.PLAIN for parent in card.parents.values()),
+            "mig": card.has_instances,
+            "made": sum(parent.made.get(type_id, 0) for parent in card.parents.values()),
+            "available": 0 if card.has_instances else vgpu_room.room(card, type_id).free,
+        }
+        for type_id, facts in sorted(card.types.items())
+    ]
+
+
+def vgpu_lines(types: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """For people, one line for each type"""
+    for each in types:
+        made = f"{each['made']} made, {each['available']} more can be"
+        if each["mig"]:
+            made = f"{each['made']} MIG instances"
+        facts = [f"{each['available']} virtual functions" if each["plain"] else made]
+        if each["memory_mib"]:
+            facts.append(f"{each['memory_mib']} MiB")
+        if each["heads"]:
+            facts.append(f"{each['heads']} heads")
+        if each["resolution"]:
+            facts.append(f"up to {each['resolution']}")
+        name = f" ({each['name']})" if each["name"] else ""
+        yield f"{each['type']}{name}: {', '.join(facts)}"

@@ -19,7 +19,7 @@ from nova_gpu.cmd import (
     show,
     topology,
 )
-from nova_gpu.cmd.formats import Format, print_json
+from nova_gpu.cmd.output import Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.virt import libvirt_version
 from nova_gpu.virt.inventory import survey

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import enum
+import json
 import os
 import select
 import signal
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 # What a shell reports of a program that ended by the signal, as most do in a pipe.
 _CLOSED = 128 + signal.SIGPIPE
@@ -47,3 +49,30 @@ def _has_no_reader(stream: TextIO) -> bool:
     asked = select.poll()
     asked.register(number, 0)
     return any(event & select.POLLERR for _, event in asked.poll(0))
+
+
+class Format(enum.StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+def add_format(parser: Any) -> None:
+    """:param parser: of argparse; what it parses has a ``format``, one of :class:`Format`"""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--format",
+        choices=[str(each) for each in Format],
+        default=Format.TABLE,
+        help="a table or text for people (the default), or JSON for programs",
+    )
+    how.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const=Format.JSON,
+        help="the same as --format json",
+    )
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))

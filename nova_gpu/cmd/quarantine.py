@@ -9,7 +9,7 @@ import pathlib
 import sys
 from typing import Any
 
-from nova_gpu.cmd.formats import Format, add_format
+from nova_gpu.cmd.output import Format, add_format
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import cards, holders, topology, vgpus
-from nova_gpu.cmd.formats import print_json
+from nova_gpu.cmd import cards, holders, topology
+from nova_gpu.cmd.output import print_json
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.virt.inventory import survey
@@ -76,7 +76,7 @@ def _cell(key: str, value: Any, unknown: str | None) -> str:
         case "vgpus", None:
             return "none: it is given whole"
         case "vgpus", list():
-            return "\n".join(vgpus.lines(value))
+            return "\n".join(cards.vgpu_lines(value))
         case "instances", [_, *_]:
             return "\n".join(value)
         case _, []:

@@ -11,7 +11,7 @@ import prettytable
 
 from nova_gpu.cmd import cards, fabric, holders
 from nova_gpu.cmd.cards import Card
-from nova_gpu.cmd.formats import print_json
+from nova_gpu.cmd.output import print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.fabric.board import Board

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import requests
+from cliff import columns
 from osc_lib import exceptions
 from osc_lib.command import command
 from requests import adapters
@@ -113,3 +115,17 @@ def seconds(text: str) -> float:
     if not 0 < found <= _MOST_S:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to {_MOST_S}")
     return found
+
+
+class Lines(columns.FormattableColumn[list[Any]]):
+    """Programs get the things as they are, people a line for each."""
+
+    def __init__(self, things: Iterable[Any], line: Callable[[Any], str] = str) -> None:
+        super().__init__(list(things))
+        self._line = line
+
+    def human_readable(self) -> str:
+        return "\n".join(map(self._line, self._value))
+
+    def machine_readable(self) -> list[Any]:
+        return self._value

@@ -12,7 +12,7 @@ from nova_gpu.core.flavor import validation
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import failures, hosts, query, rest, servers
-from nova_gpu.osc.lines import Lines
+from nova_gpu.osc.asking import Lines
 
 # Of Nova's faults: that each host was refused after Placement had a candidate, and that each failed
 _NOT_ENOUGH_HOSTS = "There are not enough hosts available"

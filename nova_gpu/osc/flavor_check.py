@@ -11,7 +11,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.osc import asking, flavors
-from nova_gpu.osc.lines import Lines
+from nova_gpu.osc.asking import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
 _UNREADABLE = "unreadable"

@@ -16,7 +16,7 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.osc import asking, flavors, providers, rest
-from nova_gpu.osc.lines import Lines
+from nova_gpu.osc.asking import Lines
 
 # The last one whose diagnostics are the driver's own.
 _DIAGNOSTICS = "2.47"

@@ -23,7 +23,7 @@ from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
 from nova_gpu.core import exception, names
-from nova_gpu.core import machine_type as machine_types
+from nova_gpu.core import refusal_texts as machine_types
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.scheduling import fit
@@ -147,7 +147,7 @@ class _Hosts:
             return reason
         # A container has no use for a machine type.
         if self._machine_type and names.word(hypervisor_type) == names.QEMU:
-            return machine_types.lacking(self._machine_type)
+            return machine_types.no_pci_express(self._machine_type)
         return None
 
 

@@ -4,6 +4,5 @@
 ``host_gpus`` puts the packages together; ``periodic`` is what each period does, ``bulletin`` what
 is notified of, ``diagnostics`` and ``counters`` what others may read, ``flavors`` what an
 instance's flavor asks for, ``libvirt_errors`` and ``libvirt_version`` what libvirt says and is,
-``signatures`` Nova's methods that are overridden; ``threads`` and ``daemon`` are for what runs
-beside Nova's.
+``signatures`` Nova's methods that are overridden, ``threads`` what runs beside Nova's own.
 """

@@ -15,7 +15,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import bulletin, diagnostics, libvirt_version, periodic
-from nova_gpu.virt.health import left_mig, monitor, xids
+from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import (
     assigned,
     neighbours,
@@ -94,7 +94,7 @@ class HostGPUs:
             lambda: self._survey.parts(self.offer, self.vgpus.divided()),
         )
         self.delivery.judge_by(
-            lambda card: left_mig.judge(card, self.roots, self.releases.put_away)
+            lambda card: monitor.put_away_left_mig(card, self.roots, self.releases.put_away)
         )
         self._xids = xids.Xids(self.roots)
         self.starts = starts.Starts(

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import futurist
+import nova.privsep
 from futurist import waiters
 from nova import utils
 from oslo_context import context as request_context
+
+from nova_gpu.conf import CONF
 
 Item = TypeVar("Item")
 
@@ -65,3 +70,26 @@ def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThrea
     if utils.concurrency_mode_threading():
         return futurist.ThreadPoolExecutor(workers)
     return futurist.GreenThreadPoolExecutor(workers)
+
+
+class DaemonShare:
+    """Half of them, by default one for each CPU: what may take minutes, as a reset or a driver that
+    hangs, leaves the other half."""
+
+    def __init__(self) -> None:
+        options = CONF[nova.privsep.sys_admin_pctxt.cfg_section]
+        self._left = threading.BoundedSemaphore(max(1, options.thread_pool_size // 2))
+        self._own = threading.local()
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Waits for one of them; who has one already goes on with that."""
+        if getattr(self._own, "has_one", False):
+            yield
+            return
+        with self._left:
+            self._own.has_one = True
+            try:
+                yield
+            finally:
+                self._own.has_one = False

@@ -24,7 +24,7 @@ _REASONS = (
         "core/flavor/condition",
         "core/health",
         "core/flavor/held",
-        "core/machine_type",
+        "core/refusal_texts",
     ),
     *(
         "core/flavor/quantity",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from nova_gpu.core import machine_type as machine_types
 from nova_gpu.core import names
+from nova_gpu.core import refusal_texts as machine_types
 from nova_gpu.core.disclosure import Reason
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import GPURequest, Request
@@ -66,8 +66,8 @@ def unfit_machine_type(
         values = frozenset(filter(request.hypervisor.matches, values))
     if not values or values - {names.QEMU}:
         return None
-    lacking = machine_types.lacking(machine_type)
-    return Reason.of_request(f"the guest cannot take GPUs: {lacking}; {machine_types.REMEDY}")
+    lacking = machine_types.no_pci_express(machine_type)
+    return Reason.of_request(f"the guest cannot take GPUs: {lacking}; {machine_types.Q35_REMEDY}")
 
 
 def shortage(

@@ -22,7 +22,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import former_drivers
 from nova_gpu.host.vfio import iommu, passthrough
-from nova_gpu.virt import daemon, threads
+from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import unbound
 from nova_gpu.virt.usage.ledger import Ledger
 
@@ -39,7 +39,7 @@ class Bindings:
         self._judged_now: set[PciAddress] = set()
         self._ledger = ledger
         self._unbound = unbound.Unbound(folder)
-        self.share = daemon.Share()
+        self.share = threads.DaemonShare()
         # Those that giving back left with VFIO: they need not be asked about in every period.
         self._prepared: set[PciAddress] = set()
         self._is_settled = False

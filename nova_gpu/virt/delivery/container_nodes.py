@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import host as libvirt_host
 
     from nova_gpu.core.guest.devices import GuestDevice
-    from nova_gpu.virt import daemon
+    from nova_gpu.virt import threads
     from nova_gpu.virt.delivery import node_rights
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class ContainerNodes(WholeCards):
     shares_driver = True
     # The device nodes are made of their old names, which may be another card's by now.
     needs_hard_reboot = True
-    share: daemon.Share
+    share: threads.DaemonShare
     refused: Mapping[Operation, str] = MappingProxyType(
         {Operation.LIVE_MIGRATION: refusal_texts.LIVE_CONTAINER}
     )
@@ -65,9 +65,9 @@ class ContainerNodes(WholeCards):
         self._rights: node_rights.NodeRights | None = None
         self._library_root = pathlib.Path(CONF.state_path, "gpu-libraries")
         if serves:
-            from nova_gpu.virt import daemon
+            from nova_gpu.virt import threads
 
-            self.share = daemon.Share()
+            self.share = threads.DaemonShare()
 
     # What the host has
 

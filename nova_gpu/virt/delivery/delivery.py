@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.core.topology.choose import Beside
-    from nova_gpu.virt import daemon
+    from nova_gpu.virt import threads
     from nova_gpu.virt.fabric.board import Board
 
 # A whole card, or the place of one vGPU.
@@ -87,7 +87,7 @@ class WholeCards(Delivery, Protocol):
     mode: DeliveryMode
     shares_driver: bool
     needs_hard_reboot: bool
-    share: daemon.Share
+    share: threads.DaemonShare
 
     @property
     def refused_to_all(self) -> Mapping[Operation, str]:

@@ -12,8 +12,8 @@ from nova_gpu.core import exception
 from nova_gpu.core.guest import tree as trees
 from nova_gpu.core.guest.address_space import Setting
 from nova_gpu.core.guest.tree import Tree
-from nova_gpu.core.machine_type import REMEDY, has_pci_express, lacking
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.refusal_texts import Q35_REMEDY, has_pci_express, no_pci_express
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import address_space, guest_config, guest_tree
 
@@ -52,8 +52,8 @@ def refuse_machine_type(machine_type: str | None) -> None:
     if machine_type and has_pci_express(machine_type):
         return
     raise exception.GuestUnfit(
-        lacking(machine_type),
-        f"{REMEDY} (or on the hosts, for all images without it, [libvirt]hw_machine_type = "
+        no_pci_express(machine_type),
+        f"{Q35_REMEDY} (or on the hosts, for all images without it, [libvirt]hw_machine_type = "
         "x86_64=q35)",
     )
 

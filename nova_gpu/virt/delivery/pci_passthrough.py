@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.core.topology.choose import Beside
-    from nova_gpu.virt import daemon
+    from nova_gpu.virt import threads
     from nova_gpu.virt.delivery import binding
     from nova_gpu.virt.usage.ledger import Ledger
 
@@ -51,7 +51,7 @@ class PCIPassthrough(WholeCards):
     mode = DeliveryMode.PCI
     shares_driver = False
     needs_hard_reboot = False
-    share: daemon.Share
+    share: threads.DaemonShare
     bindings: binding.Bindings
     refused: Mapping[Operation, str] = MappingProxyType(
         {**UNSAVED, Operation.LIVE_MIGRATION: refusal_texts.LIVE_CARDS}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from oslo_log import log as logging
 
@@ -14,12 +14,15 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import health as host_health
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu
 from nova_gpu.virt.inventory import offer
 
 LOG = logging.getLogger(__name__)
 
 SILENT = "it no longer answers on the PCI bus"
 LOST = "NVIDIA's driver has lost it"
+
+PutAway = Callable[[GPU, health.Verdict, str | None], None]
 
 
 class Watch:
@@ -97,3 +100,19 @@ class Watch:
                 now.correctable,
             )
         self._correctable[address] = now.correctable
+
+
+def put_away_left_mig(card: GPU, roots: Roots, put_away: PutAway) -> None:
+    """Has *card* put away where the host's driver has it and it is in MIG mode. Raises nothing.
+
+    A guest's root turns that on, and a card that remembers it would be of no use to the next one.
+    NVML knows, and only of a card that the host's driver has again.
+    """
+    try:
+        if not CONF.gpu.nvml or iommu.driver(card.address, roots) != nvml.DRIVER:
+            return
+        told = nvml.modes([card.address], CONF.gpu.nvml_timeout).get(card.address)
+        if told is not None and told.mig:
+            put_away(card, health.of_mig_mode(), None)
+    except OSError as error:
+        LOG.error("Whether GPU %s was left in MIG mode is not noted: %s", card.address, error)

@@ -35,7 +35,7 @@ from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group
 from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt import flavors
-from nova_gpu.virt.inventory import allocations, placement
+from nova_gpu.virt.inventory import placement
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.releases import Releases
@@ -129,7 +129,7 @@ class Stops:
         """Has Placement count none for it, now or in a later period."""
         self._owing.add(instance.uuid)
         client, ours = self.assigned.placement(), set(self._providers().values())
-        if not self._allocated(instance) or allocations.write(client, instance, ours, {}):
+        if not self._allocated(instance) or placement.write_allocations(client, instance, ours, {}):
             self._owing.discard(instance.uuid)
 
     # A start
@@ -171,13 +171,13 @@ class Stops:
             self.tracker.hand_out(instance, amounts)
         except BaseException:
             self._owing.add(instance.uuid)
-            if allocations.write(client, instance, set(ours.values()), {}):
+            if placement.write_allocations(client, instance, set(ours.values()), {}):
                 self._owing.discard(instance.uuid)
             raise
 
     def _find(
         self, instance: objects.Instance, asked: FlavorRequest, ours: Mapping[GroupKey, str]
-    ) -> allocations.Amounts:
+    ) -> placement.Amounts:
         """What Placement counts for the instance from now on
 
         :raises NoneFree: where it has room for none of the ways to serve it
@@ -201,7 +201,7 @@ class Stops:
         for chosen in itertools.product(*(ways for _, _, ways in found)):
             amounts = {uuid: each for way in chosen for uuid, each in way.items()}
             # Placement itself is the judge: somebody else may have had them since.
-            if allocations.write(client, instance, set(ours.values()), amounts):
+            if placement.write_allocations(client, instance, set(ours.values()), amounts):
                 return amounts
         request, of_kind, _ = found[0]
         raise self._none_free(client, request, of_kind, remedy)
@@ -287,7 +287,7 @@ class Stops:
 
     def _allocated(self, instance: objects.Instance) -> dict[str, Any]:
         ours = set(self._providers().values())
-        return allocations.of_groups(self.assigned.placement(), instance.uuid, ours)
+        return placement.allocations(self.assigned.placement(), instance.uuid, ours)
 
 
 def _gpus(instance: objects.Instance) -> list[objects.Resource]:
@@ -337,7 +337,7 @@ def _ways(
     request: Request,
     groups: Mapping[str, Group],
     known: Collection[str],
-) -> Iterator[allocations.Amounts]:
+) -> Iterator[placement.Amounts]:
     """What each way to serve the *request* takes of the groups"""
     parts = query.resolved(request, known)
     if parts is None:

@@ -14,25 +14,25 @@ from nova import objects
 from nova.scheduler import utils as scheduler_utils
 
 from nova_gpu.core import exception, names
-from nova_gpu.virt.inventory import allocations
+from nova_gpu.virt.inventory import placement
 from nova_gpu.virt.verify.sources import Difference, Holder, Kind, Truths
 
 
-def repair(difference: Difference, truths: Truths, placement: Any) -> None:
+def repair(difference: Difference, truths: Truths, reportclient: Any) -> None:
     """Repairs one *difference* that is ``safe``, of *truths*.
 
-    :param placement: Nova's report client
+    :param reportclient: Nova's report client
     :raises NotRepaired: where it has changed since, or Placement does not take it
     """
     context = nova_context.get_admin_context()
     uuid = difference.subject
     try:
         if difference.kind is Kind.ALLOCATION_DIFFERS:
-            _restore(context, uuid, truths, placement)
+            _restore(context, uuid, truths, reportclient)
         elif difference.kind is Kind.ALLOCATION_LEFT:
             moved = truths.holders[uuid] is Holder.ENDED_MOVE
             consumer_type = "migration" if moved else "instance"
-            placement.delete_allocation_for_instance(context, uuid, consumer_type=consumer_type)
+            reportclient.delete_allocation_for_instance(context, uuid, consumer_type=consumer_type)
         else:
             raise exception.NotRepaired(uuid, f"{difference.kind} is not for a command to repair")
     except exception.NotRepaired:
@@ -42,7 +42,7 @@ def repair(difference: Difference, truths: Truths, placement: Any) -> None:
 
 
 def _restore(
-    context: nova_context.RequestContext, uuid: str, truths: Truths, placement: Any
+    context: nova_context.RequestContext, uuid: str, truths: Truths, reportclient: Any
 ) -> None:
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
     counted = (truths.instances or {})[uuid].counted
@@ -59,7 +59,7 @@ def _restore(
         if amount := sum(provider == provider_uuid for provider, _ in counted):
             amounts[provider_uuid] = {group.resource_class: amount}
     beside = functools.partial(_of_the_host, context, instance)
-    if not allocations.write(placement, instance, groups, amounts, beside):
+    if not placement.write_allocations(reportclient, instance, groups, amounts, beside):
         raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")
 
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import random
-from collections.abc import Mapping
+import unittest
+from collections.abc import Iterator, Mapping
 from unittest import mock
 
 import fixtures
@@ -17,22 +19,32 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.model import GPU, DeliveryMode, GroupKey
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu import vgpu_group, vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_stock
+from nova_gpu.virt.inventory.vgpu_stock import Rooms, Use
 from nova_gpu.virt.usage import ledger, snapshot
 from nova_gpu.virt.usage.records import Records
-from tests.fixtures import hosts, vgpu
+from tests.fixtures import cards, hosts, vgpu
 
 ADDRESSES = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0")
 MOST = {type_.id: type_.available for type_ in vgpu.TESLA_P4}
 NODE = "node1"
 INSTANCE = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
+
+TYPES = {
+    each.id: each
+    for each in (VGPUType("nvidia-1", memory_mib=1024), VGPUType("nvidia-2", memory_mib=2048))
+}
+BUSES = ("10", "20", "30")
+NOBODY = Use(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 class StockTestCase(base.BaseTestCase):
@@ -235,3 +247,94 @@ class TestRandomStates(StockTestCase):
             address: MOST[type_id] - len(slots) if {s.type_id for s in slots} <= {type_id} else 0
             for address, slots in promised.items()
         }
+
+
+def functions(bus: str) -> list[PciAddress]:
+    return [PciAddress.parse(f"0000:{bus}:00.{number}") for number in range(1, 5)]
+
+
+def card(bus: str) -> SharedCard:
+    available = dict.fromkeys(TYPES, 1)
+    parents = {each: Parent(Kind.TYPED, available, {}) for each in functions(bus)}
+    gpu = cards.placed(f"0000:{bus}:00.0", 0)
+    return SharedCard(gpu, DividedCard(TYPES, parents))
+
+
+def alone(bus: str) -> SharedCard:
+    """One of mediated devices of its own"""
+    gpu = cards.placed(f"0000:{bus}:00.0", 0)
+    parents = {gpu.address: Parent(Kind.MEDIATED, {"nvidia-1": 3, "nvidia-2": 1}, {})}
+    return SharedCard(gpu, DividedCard(TYPES, parents))
+
+
+class RoomsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.cards = [card(bus) for bus in BUSES]
+        self.rooms = Rooms()
+        self.asked: list[SharedCard] = []
+        original = SharedCard.room
+
+        def room(this: SharedCard, *args: object) -> vgpu_room.Room:
+            self.asked.append(this)
+            return original(this, *args)  # type: ignore[arg-type]
+
+        patch = mock.patch.object(SharedCard, "room", room)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_nothing_is_worked_out_while_nothing_changes(self) -> None:
+        first = self.rooms.of(self.cards, NOBODY)
+        self.assertNotEqual([], self.asked)
+        self.asked.clear()
+        self.assertEqual(first, self.rooms.of(self.cards, dataclasses.replace(NOBODY)))
+        self.assertEqual([], self.asked)
+
+    def test_of_one_claim_one_card_is_worked_out(self) -> None:
+        self.rooms.of(self.cards, NOBODY)
+        self.asked.clear()
+        slots = frozenset({Slot(functions("20")[0], "nvidia-1", 0)})
+        found = self.rooms.of(self.cards, Use(slots, slots, slots, slots))
+        self.assertEqual({self.cards[1].gpu.address}, {each.gpu.address for each in self.asked})
+        room = found[self.cards[1].gpu.address].rooms["nvidia-1"]
+        self.assertEqual((1, 1), (room.taken, room.free))
+
+    def test_the_slots_of_a_group_are_one_object(self) -> None:
+        (group, *_) = vgpu_group.groups({each.gpu.address: each for each in self.cards}).values()
+        first = self.rooms.slots(group, self.rooms.of(self.cards, NOBODY))
+        self.assertEqual(len(BUSES) * 4, len(first))
+        self.assertIs(first, self.rooms.slots(group, self.rooms.of(self.cards, NOBODY)))
+
+    def test_as_if_it_knew_nothing_whatever_happened_before(self) -> None:
+        chance = random.Random(20261124)
+        for use, there in self._history(chance, 300):
+            kept, fresh = (rooms.of(there, use) for rooms in (self.rooms, Rooms()))
+            self.assertEqual(fresh, kept)
+            for group in vgpu_group.groups({each.gpu.address: each for each in there}).values():
+                self.assertEqual(
+                    Rooms().slots(group, fresh), self.rooms.slots(group, kept), group.key
+                )
+
+    def _history(self, chance: random.Random, steps: int) -> Iterator[tuple[Use, list[SharedCard]]]:
+        there = [*self.cards, alone("40")]
+        slots = [Slot(f, t, 0) for bus in BUSES for f in functions(bus) for t in TYPES]
+        slots += [Slot(there[-1].gpu.address, "nvidia-1", number) for number in range(4)]
+        taken: set[Slot] = set()
+        whole: set[PciAddress] = set()
+        for _ in range(steps):
+            taken ^= {chance.choice(slots)}
+            if chance.random() < 0.2:
+                whole ^= {chance.choice([there[0].gpu.address, *functions("20")])}
+            if chance.random() < 0.2:
+                number = chance.randrange(len(there))
+                ill = chance.choice((None, "it is ill"))
+                there[number] = dataclasses.replace(there[number], ill=ill)
+            if chance.random() < 0.2:
+                number = chance.randrange(len(there))
+                function = chance.choice(list(there[number].card.parents))
+                made = {} if chance.random() < 0.5 else {"nvidia-1": 1}
+                parents = dict(there[number].card.parents)
+                parents[function] = dataclasses.replace(parents[function], made=made)
+                changed = dataclasses.replace(there[number].card, parents=parents)
+                there[number] = dataclasses.replace(there[number], card=changed)
+            some = [frozenset(s for s in taken if chance.random() < 0.7) for _ in range(2)]
+            yield Use(frozenset(taken), some[0], some[1], frozenset(taken | whole)), list(there)
