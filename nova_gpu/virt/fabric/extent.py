@@ -12,7 +12,6 @@ from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import iommu
 
 
 class Extent:
@@ -50,7 +49,7 @@ class Extent:
         """The card of a virtual function; of any other function itself"""
         if function not in self._card_by_function:
             try:
-                name = sysfs.link(iommu.device(function, self._roots), "physfn")
+                name = sysfs.link(sysfs.device(function, self._roots), "physfn")
                 self._card_by_function[function] = PciAddress.parse(name or "")
             except (OSError, exception.InvalidPciAddress):
                 return function  # it may only be gone for now
