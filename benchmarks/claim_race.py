@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests at once for the GPUs of equal hosts: how many claims they lose to each other.
 
-python -m benchmarks.claim_race [--json] [--hosts N] [--at-once N ...]
+python -m benchmarks.claim_race [--json] [--hosts N] [--schedulers PROCESSESxTHREADS ...]
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ NOTES = (
     "with the hosts as they were when the request came, less what it took itself, and claims the",
     "best host, then the next best. What Placement counts is a number for each host; requests",
     "take turns at random. Lost: claims of a host that had none left by then.",
+    "PxT: so many processes of nova-scheduler ([scheduler]workers, of all controllers) that share",
+    "nothing but the database, and so many requests under way in each: by Nova's default of",
+    "[DEFAULT]executor_thread_pool_size at most 64.",
 )
 
 _SPECS = {"gpus": "1"}
 _MEMORY_MIB = 4096
 _ENDED = object()
+_SCHEDULERS = ("1x8", "1x64", "2x4", "2x32", "4x2", "4x16", "8x1", "8x8", "8x64")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,34 +73,41 @@ class Cloud:
         return True
 
 
-def race(hosts: int, at_once: int, chance: random.Random, instances: int = 1) -> Outcome:
-    """:param at_once: how many requests are under way
+def race(
+    hosts: int, processes: int, threads: int, chance: random.Random, instances: int = 1
+) -> Outcome:
+    """:param threads: how many requests each process has under way
     :param instances: how many each asks for
     :raises RuntimeError: where an instance has no host although GPUs are left"""
     cloud = Cloud(hosts)
-    waiting = [
-        _request(cloud, chance, instances) for _ in range(hosts * host_states.GPUS // instances)
-    ]
-    active: list[Iterator[object]] = []
+    waiting = hosts * host_states.GPUS // instances
+    idle = [weigher for weigher in [GPUWeigher() for _ in range(processes)] for _ in range(threads)]
+    active: list[tuple[Iterator[object], GPUWeigher]] = []
     while waiting or active:
-        while waiting and len(active) < at_once:
-            active.append(waiting.pop())
-        one = chance.choice(active)
+        while waiting and idle:
+            weigher = idle.pop(chance.randrange(len(idle)))
+            active.append((_request(cloud, chance, instances, weigher), weigher))
+            waiting -= 1
+        one, weigher = chance.choice(active)
         if next(one, _ENDED) is _ENDED:
-            active.remove(one)
+            active.remove((one, weigher))
+            idle.append(weigher)
     return Outcome(cloud.lost, sum(host_states.GPUS - n for n in cloud.left.values()))
 
 
-def _request(cloud: Cloud, chance: random.Random, instances: int) -> Iterator[object]:
+def _request(
+    cloud: Cloud, chance: random.Random, instances: int, weigher: GPUWeigher
+) -> Iterator[object]:
     """Others have their turn at each ``yield``."""
     asked = request.of(_SPECS).whole
     assert asked is not None
     spec = host_states.request_spec(query.extra_specs(_SPECS, asked, ()) or {})
+    spec.num_instances = instances
     there = cloud.candidates()
     yield None
     for _ in range(instances):
         spec.instance_uuid = str(uuid.UUID(int=chance.getrandbits(128)))
-        there = best_first(there, spec)
+        there = best_first(there, spec, weigher)
         for state in there:
             yield None
             if cloud.claim(state):
@@ -107,25 +118,26 @@ def _request(cloud: Cloud, chance: random.Random, instances: int) -> Iterator[ob
         else:
             # What Nova does then: the instance is scheduled anew.
             there = cloud.candidates()
-            if not any(map(cloud.claim, best_first(there, spec))):
+            if not any(map(cloud.claim, best_first(there, spec, weigher))):
                 raise RuntimeError("no host for an instance")
 
 
 def best_first(
-    there: Sequence[host_manager.HostState], spec: object
+    there: Sequence[host_manager.HostState], spec: object, weigher: GPUWeigher
 ) -> list[host_manager.HostState]:
     """As Nova's scheduler has them"""
     passing = list(GPUFilter().filter_all(there, spec))
-    weighers = [ram.RAMWeigher(), GPUWeigher()]
+    weighers = [ram.RAMWeigher(), weigher]
     found = weights.HostWeightHandler().get_weighed_objects(weighers, passing, spec)
     return [each.obj for each in found]
 
 
-def rows(hosts: int, at_once: Sequence[int]) -> Iterator[report.Row]:
+def rows(hosts: int, schedulers: Sequence[str]) -> Iterator[report.Row]:
     for instances in (1, host_states.GPUS):
-        for number in at_once:
-            found = race(hosts, number, random.Random(20261124), instances)
-            name = f"{hosts} hosts, {number} requests for {instances} at once"
+        for each in schedulers:
+            processes, threads = map(int, each.split("x"))
+            found = race(hosts, processes, threads, random.Random(20261124), instances)
+            name = f"{hosts} hosts, {each} requests for {instances}"
             yield report.Row(f"{name}: claims lost", found.lost, None, "")
             yield report.Row(f"{name}: GPUs in use", found.used, None, "")
 
@@ -133,10 +145,10 @@ def rows(hosts: int, at_once: Sequence[int]) -> Iterator[report.Row]:
 def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--hosts", type=int, default=100, metavar="N")
-    parser.add_argument("--at-once", type=int, nargs="+", default=(1, 8, 64), metavar="N")
+    parser.add_argument("--schedulers", nargs="+", default=_SCHEDULERS, metavar="PxT")
     options = parser.parse_args()
     CONF([], project="nova", default_config_files=[])
-    report.show(list(rows(options.hosts, options.at_once)), as_json=options.json, notes=NOTES)
+    report.show(list(rows(options.hosts, options.schedulers)), as_json=options.json, notes=NOTES)
 
 
 if __name__ == "__main__":

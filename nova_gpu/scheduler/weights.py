@@ -23,7 +23,8 @@ from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.scheduling import fit, rank
 from nova_gpu.core.scheduling.rank import Rank
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.scheduler import reported, requested, siblings
+from nova_gpu.scheduler import choices, reported, requested, siblings
+from nova_gpu.scheduler.choices import Taken
 
 # Of a host with GPUs none of which is free, to an instance without: that of one without GPUs is 1.
 _NO_FREE_GPU = 0.5
@@ -34,12 +35,18 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
     the larger the sets that stay whole; to those without the worse the more GPUs it has free.
 
     Hosts that are the same to a request have the same weight, and Nova's other weighers decide.
+    Those that this process has lately chosen, and that have not reported it yet, come after those
+    that it has not.
     """
 
     # With these Nova takes weights as they are. They have their multiplier in them already, of
     # which there are two.
     minval = 0.0
     maxval = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._choices = choices.Choices()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec
@@ -50,24 +57,56 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
             whole, vgpus = flavor.whole, flavor.vgpus
         except exception.InvalidExtraSpec:  # which no filter has let pass
             return [0.0] * len(hosts)
-        if whole:
-            return _multiplied(hosts, with_gpus(hosts, whole), "gpu_weight_multiplier")
-        if vgpus:
-            return _multiplied(hosts, with_vgpus(hosts, vgpus), "gpu_weight_multiplier")
-        return _multiplied(hosts, without_gpus(hosts), "gpu_host_weight_multiplier")
+        asked = whole or vgpus
+        if asked is None:
+            return _multiplied(hosts, without_gpus(hosts), "gpu_host_weight_multiplier")
+        taken = self._taken(asked, weight_properties)
+        raw = (
+            with_gpus(hosts, asked, taken)
+            if isinstance(asked, GPURequest)
+            else with_vgpus(hosts, asked, taken)
+        )
+        found = _multiplied(hosts, raw, "gpu_weight_multiplier")
+        self._note(weighed_obj_list, found, asked, weight_properties)
+        return found
+
+    def _taken(self, asked: GPURequest | VGPURequest, spec: objects.RequestSpec) -> Taken:
+        # Where an instance belongs to others, Nova's weighers know what is good for it.
+        if "instance_group" in spec and spec.instance_group:
+            return choices.NOTHING
+        several = "num_instances" in spec and spec.num_instances > 1
+        return self._choices.taken(asked.resource_class, one=not several)
+
+    def _note(
+        self,
+        weighed: Sequence[Any],
+        found: Sequence[float],
+        asked: GPURequest | VGPURequest,
+        spec: objects.RequestSpec,
+    ) -> None:
+        """Which host Nova takes, where no other weigher comes after this one"""
+        totals = [each.weight + weight for each, weight in zip(weighed, found, strict=True)]
+        best = weighed[totals.index(max(totals))].obj
+        if "instance_uuid" in spec and (report := _report(best)):
+            uuid = spec.instance_uuid
+            self._choices.add(uuid, best, report, asked.resource_class, asked.count)
 
     def _weigh_object(self, host_state: HostState, request_spec: objects.RequestSpec) -> float:
         raise NotImplementedError("one host has no place among several")
 
 
-def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
+def with_gpus(
+    hosts: Sequence[HostState], asked: GPURequest, taken: Taken = choices.NOTHING
+) -> list[float]:
     """From 1, the best, in equal steps to 0, the worst. One that says nothing has 0 as well."""
     distribution = asked.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
     # By what is reported, which stays in the value: a key is its id().
     known: dict[int, tuple[Report, Rank]] = {}
     last = siblings.last_host(hosts)
-    for host in hosts:
+    spread = distribution is Distribution.SPREAD
+    as_reported = not (spread or last or taken)
+    for place, host in enumerate(hosts):
         report = _report(host)
         if report is None:
             ranks.append(None)
@@ -75,32 +114,44 @@ def with_gpus(hosts: Sequence[HostState], asked: GPURequest) -> list[float]:
         if id(report) not in known:
             known[id(report)] = (report, rank.rank(asked, report, distribution))
         _, found = known[id(report)]
-        if distribution is Distribution.SPREAD:
-            # What is free is told once a period. Meanwhile this tells equal hosts apart.
-            found = (*found, host.num_instances)
-        elif before := siblings.on(host):
-            # As many of them as it has room for: else each would go to another host, and of
-            # several such requests all would lose their claims to each other. Where they have gone
-            # on to another one, Placement has refused it: somebody else had the rest.
-            full = host is not last or report.free_gpus < (before + 1) * asked.count
-            found = (max(found[0], int(full)), *found[1:], -before)
-        else:
-            found = (*found, 0)
-        ranks.append(found)
+        if as_reported:
+            ranks.append(found)
+            continue
+        before, unreported = siblings.on(host), taken.of(host, report)
+        room = report.free_gpus - max(before * asked.count, unreported)
+        # Where others of this request have gone on to another host, Placement has refused it:
+        # somebody else had the rest.
+        refused = before and host is not last and not spread
+        full = _full(found[0], refused or room < asked.count)
+        # To pack, as many of one request as it has room for: else each would go to another host,
+        # and of several such requests all would lose their claims to each other. What is free is
+        # told once a period; to spread, the number of instances tells equal hosts apart meanwhile.
+        more = (0, host.num_instances) if spread else (-before, 0)
+        ranks.append((full, *found[1:], more[0], *taken.turn(unreported, place), more[1]))
     return _in_steps(ranks)
 
 
-def with_vgpus(hosts: Sequence[HostState], asked: VGPURequest) -> list[float]:
+def with_vgpus(
+    hosts: Sequence[HostState], asked: VGPURequest, taken: Taken = choices.NOTHING
+) -> list[float]:
     """The weight for vGPUs: how many more of the requested type the host has room for."""
     spread = Distribution(CONF.gpu.distribution) is Distribution.SPREAD
     ranks: list[Rank | None] = []
-    for host in hosts:
+    for place, host in enumerate(hosts):
         report = _report(host)
         free = 0 if report is None else fit.most_free(asked, report.divided)
+        unreported = 0 if report is None else taken.of(host, report)
         # Of what is not free the claim is the judge: it may be so in this period only.
-        full = int(free < asked.count)
-        ranks.append((full, *((-free, host.num_instances) if spread else (free,))))
+        full = _full(free < asked.count, free < unreported + asked.count)
+        left, instances = (-free, host.num_instances) if spread else (free, 0)
+        ranks.append((full, left, *taken.turn(unreported, place), instances))
     return _in_steps(ranks)
+
+
+def _full(reported: int, thought: int) -> int:
+    """What comes first in a rank: what was chosen may have come to another host in the end, so one
+    that is only thought to be full is still better than one that has said so."""
+    return 2 if reported else int(bool(thought))
 
 
 def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import random
+import sys
+from collections.abc import Sequence
 
-from nova import test
+import fixtures
+from nova import objects, test
 from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
 from benchmarks import claim_race, host_states
-from nova_gpu.scheduler import reported
+from nova_gpu.scheduler import choices, reported
+from nova_gpu.scheduler.weights import GPUWeigher
+from tests.fixtures.partitions import H100
 
 HOSTS = 30
 
@@ -20,17 +26,36 @@ class SpreadTest(test.NoDBTestCase):
         super().setUp()
         reported.forget()
 
-    def first(self, states: list[host_manager.HostState], instance_uuid: str) -> str:
+    def first(
+        self,
+        states: Sequence[host_manager.HostState],
+        instance_uuid: str,
+        weigher: GPUWeigher | None = None,
+    ) -> str:
         spec = host_states.spec()
         spec.instance_uuid = instance_uuid
-        return str(claim_race.best_first(states, spec)[0].host)
+        return str(claim_race.best_first(states, spec, weigher or GPUWeigher())[0].host)
+
+    def race(self, processes: int, threads: int, instances: int = 1) -> int:
+        """How many claims are lost in all"""
+        chance = random.Random(20261124)
+        found = claim_race.race(HOSTS, processes, threads, chance, instances)
+        self.assertEqual(HOSTS * host_states.GPUS, found.used)
+        return found.lost
+
+    def test_the_threads_of_a_process_lose_no_claims_to_each_other(self) -> None:
+        self.assertEqual(0, self.race(1, 32))
+        self.assertEqual(0, self.race(1, 8, host_states.GPUS))
 
     def test_few_of_a_burst_lose_their_claims(self) -> None:
-        for instances, most in ((1, 0.1), (host_states.GPUS, 0.2)):
-            with self.subTest(instances=instances):
-                found = claim_race.race(HOSTS, 8, random.Random(20261124), instances)
-                self.assertEqual(HOSTS * host_states.GPUS, found.used)
-                self.assertLessEqual(found.lost, found.used * most)
+        for processes, threads, instances, most in (
+            (4, 2, 1, 0.1),
+            (2, 8, 1, 0.1),
+            (2, 4, host_states.GPUS, 0.2),
+        ):
+            with self.subTest(processes=processes, threads=threads, instances=instances):
+                lost = self.race(processes, threads, instances)
+                self.assertLessEqual(lost, HOSTS * host_states.GPUS * most)
 
     def test_one_alone_has_a_best_host(self) -> None:
         """Any of those, the same each time, and no other"""
@@ -42,13 +67,103 @@ class SpreadTest(test.NoDBTestCase):
         self.assertEqual(chosen, [self.first(states, each) for each in uuids])
         self.assertEqual(chosen, [self.first(states[:], each) for each in uuids])
 
+    def test_a_host_that_reports_is_as_good_as_it_says(self) -> None:
+        """Full ones come last until then, whatever they have reported before."""
+        weigher = GPUWeigher()
+        states = host_states.states(3, all_free=True)
+        chosen = [self.first(states, uuidutils.generate_uuid(), weigher) for _ in range(3)]
+        self.assertEqual({state.host for state in states}, set(chosen))
+        (freed,) = (state for state in states if state.host == chosen[2])
+        host_states.report_partitions(freed, (), H100)  # another report, with as many free
+        for state in states:
+            if state is not freed:
+                self.assertIsNot(reported.report(state), reported.report(freed))
+        self.assertEqual(freed.host, self.first(states, uuidutils.generate_uuid(), weigher))
+
+    def test_what_was_chosen_is_forgotten(self) -> None:
+        weigher = GPUWeigher()
+        states = host_states.states(3, all_free=True)
+        uuids = [uuidutils.generate_uuid() for _ in range(8)]
+        alone = [self.first(states, each) for each in uuids]
+        for each in uuids:
+            self.first(states, each, weigher)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.choices._LASTS_S", 0))
+        self.assertEqual(alone, [self.first(states, each, weigher) for each in uuids])
+
+    def test_after_a_burst_novas_weighers_decide_again(self) -> None:
+        """What was chosen is still known not to be free."""
+        weigher = GPUWeigher()
+        states = host_states.states(2, all_free=True)
+        host_states.report_partitions(states[0], range(1, 7), ())
+        host_states.report_partitions(states[1], range(1, 7), ())
+        states[0].free_ram_mb -= 1024
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.scheduler.choices._BURST_S", 0))
+        spec = host_states.request_spec({"gpus": "1", "resources:PGPU": "1"})
+        chosen = []
+        for _ in range(4):
+            spec.instance_uuid = uuidutils.generate_uuid()
+            chosen.append(claim_race.best_first(states, spec, weigher)[0])
+        self.assertEqual([states[1]] * 2 + [states[0]] * 2, chosen)
+
+    def test_hosts_weighed_anew_for_alternates_are_not_chosen_again(self) -> None:
+        states = host_states.states(2, all_free=True)
+        for _ in range(16):
+            weigher, uuid = GPUWeigher(), uuidutils.generate_uuid()
+            first, other = (self.first(states, uuid, weigher) for _ in range(2))
+            self.assertNotEqual(first, other)  # an alternate, at which nothing was claimed
+            self.assertEqual(other, self.first(states, uuidutils.generate_uuid(), weigher))
+
+    def test_an_instance_of_a_group_goes_where_novas_weighers_send_it(self) -> None:
+        weigher = GPUWeigher()
+        states = host_states.states(2, all_free=True)
+        states[0].free_ram_mb -= 1024
+        spec = host_states.spec()
+        spec.instance_group = objects.InstanceGroup(policy="soft-affinity", hosts=[])
+        for _ in range(3):
+            spec.instance_uuid = uuidutils.generate_uuid()
+            (best, _) = claim_race.best_first(states, spec, weigher)
+            self.assertEqual(states[1].host, best.host)
+
+    def test_a_host_is_full_once_all_that_it_reported_is_chosen(self) -> None:
+        """Packed where the fewest are free, and no more there than that"""
+        weigher = GPUWeigher()
+        states = host_states.states(2, all_free=True)
+        host_states.report_partitions(states[0], range(1, 7), ())
+        spec = host_states.request_spec({"gpus": "1", "resources:PGPU": "1"})
+        chosen = []
+        for _ in range(3):
+            spec.instance_uuid = uuidutils.generate_uuid()
+            chosen.append(claim_race.best_first(states, spec, weigher)[0])
+        self.assertEqual([states[0], states[0], states[1]], chosen)
+
+    def test_threads_choose_at_any_time(self) -> None:
+        """None of their choices is lost, and none of them fails."""
+        made = choices.Choices()
+        states = host_states.states(8, all_free=True)
+        report = reported.report(states[0])
+        assert report is not None
+
+        def choose(host: host_manager.HostState) -> None:
+            for _ in range(200):
+                made.taken("PGPU", one=True)
+                made.add(uuidutils.generate_uuid(), host, report, "PGPU", 1)
+
+        interval = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, interval)
+        sys.setswitchinterval(1e-6)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(choose, states))
+        taken = made.taken("PGPU", one=True)
+        self.assertEqual([200] * 8, [taken.of(state, report) for state in states])
+
     def test_those_of_one_request_fill_a_host_before_the_next(self) -> None:
+        weigher = GPUWeigher()
         states = list(host_states.states(3, all_free=True))
         spec = host_states.request_spec({"gpus": "2", "resources:PGPU": "2"})
         chosen = []
         for _ in range(8):
             spec.instance_uuid = uuidutils.generate_uuid()
-            best = claim_race.best_first(states, spec)[0]
+            best = claim_race.best_first(states, spec, weigher)[0]
             best.consume_from_request(spec)
             chosen.append(best.host)
         self.assertEqual(1, len(set(chosen[:4])))
@@ -57,24 +172,25 @@ class SpreadTest(test.NoDBTestCase):
 
     def test_they_do_not_go_back_to_a_host_that_was_refused(self) -> None:
         """Whatever it has reported, Placement counts there what others have taken meanwhile."""
+        weigher = GPUWeigher()
         states = list(host_states.states(3, all_free=True))
         spec = host_states.request_spec({"gpus": "1", "resources:PGPU": "1"})
-        (first, *_) = claim_race.best_first(states, spec)
+        (first, *_) = claim_race.best_first(states, spec, weigher)
         first.consume_from_request(spec)
-        again, second, _ = claim_race.best_first(states, spec)
+        again, second, _ = claim_race.best_first(states, spec, weigher)
         self.assertEqual(first.host, again.host)
         second.consume_from_request(spec)  # as the first one is refused
-        order = [each.host for each in claim_race.best_first(states, spec)]
+        order = [each.host for each in claim_race.best_first(states, spec, weigher)]
         self.assertEqual((second.host, first.host), (order[0], order[-1]))
 
     def test_nor_to_those_that_were_refused_before_it(self) -> None:
         """Of five equal hosts the first two had none left when it was their turn."""
         states = list(host_states.states(5, all_free=True))
         spec = host_states.request_spec({"gpus": "8", "resources:PGPU": "8"})
-        tried = claim_race.best_first(states, spec)
+        tried = claim_race.best_first(states, spec, GPUWeigher())
         tried[2].consume_from_request(spec)
         for _ in range(4):
             spec.instance_uuid = uuidutils.generate_uuid()
-            order = claim_race.best_first(tried, spec)
+            order = claim_race.best_first(tried, spec, GPUWeigher())
             self.assertEqual(tried[3:], order[:2])
             self.assertLess(order.index(tried[0]), order.index(tried[1]))
