@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 from keystoneauth1 import plugin, session
 from openstack import connection
+from osc_lib.command import command
 
 
 class Auth(plugin.BaseAuthPlugin):  # type: ignore[misc]
@@ -72,9 +74,32 @@ def shown(test: Any, command: type, *arguments: str, admin: bool = True) -> tupl
     return status, app.stdout.getvalue(), app.stderr.getvalue()
 
 
+class _CreateServer(command.ShowOne):  # type: ignore[misc]
+    """As much of OpenStackClient's ``server create`` as tests ask of it"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("--flavor")
+        parser.add_argument("--image")
+        parser.add_argument("--wait", action="store_true")
+        parser.add_argument("name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        compute = self.app.client_manager.sdk_connection.compute
+        server = compute.create_server(
+            name=parsed_args.name,
+            flavor_id=compute.find_flavor(parsed_args.flavor).id,
+            image_id=parsed_args.image,
+            networks="none",
+        )
+        return ("id", "name"), (server.id, server.name)
+
+
 def _made(test: Any, command: type, arguments: Sequence[str], admin: bool) -> tuple[Any, Any, Any]:
     app = SimpleNamespace(
         client_manager=SimpleNamespace(sdk_connection=connect(test, admin=admin)),
+        command_manager=SimpleNamespace(find_command=lambda words: (_CreateServer, "", [])),
         stdout=io.StringIO(),
         stderr=io.StringIO(),
     )

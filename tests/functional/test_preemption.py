@@ -16,9 +16,10 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import host, preemption
+from nova_gpu.osc import create, host, preemption
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
+from tests.functional.alone import IMAGE
 from tests.functional.readings import Server
 
 STOPPED = {"gpu:preemptible": "0s", "gpu:on_stop": "release"}
@@ -155,6 +156,28 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertEqual([], self.apply()[0])
         self.assertNotIn("two, asked for by", self.apply()[1])
         self.assertUntouched(self.one, self.young)
+
+    def test_the_request_waits(self) -> None:
+        taken = []
+
+        def meanwhile(seconds: float) -> None:
+            if seconds == 7:
+                taken.append(self.apply()[0])
+
+        clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
+        with mock.patch.object(create, "time", clock):
+            waits = "--every", "7", "--flavor", "two", "--image", IMAGE, "waits"
+            (columns, values), said = sdk.run(self, create.CreateServer, *waits, admin=False)
+        self.assertEqual([["stopped"]], taken)
+        self.assertRegex(
+            said, "^waits: it waits: No valid host was found. Scheduling failed: .+\n$"
+        )
+        shown = dict(zip(columns, values, strict=True))
+        self.assertEqual("ACTIVE", shown["status"])
+        # Nothing is left of the one before.
+        named = [each["id"] for each in self.api.get_servers() if each["name"] == "waits"]
+        self.assertEqual([shown["id"]], named)
+        self.assertEqual({"host1": 2}, self.allocated(shown))
 
     def test_who_is_no_victim(self) -> None:
         said = self.refusal("two", project="another")

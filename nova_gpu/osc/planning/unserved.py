@@ -61,13 +61,21 @@ def read(connection: Any, since: datetime.datetime) -> list[Unserved]:
     return sorted(made, key=lambda each: _age(each.servers[0]))
 
 
+def found_none(server: Any) -> bool:
+    """Whether the scheduler found no GPUs for it, as far as Nova shows that to whoever asks"""
+    fault = (server.fault or {}).get("message", "")
+    return server.status == "ERROR" and not server.compute_host and _REFUSED in fault
+
+
 def _left(alike: Iterable[Any]) -> Iterator[Any]:
     """The servers without a host in whose place no newer one came, the newest first"""
     names, served = set(), 0
     for server in sorted(alike, key=_age, reverse=True):
+        if server.status == "BUILD" and not server.compute_host:
+            continue  # what becomes of it is not known: who asked before waits until it is
         if server.compute_host or server.status != "ERROR":
             served += 1
-        elif _REFUSED in (server.fault or {}).get("message", "") and server.name not in names:
+        elif found_none(server) and server.name not in names:
             if not served:
                 yield server
             served = max(served - 1, 0)

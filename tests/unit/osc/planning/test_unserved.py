@@ -79,7 +79,9 @@ class UnservedTest(unittest.TestCase):
             ((started("b", 1),), ["a2"]),  # it is older
             ((started("b", 3, project_id="p2"),), ["a2"]),
             ((started("b", 3, flavor="other"),), ["a2"]),
-            ((server("b", 3, status="BUILD"),), []),
+            ((server("b", 3, status="BUILD"),), ["a2"]),  # not known yet
+            ((server("a", 3, status="BUILD"),), ["a2"]),
+            ((server("a", 3, status="BUILD", compute_host="host1"),), []),
             # Asked for twice it is wanted once.
             ((server("a", 4),), ["a4"]),
             ((server("a", 4), started("a", 5)), []),

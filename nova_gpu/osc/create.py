@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu server create``"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+
+from nova_gpu.osc import asking, rest
+from nova_gpu.osc.planning import unserved
+
+# Nova is asked so often what became of a server.
+POLL_S = 2.0
+_FOR_S = 1800
+_EVERY_S = 30
+
+
+class CreateServer(asking.ShowOne):
+    """Create a server as openstack server create does, and create it anew while no host has GPUs
+    for it.
+
+    Nova does nothing with a server that found no host but delete it. So the last of those that
+    found none stays as long as the request waits, where openstack gpu preempt sees it, and goes
+    when the next is there.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """OpenStackClient's own, and more"""
+        factory, _, _ = self.app.command_manager.find_command(["server", "create"])
+        self._create = factory(self.app, self.app_args)
+        parser: argparse.ArgumentParser = self._create.get_parser(prog_name)
+        parser.add_argument(
+            "--for",
+            metavar="<seconds>",
+            dest="for_s",
+            type=asking.seconds,
+            default=_FOR_S,
+            help=f"How long to create it anew (default: {_FOR_S})",
+        )
+        parser.add_argument(
+            "--every",
+            metavar="<seconds>",
+            dest="every_s",
+            type=asking.seconds,
+            default=_EVERY_S,
+            help=f"How long after one that found no host the next is created (default: {_EVERY_S})",
+        )
+        parser.add_argument(
+            "--timeout",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=asking.TIMEOUT_S,
+            help=f"How long to wait for an answer of Nova (default: {asking.TIMEOUT_S})",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        if getattr(parsed_args, "max", None) not in (None, 1):
+            raise exceptions.CommandError("one server at a time is created anew, without --max")
+        parsed_args.wait = False  # what becomes of it is seen here
+        self._connection = self.connection(parsed_args)
+        until, before, said = time.monotonic() + parsed_args.for_s, None, ""
+        while True:
+            server = self._made(parsed_args, before)
+            if before:
+                self._delete(before)
+            if not unserved.found_none(server):
+                break
+            why = server.fault["message"]
+            if time.monotonic() + parsed_args.every_s > until:
+                raise exceptions.CommandError(
+                    f"{server.name} ({server.id}) waits no more, and is left as it is: {why}"
+                )
+            if why != said:
+                said = why
+                print(f"{server.name}: it waits: {why}", file=self.app.stderr, flush=True)
+            before = server
+            time.sleep(parsed_args.every_s)
+        if server.status == "ERROR":
+            message = (server.fault or {}).get("message", "")
+            raise exceptions.CommandError(f"{server.name} ({server.id}): {message}")
+        shown = {"id": server.id, "name": server.name, "status": server.status}
+        return tuple(shown), tuple(shown.values())
+
+    def _made(self, parsed_args: argparse.Namespace, before: Any) -> Any:
+        """One more, when Nova does nothing more to it"""
+        try:
+            columns, values = self._create.take_action(parsed_args)
+        except sdk_exc.ForbiddenException:
+            if not before:
+                raise
+            # Over quota: the one before counts as long as it is there.
+            self._delete(before)
+            columns, values = self._create.take_action(parsed_args)
+        found = dict(zip(columns, values, strict=True))
+        while True:
+            with rest.clean_refusals("Nova"):
+                server = self._connection.compute.get_server(found["id"])
+            if server.status != "BUILD":
+                return server
+            time.sleep(POLL_S)
+
+    def _delete(self, server: Any) -> None:
+        compute = self._connection.compute
+        with rest.clean_refusals("Nova"):
+            compute.delete_server(server)
+            compute.wait_for_delete(server, interval=POLL_S)
