@@ -129,3 +129,14 @@ class Lines(columns.FormattableColumn[list[Any]]):
 
     def machine_readable(self) -> list[Any]:
         return self._value
+
+
+class Short(columns.FormattableColumn[str]):
+    """Programs get the text as it is, people a short one."""
+
+    def __init__(self, text: str, short: str) -> None:
+        super().__init__(text)
+        self._short = short
+
+    def human_readable(self) -> str:
+        return self._short

@@ -16,8 +16,10 @@ from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling import capacity, reasons, startable
 from nova_gpu.core.scheduling.startable import Detail, Startable
 from nova_gpu.osc import asking, flavors, hosts, query, rest
+from nova_gpu.osc.planning import preemptible, projects
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
+_THEN = "With Preemption"
 _PUBLISHED = ("Flavor", "Instances", "Reason")
 _FEW = 4
 
@@ -54,6 +56,15 @@ class ShowCapacity(asking.Lister):
             default=_FEW,
             help=f"Up to so many are few (default: {_FEW})",
         )
+        parser.add_argument(
+            "--project",
+            metavar="<project>",
+            dest="projects",
+            action="append",
+            default=[],
+            help="Show as well how many could boot if openstack gpu preempt took all preemptible "
+            "instances of the project (name or ID; repeat for several) that it may now",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
@@ -80,9 +91,15 @@ class ShowCapacity(asking.Lister):
             f"{flavor.name}: {total} could boot now, on {able} of {len(answers)} hosts with GPUs.",
             file=self.app.stderr,
         )
-        return _COLUMNS, (
+        rows = [
             (each.host, each.instances, each.free, each.in_service, each.reason) for each in answers
-        )
+        ]
+        if not parsed_args.projects:
+            return _COLUMNS, rows
+        snapshot = rest.Snapshot(connection)
+        need = preemptible.need_of(snapshot, flavor)
+        then = preemptible.room(snapshot, need, projects.ids(connection, parsed_args.projects))
+        return (*_COLUMNS, _THEN), ((*row, then.get(row[0], row[1])) for row in rows)
 
 
 def _published(flavor: Any, refused: rest.Refused) -> Startable:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,12 @@ def request_of(flavor: Any) -> FlavorRequest:
 
 def in_words(asked: FlavorRequest) -> str:
     """:raises InvalidExtraSpec: where what is asked for cannot be understood"""
-    return " and ".join(map(summary.all_of, asked.requests))
+    words = " and ".join(map(summary.all_of, asked.requests))
+    with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
+        if words and asked.preemptible:
+            least = asked.extra_specs[names.PREEMPTIBLE].strip()
+            return f"{words}, preemptible after {least}, then {asked.preemptible.end.in_words}"
+    return words
 
 
 def asked_for(asked: FlavorRequest) -> str:

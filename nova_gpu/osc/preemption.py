@@ -13,12 +13,11 @@ from typing import Any, TypeAlias
 from osc_lib import exceptions
 from oslo_utils import timeutils
 
-from nova_gpu.core import names
 from nova_gpu.core.planning import plan, victims
 from nova_gpu.core.planning.fleet import Fleet, Need
 from nova_gpu.core.planning.victims import Choice
 from nova_gpu.osc import asking, flavors, hosts, rest, room
-from nova_gpu.osc.planning import instances, kept, preemptible, unserved
+from nova_gpu.osc.planning import instances, kept, preemptible, projects, unserved
 from nova_gpu.osc.planning.preemptible import Candidate, Candidates
 
 _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
@@ -39,6 +38,7 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 class _Wanted:
     """:param zone: the availability zone it has to be in, or nothing
     :param whose: in words
+    :param short: the same for a cell of a table
     :param at_once: place for all of them or for none; else for as many as can be
     """
 
@@ -46,6 +46,7 @@ class _Wanted:
     count: int
     zone: str
     whose: str
+    short: str
     at_once: bool
 
 
@@ -88,11 +89,11 @@ class Preempt(asking.Lister):
         )
         add(
             "--project",
-            metavar="<project-id>",
+            metavar="<project>",
             dest="projects",
             action="append",
             default=[],
-            help="ID, not name, of a project whose preemptible instances may be taken (repeat for "
+            help="Project (name or ID) whose preemptible instances may be taken (repeat for "
             "several)",
         )
         add(
@@ -152,7 +153,9 @@ class Preempt(asking.Lister):
             )
         if parsed_args.since and parsed_args.flavor:
             raise exceptions.CommandError("--since goes without a flavor: it is about requests")
-        run = _Run(self.connection(parsed_args), parsed_args, self.say)
+        connection = self.connection(parsed_args)
+        parsed_args.projects = projects.ids(connection, parsed_args.projects)
+        run = _Run(connection, parsed_args, self.say)
         if parsed_args.apply:
             run.to_the_end()
         else:
@@ -180,7 +183,7 @@ class _Run:
         if short:
             raise short
         self.rows = [
-            _row(candidate, candidate.due, wanted.whose)
+            _row(candidate, candidate.due, wanted)
             for candidate, wanted in _chosen(planned, candidates)
         ]
 
@@ -240,7 +243,7 @@ class _Run:
                 failed = e
                 continue
             self._say(f"{each.in_words}: {each.end.in_words} now, for {wanted.whose}")
-            self.rows.append(_row(each, due, wanted.whose))
+            self.rows.append(_row(each, due, wanted))
             self._notices.pop(each.server.id, None)
             taken.append(each)
         preemptible.wait(self._connection, taken, _PATIENCE_S)
@@ -286,13 +289,9 @@ class _Run:
 
     def _named(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
         (flavor,) = flavors.read(snapshot, [self._asked.flavor])
-        if flavors.request_of(flavor).is_preemptible:
-            raise exceptions.CommandError(
-                f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): nobody makes place "
-                "for it"
-            )
-        need, count = instances.need_of(snapshot, flavor), self._asked.count or 1
-        yield _Wanted(need, count, "", f"{count} of {flavor.name}", at_once=True)
+        need, count = preemptible.need_of(snapshot, flavor), self._asked.count or 1
+        whose = f"{count} of {flavor.name}"
+        yield _Wanted(need, count, "", whose, whose, at_once=True)
 
     def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
         since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
@@ -303,7 +302,8 @@ class _Run:
                 raise
             except exceptions.CommandError:
                 continue  # of a flavor that no plan can be made for
-            yield _Wanted(need, len(each.servers), each.zone, each.in_words, at_once=False)
+            words = each.in_words, each.in_short
+            yield _Wanted(need, len(each.servers), each.zone, *words, at_once=False)
 
     def _tell(
         self, each: Candidate, whose: str, now: datetime.datetime
@@ -373,9 +373,10 @@ def _short(
     )
 
 
-def _row(each: Candidate, due: datetime.datetime | None, whose: str) -> tuple[Any, ...]:
+def _row(each: Candidate, due: datetime.datetime | None, wanted: _Wanted) -> tuple[Any, ...]:
     server = each.server
     who = server.id, server.name, server.project_id, each.instance.host, each.instance.gpus
+    whose = asking.Short(wanted.whose, wanted.short)
     return *who, str(each.end), _at(due) if due else "", whose
 
 

@@ -16,7 +16,7 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import create, host, preemption
+from nova_gpu.osc import capacity, create, host, preemption
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
 from tests.functional.alone import IMAGE
@@ -93,6 +93,9 @@ class PreemptionTest(base.GPUServersTestBase):
     def test_place_for_a_flavor(self) -> None:
         fault = self.boot_refused(self.two)
         self.assertIn("Scheduling failed: ", fault)
+        named = "two", "--project", self.api.project_id
+        ((_, now, *_, then),) = sdk.run(self, capacity.ShowCapacity, *named)[0][1]
+        self.assertEqual((0, 2), (now, then))  # 4 of the 8 GPUs are of who may be taken
         names, said = self.run_it("two")
         self.assertEqual(["stopped"], names)
         self.assertIn("1 of two: place for 0 now; for 1 without 1 instance. No fewer", said)
@@ -181,7 +184,7 @@ class PreemptionTest(base.GPUServersTestBase):
 
     def test_who_is_no_victim(self) -> None:
         said = self.refusal("two", project="another")
-        left = f"its project {self.api.project_id} is not among those that were named, by their IDs"
+        left = f"its project {self.api.project_id} is not among those that were named"
         self.assertIn(f"stopped stays: {left}", said)
         self.admin_api.post_server_action(self.three["id"], {"lock": {}})
         self.assertIn("stopped stays: it is locked", self.refusal("two"))

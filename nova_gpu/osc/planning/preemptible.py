@@ -20,8 +20,8 @@ from nova_gpu.core.flavor.preemptible import End, Preemptible
 from nova_gpu.core.planning import victims
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need
 from nova_gpu.core.planning.room import Room
-from nova_gpu.osc import hosts, rest, servers
-from nova_gpu.osc.planning import kept
+from nova_gpu.osc import flavors, hosts, rest, servers
+from nova_gpu.osc.planning import instances, kept
 
 # Placement is asked so often whether the GPUs are free.
 POLL_S = 2.0
@@ -93,6 +93,32 @@ class Candidates:
 
 
 NOBODY = Candidates({}, (), ())
+
+
+def need_of(connection: Any, flavor: Any) -> Need:
+    """What one instance of the flavor takes, for which others may go.
+
+    :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    :raises CommandError: where nobody goes for it, or no plan can be made
+    """
+    if flavors.request_of(flavor).is_preemptible:
+        raise exceptions.CommandError(
+            f"{flavor.name} is preemptible itself ({names.PREEMPTIBLE}): nobody makes place for it"
+        )
+    return instances.need_of(connection, flavor)
+
+
+def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str, int]:
+    """How many instances there could be more on each host, by its name, if all left that may.
+
+    :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    """
+    fleet = instances.read(connection)
+    found = read(connection, fleet, projects, {}, 0, {})
+    fleet = found.freed(fleet)
+    fleet = victims.without(fleet, [each for each in fleet.instances if each.uuid in found.by_uuid])
+    then = Room(fleet)
+    return {host.name: then.fitting(need, number) for number, host in enumerate(fleet.hosts)}
 
 
 def _stopped(instance: Instance) -> Instance:
@@ -167,7 +193,7 @@ def _gives_back(server: Any, instance: Instance) -> bool:
 def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collection[str]) -> str:
     """Why it is no victim, however long it has its GPUs"""
     if server.project_id not in projects:
-        return f"its project {server.project_id} is not among those that were named, by their IDs"
+        return f"its project {server.project_id} is not among those that were named"
     if server.is_locked:
         return "it is locked"
     if server.task_state:

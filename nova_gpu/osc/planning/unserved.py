@@ -25,6 +25,11 @@ class Unserved:
     servers: tuple[Any, ...]
 
     @property
+    def in_short(self) -> str:
+        first, *others = self.servers
+        return f"{first.name} and {len(others)} more" if others else str(first.name)
+
+    @property
     def in_words(self) -> str:
         who = [f"{each.name} ({each.id}) of project {each.project_id}" for each in self.servers]
         return f"{self.flavor.name}, asked for by {', '.join(who)}"

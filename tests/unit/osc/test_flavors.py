@@ -75,3 +75,14 @@ class PropertiesTest(unittest.TestCase):
                 self.assertRaisesRegex(exceptions.CommandError, text),
             ):
                 flavors.properties(*arguments)
+
+
+class InWordsTest(unittest.TestCase):
+    def test_preemptible(self) -> None:
+        spot = {"gpus": "= 2", "gpu:preemptible": "30m"}
+        for more, said in (
+            ({"gpu:on_preempt": "delete"}, "2 GPUs, preemptible after 30m, then deleted"),
+            ({"gpu:on_stop": "release"}, "2 GPUs, preemptible after 30m, then stopped"),
+            ({}, "2 GPUs"),  # it is no victim, for the mistake that is named beside it
+        ):
+            self.assertEqual(said, flavors.in_words(request.of(spot | more)))

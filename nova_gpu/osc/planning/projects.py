@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Projects as whoever runs a command names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from keystoneauth1 import exceptions as ks_exc
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+
+
+def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:
+    """Their IDs. What Keystone does not tell whoever asks is taken for one.
+
+    :param named: names or IDs
+    :raises CommandError: where there is none of a name, or several
+    """
+    return tuple(_id(connection, each) for each in named)
+
+
+def _id(connection: Any, named: str) -> str:
+    try:
+        found = connection.identity.find_project(named)
+    except (sdk_exc.ForbiddenException, ks_exc.CatalogException):
+        return named
+    except sdk_exc.DuplicateResource as e:
+        raise exceptions.CommandError(
+            f"several projects are called {named}: name it by its ID"
+        ) from e
+    except (sdk_exc.SDKException, ks_exc.ClientException) as e:
+        raise exceptions.CommandError(f"Keystone: {' '.join(str(e).split())}") from e
+    if found is None:
+        raise exceptions.CommandError(f"Keystone has no project {named}, neither by name nor by ID")
+    return str(found.id)
