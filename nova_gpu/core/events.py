@@ -39,6 +39,11 @@ class EventType(enum.StrEnum):
         "the source of a move that was confirmed or live, the destination of a reverted one, a "
         "stop where ``gpu:on_stop`` says release",
     )
+    NOTICE = (
+        *("gpu.notice", "compute", False),
+        "an instance was told when its GPUs are taken for others (``openstack gpu preempt``), or "
+        "that they are not; told in a period, and again when nova-compute starts",
+    )
     FAULT = (
         *("gpu.fault", "compute", True),
         "a card that was offered is given to nobody new, or to nobody; told again when "
@@ -96,8 +101,8 @@ class Event:
     ] = None
     reason: Annotated[
         str | None,
-        "what is wrong and what to do about it; of gpu.recover what it was. Null of gpu.claim and "
-        "gpu.release.",
+        "what is wrong and what to do about it; of gpu.recover what it was, of gpu.notice what was "
+        "told. Null of gpu.claim and gpu.release.",
     ] = None
     vgpu_type: Annotated[str | None, "of gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterable, Mapping
+import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from nova import objects
 from oslo_log import log as logging
+from oslo_utils import timeutils
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
@@ -19,7 +21,7 @@ from nova_gpu.core.events import EventType
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.offer import Offer
-from nova_gpu.virt.usage.snapshot import Owner
+from nova_gpu.virt.usage.snapshot import Owner, Snapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class Bulletin:
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
         self._reached: Mapping[str, frozenset[Device]] = {}
+        self._notices: Mapping[str, datetime.datetime] = {}
 
     # Guests
 
@@ -59,6 +62,26 @@ class Bulletin:
         }
         self._released.extend((instance.uuid, each) for each in news)
         self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
+
+    def noticed(
+        self, usage: Snapshot, products: Callable[[frozenset[Device]], Mapping[Device, Product]]
+    ) -> None:
+        """Notify of instances that were told when their GPUs are taken, or that they are not."""
+        if usage.records is None:
+            return
+        told, now = usage.records.notices, timeutils.utcnow()
+        news = {
+            uuid: f"its GPUs are taken for others at {due.isoformat()}Z, as its guest is told"
+            for uuid, due in told.items()
+            if due > now and due != self._notices.get(uuid)
+        }
+        for uuid, due in self._notices.items():
+            if uuid not in told and due > now:
+                news[uuid] = f"its GPUs are not taken for others at {due.isoformat()}Z"
+        for uuid, reason in news.items():
+            owner = Owner(uuid, usage.records.projects.get(uuid))
+            self._emit(EventType.NOTICE, products(usage.counted_for(uuid)), owner, reason)
+        self._notices = told
 
     # Cards
 

@@ -179,6 +179,7 @@ class HostGPUs:
                     self._end_moves()
                     self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
+                self._bulletin.noticed(self.ledger.now, self.releases.products)
         self.delivery.restore()
         say()
         cards = (*self._stock.cards(), *self.vgpus.containers_cards())

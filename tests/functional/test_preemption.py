@@ -16,6 +16,7 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
+from nova_gpu import notifications
 from nova_gpu.osc import capacity, create, host, preemption
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
@@ -81,6 +82,13 @@ class PreemptionTest(base.GPUServersTestBase):
     def undo(self) -> None:
         _, said = sdk.run(self, preemption.Preempt, "--undo")
         self.assertEqual("no host is kept from preemptible instances\n", said)
+
+    def notices(self) -> list[dict[str, Any]]:
+        """What was sent of them"""
+        if (thread := notifications._outbox._thread) is not None:
+            thread.join(200)
+        sent = self.notifier.notifications
+        return [each.payload for each in sent if each.event_type == "gpu.notice"]
 
     def status(self, server: Server) -> str:
         return str(self._show_server(server)["status"])
@@ -244,6 +252,7 @@ class PreemptionTest(base.GPUServersTestBase):
         def told(*args: Any) -> None:
             tell(*args)
             self.assertIn("gpu:preempt_at", self.in_guest(self.three))
+            self.period()
             self.api.delete_server(self.firm["id"])
             self._wait_until_deleted(self.firm)
 
@@ -253,6 +262,12 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertIn("3 GPUs on host1: told that it stays, as nobody needs its GPUs now\n", said)
         self.firm = self.boot(self.two)
         self.assertUntouched(self.firm, self.three, self.one, self.young)
+        # Whom the operator has to tell hears of both.
+        self.period()
+        one, other = self.notices()
+        self.assertEqual((self.three["id"], 3), (one["instance_uuid"], one["count"]))
+        self.assertRegex(one["reason"], "^its GPUs are taken for others at 2.+Z, as its guest is t")
+        self.assertRegex(other["reason"], "^its GPUs are not taken for others at 2")
 
     def test_a_burst(self) -> None:
         """Each is served that asks until it is, by as many as it takes."""

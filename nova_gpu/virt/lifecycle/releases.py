@@ -84,7 +84,7 @@ class Releases:
         rebuilding = _is_rebuilding(instance)
         comes_back = rebuilding or usage.is_starting(instance.uuid)
         cards = [] if comes_back else self._cards(had)
-        products = {} if comes_back else self._products(had - reached)
+        products = {} if comes_back else self.products(had - reached)
         if rebuilding:
             # Before its domain goes, so that at no moment nobody seems to have them.
             self._ledger.keep(instance.uuid, had)
@@ -108,12 +108,12 @@ class Releases:
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
             addresses, slots = self._stock.devices(old), self._vgpus.stock.devices(old)
-            products = self._products({*addresses, *slots})
+            products = self.products({*addresses, *slots})
             self._release_all(self._cards(addresses), Owner(instance.uuid, instance.project_id))
             self._bulletin.released(instance, products)
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
-    def _products(self, devices: Collection[Device]) -> dict[Device, Product]:
+    def products(self, devices: Collection[Device]) -> dict[Device, Product]:
         """The products of the groups of those of *devices* that are known here"""
         whole: dict[Device, Product] = {
             address: group.product

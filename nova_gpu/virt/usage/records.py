@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states, vm_states
+from oslo_utils import timeutils
 
 from nova_gpu.core import names
+from nova_gpu.virt import flavors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,7 +28,8 @@ class Records:
     resize is being reverted and that are no longer the other host's and not yet this one's.
     ``projects``: the project of each instance in ``counted``. ``stopped``: those that are
     stopped, without a task. ``has_moves``: whether the host takes part in a migration that has not
-    ended, or ended in error.
+    ended, or ended in error. ``notices``: when whose GPUs are taken for others, as its metadata
+    say.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -33,6 +38,7 @@ class Records:
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
     has_moves: bool = False
+    notices: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
 
     def without(self, identifier: str) -> Records:
         """These records without any holder of the GPU *identifier*."""
@@ -59,7 +65,7 @@ def read(
     # First: a move that ends in between is then in the instance, and not in neither.
     migrations = objects.MigrationList.get_in_progress_and_error(context, host, nodename)
     instances = objects.InstanceList.get_by_host(
-        context, host, expected_attrs=["resources", "migration_context"]
+        context, host, expected_attrs=["resources", "migration_context", "metadata"]
     )
     by_uuid = {instance.uuid: instance for instance in instances}
     projects: dict[str, str] = {}
@@ -89,7 +95,19 @@ def read(
         projects,
         frozenset(stopped),
         has_moves=bool(migrations),
+        notices={uuid: due for uuid, each in by_uuid.items() if (due := _notice(each))},
     )
+
+
+def _notice(instance: objects.Instance) -> datetime.datetime | None:
+    """When its GPUs are taken, where it has some and they may be: its users write there, too."""
+    text = instance.metadata.get(names.PREEMPT_AT)
+    if not text or not instance.resources or not flavors.request_of(instance).is_preemptible:
+        return None
+    with contextlib.suppress(ValueError):
+        due: datetime.datetime = timeutils.normalize_time(timeutils.parse_isotime(text))
+        return due
+    return None
 
 
 def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:

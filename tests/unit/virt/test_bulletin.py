@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 
 import fixtures
 from nova import objects
 from oslo_config import fixture as config_fixture
+from oslo_utils import timeutils
 from oslotest import base
 
 from nova_gpu.conf import CONF
@@ -15,6 +17,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import bulletin
 from nova_gpu.virt.inventory import offer
+from nova_gpu.virt.usage import records, snapshot
 from nova_gpu.virt.usage.snapshot import Owner
 from tests.fixtures import cards
 
@@ -42,6 +45,47 @@ class BulletinTest(base.BaseTestCase):
         types = [str(event.type) for event in self.events]
         self.events.clear()
         return types
+
+
+class NoticedTest(BulletinTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.due = timeutils.utcnow() + datetime.timedelta(minutes=10)
+
+    def noticed(self, notices: Mapping[str, datetime.datetime]) -> list[str | None]:
+        """The reasons that are told"""
+        counted = {UUID: frozenset({("group", A)})}
+        told = records.Records(counted, projects={UUID: "a-project"}, notices=notices)
+        self.events.clear()
+        self.bulletin.noticed(
+            snapshot.Snapshot(records=told), lambda devices: dict.fromkeys(devices, FERMI)
+        )
+        for each in self.events:
+            self.assertEqual("gpu.notice", each.type)
+            self.assertEqual((UUID, "a-project", (A,)), (*self.owner(each), each.addresses))
+        return [each.reason for each in self.events]
+
+    def owner(self, event: Event) -> tuple[str | None, str | None]:
+        return event.instance_uuid, event.project_id
+
+    def test_once_and_when_it_is_another(self) -> None:
+        (said,) = self.noticed({UUID: self.due})
+        self.assertEqual(
+            f"its GPUs are taken for others at {self.due.isoformat()}Z, as its guest is told", said
+        )
+        self.assertEqual([], self.noticed({UUID: self.due}))
+        self.assertEqual(1, len(self.noticed({UUID: self.due + datetime.timedelta(seconds=1)})))
+
+    def test_taken_back(self) -> None:
+        self.noticed({UUID: self.due})
+        said = f"its GPUs are not taken for others at {self.due.isoformat()}Z"
+        self.assertEqual([said], self.noticed({}))
+        self.assertEqual([], self.noticed({}))
+
+    def test_nothing_of_what_is_over(self) -> None:
+        over = timeutils.utcnow() - datetime.timedelta(seconds=1)
+        self.assertEqual([], self.noticed({UUID: over}))
+        self.assertEqual([], self.noticed({}))
 
 
 class ReportTest(BulletinTest):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import datetime
 import unittest
 from collections.abc import Mapping, Sequence
 from unittest import mock
@@ -40,6 +41,8 @@ def instance(
     vm_state: str = "active",
     task_state: str | None = None,
     migration_id: int = 1,
+    metadata: Mapping[str, str] | None = None,
+    specs: Mapping[str, str] | None = None,
 ) -> objects.Instance:
     moving = None
     if old is not None or new is not None:
@@ -53,6 +56,8 @@ def instance(
         migration_context=moving,
         vm_state=vm_state,
         task_state=task_state,
+        metadata=dict(metadata or {}),
+        flavor=objects.Flavor(extra_specs=dict(specs or {})),
     )
 
 
@@ -113,6 +118,21 @@ class ReadTest(unittest.TestCase):
     def test_what_instances_have(self) -> None:
         found = self.read([instance(ONE, resources(A, B)), instance(TWO, None)])
         self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}, TWO: set()}, found)
+
+    def test_who_was_told(self) -> None:
+        spot, at = (
+            {"gpus": "1", "gpu:preemptible": "30m"},
+            {"gpu:preempt_at": "2026-11-24T20:30:00Z"},
+        )
+        for notices, has, metadata, specs in (
+            ({ONE: datetime.datetime(2026, 11, 24, 20, 30)}, resources(A), at, spot),
+            ({}, resources(A), at, {"gpus": "1"}),  # its user wrote it
+            ({}, resources(A), {"gpu:preempt_at": "soon"}, spot),
+            ({}, resources(), at, spot),  # it gave them back
+            ({}, resources(A), {}, spot),
+        ):
+            told = instance(ONE, has, metadata=metadata, specs=specs)
+            self.assertEqual(notices, self.answer([told]).notices)
 
     def test_who_is_stopped(self) -> None:
         three, four = uuidutils.generate_uuid(), uuidutils.generate_uuid()
