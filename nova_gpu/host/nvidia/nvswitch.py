@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator
 
 from nova_gpu.core import model
 from nova_gpu.host.pci import products, sysfs
@@ -70,18 +70,24 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
 def _has_switches(roots: Roots) -> bool:
     """Whether an NVSwitch is on the PCI bus, or nobody can tell"""
     try:
-        return any(_switches(roots))
+        return bool(_switches(roots))
     except OSError:
         return True
 
 
-def _switches(roots: Roots) -> Iterator[str]:
+def _switches(roots: Roots) -> frozenset[str]:
     """The addresses of the NVSwitches on the PCI bus.
 
     :raises OSError: where that cannot be read
     """
-    names = os.listdir(f"{roots.sysfs}/bus/pci/devices")
-    return (name for name in names if _is_switch(sysfs.device(name, roots)))
+    return _among(roots, frozenset(os.listdir(f"{roots.sysfs}/bus/pci/devices")))
+
+
+# Each card of a board asks. What a function is stays as long as the bus has it, and on a host with
+# eight cards it has hundreds of them.
+@functools.lru_cache(maxsize=1)
+def _among(roots: Roots, names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name for name in names if _is_switch(sysfs.device(name, roots)))
 
 
 def _is_given(name: str, roots: Roots) -> bool:

@@ -63,7 +63,11 @@ def above(device: str) -> tuple[str | None, model.PciAddress | None]:
 def link(device: str) -> PcieLink | None:
     """What the link right above *device* can do, which is what the slower of its ends can;
     ``None`` where the kernel does not tell."""
-    folder = os.path.realpath(device)
+    try:
+        # Its folder, without asking at each step of the way whether that is a link as well
+        folder = f"{os.path.dirname(device)}/{os.readlink(device)}"
+    except OSError:
+        return None
     ends = [_end(folder), _end(os.path.dirname(folder))]
     if ends[0] is None:
         return None

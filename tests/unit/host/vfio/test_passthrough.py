@@ -181,6 +181,15 @@ class TestSwitchedBoards(PassthroughTestCase):
         self.switch()
         self.assertIn("H100 SXM5 80GB is a module of an HGX board", self.reason())
 
+    def test_a_switch_is_read_once(self) -> None:
+        self.add("2330")
+        self.switch()
+        self.assertIn("HGX board", self.reason())
+        (self.host.path("0000:05:00.0") / "vendor").unlink()
+        self.assertIn("HGX board", self.reason())
+        self.host.remove("0000:05:00.0")
+        self.assertEqual([], self.reasons())
+
     def test_switches_that_are_not_seen(self) -> None:
         for product_id in ("2901", "2909", "3182"):
             with self.subTest(product_id):
