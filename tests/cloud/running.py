@@ -50,6 +50,7 @@ def begin() -> TextIO:
     from tests.fixtures import economy
 
     economy.economize()
+    economy.economize_apis()
     gc.freeze()
     gc.enable()
     return stream

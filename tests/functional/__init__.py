@@ -14,4 +14,6 @@ importlib.import_module("nova.tests.functional")
 # Before anything of ours, as in a service: where Nova runs on eventlet this patches threading, and
 # a lock that was made before would stop all green threads.
 importlib.import_module("nova.test")
-importlib.import_module("tests.fixtures.economy").economize()
+economy = importlib.import_module("tests.fixtures.economy")
+economy.economize()
+economy.economize_apis()
