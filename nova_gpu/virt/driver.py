@@ -16,7 +16,6 @@ from nova_gpu.core import names
 from nova_gpu.virt import signatures
 from nova_gpu.virt.delivery import container_root, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
-from nova_gpu.virt.lifecycle import novas_vgpus
 from nova_gpu.virt.live_migration import arrivals, departures
 
 
@@ -64,14 +63,14 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     # Nova's own vGPUs, without ours
 
     def _vgpu_allocations(self, allocations: Any, *args: Any, **kwargs: Any) -> Any:
-        own = novas_vgpus.allocations(self._gpus.assigned, allocations)
+        own = self._gpus.assigned.allocations_of_others(allocations)
         return super()._vgpu_allocations(own, *args, **kwargs)
 
     def _get_all_assigned_mediated_devices(
         self, instance: Any = None, *args: Any, **kwargs: Any
     ) -> dict[str, str]:
         found = super()._get_all_assigned_mediated_devices(instance, *args, **kwargs)
-        return novas_vgpus.mediated_devices(self._gpus.assigned, self._gpus.ledger, instance, found)
+        return self._gpus.assigned.devices_of_others(instance, found, self._gpus.ledger)
 
     # Every road to a running guest
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import stat
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.virt import threads
-    from nova_gpu.virt.delivery import node_rights
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class ContainerNodes(WholeCards):
     def __init__(self, roots: Roots, kept: Callable[[GPU], str | None], *, serves: bool) -> None:
         self._roots = roots
         self._kept = kept
-        self._rights: node_rights.NodeRights | None = None
+        self._rights: NodeRights | None = None
         self._library_root = pathlib.Path(CONF.state_path, "gpu-libraries")
         if serves:
             from nova_gpu.virt import threads
@@ -95,11 +96,8 @@ class ContainerNodes(WholeCards):
     def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
         """Makes the device nodes that are missing, closes those that an earlier service has opened
         for guests that are gone, and removes the libraries of drivers that were replaced."""
-        # Only now: privsep takes half a second, and the commands give nobody a card.
-        from nova_gpu.virt.delivery import node_rights
-
         nodes.make_nodes(cards, self._roots)
-        self._rights = node_rights.NodeRights(host, self._roots)
+        self._rights = NodeRights(host, self._roots)
         self._rights.begin()
         try:
             in_use = domains.mount_sources(host)
@@ -178,3 +176,93 @@ def end_processes(device: str, roots: Roots) -> None:
             LOG.warning(
                 "%s still had GPU %s open when its guest was gone, and was ended", process, device
             )
+
+
+class NodeRights:
+    """The rights of the nodes: open to every user for as long as a guest has them.
+
+    A guest with user ids of its own is "others" to the host's nodes. What the rights were is noted
+    by the privileged process at the node itself, so that it outlives a service and goes with the
+    node.
+    """
+
+    def __init__(self, host: libvirt_host.Host, roots: Roots) -> None:
+        # Only now: privsep takes half a second, and the commands give nobody a card.
+        import nova_gpu.privsep.nodes
+
+        self._privileged = nova_gpu.privsep.nodes
+        self._host = host
+        self._roots = roots
+        # Never held while libvirt is asked, so that no start waits for another's domain.
+        self._lock = threading.Lock()
+        # Those whose former rights are noted. NVIDIA's nodes are everybody's: mostly there is none.
+        self._opened: set[str] = set()
+        # By instance, of guests that have no domain yet
+        self._starting: dict[str, Collection[str]] = {}
+        self._starts = 0
+
+    def begin(self) -> None:
+        """At service start: closes what an earlier one has opened and no guest has any more."""
+        try:
+            opened = self._privileged.opened_to_guests()
+        except Exception as error:  # whatever privsep itself may raise, too
+            LOG.warning("Which device nodes guests have had is not known: %s", error)
+            return
+        with self._lock:
+            self._opened.update(opened)
+        self.close()
+
+    def open(
+        self, instance: objects.Instance, devices: Iterable[Device], given: Collection[str]
+    ) -> None:
+        """Lets every user open the nodes in *given*, which a guest with *devices* is about to get,
+        until :meth:`started` and then as long as its domain has them."""
+        with self._lock:
+            self._starts += 1
+            self._starting[instance.uuid] = given
+            # Asked first, because the privileged process need not be woken for NVIDIA's nodes.
+            closed = [node for node in given if self._is_closed(node)]
+            for device in devices if closed else ():
+                for node in self._privileged.open_to_guests(str(device), closed):
+                    self._opened.add(node)
+                    LOG.info(
+                        "Set the mode of device node %s so that every user may open it, for the "
+                        "guest",
+                        node,
+                        instance=instance,
+                    )
+
+    def started(self, instance_uuid: str) -> None:
+        """The instance's guest has its domain, or gets none."""
+        with self._lock:
+            self._starting.pop(instance_uuid, None)
+
+    def close(self) -> None:
+        """Gives the nodes that no domain has, running or defined, the rights that they had."""
+        with self._lock:
+            if not self._opened:
+                return
+            starts, starting = self._starts, dict(self._starting)
+        try:
+            in_use = domains.device_nodes(self._host).union(*starting.values())
+        except exception.DomainsUnreadable as error:
+            LOG.warning("%s. Device nodes that guests had stay open to every user.", error)
+            return
+        with self._lock:
+            if self._starts != starts:
+                return  # its domain may be younger than the look: the next one tells
+            try:
+                closed = self._privileged.close_to_guests(sorted(self._opened - in_use))
+            except Exception as error:  # also what privsep itself may raise: a guest is removed
+                LOG.warning("Device nodes that guests had stay open to every user: %s", error)
+                return
+            for node in closed:
+                LOG.info("Device node %s has its former mode again: no guest has it", node)
+            self._opened &= in_use
+
+    def _is_closed(self, node: str) -> bool:
+        try:
+            mode = nodes.on_host(node, self._roots).stat().st_mode
+        except OSError:
+            return False
+        return stat.S_ISCHR(mode) and nodes.open_mode(node, mode) != mode

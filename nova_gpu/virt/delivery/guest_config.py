@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from lxml import etree
 from nova.virt.libvirt import config as vconfig
@@ -131,11 +131,6 @@ class GuestMediatedDevice(vconfig.LibvirtConfigGuestHostdevMDEV):  # type: ignor
     def __init__(self, instance_uuid: str, slot: Slot) -> None:
         super().__init__()
         self.uuid = device_uuid(instance_uuid, slot)
-
-
-def uuids(instance_uuid: str, slots: Collection[Slot]) -> frozenset[str]:
-    """The UUIDs of the mediated devices that the instance has at *slots*"""
-    return frozenset(device_uuid(instance_uuid, slot) for slot in slots)
 
 
 def add_vgpus(

@@ -9,12 +9,15 @@ from typing import Any, TypeAlias
 
 from nova import objects
 
+from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey
+from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.inventory.providers import Providers
 from nova_gpu.virt.inventory.published import Group, Holding, Key, Published
 from nova_gpu.virt.inventory.stock import Stock
 from nova_gpu.virt.inventory.vgpu_stock import VGPUStock
+from nova_gpu.virt.usage.ledger import Ledger
 
 Supply: TypeAlias = Published[Any, Any]
 
@@ -77,6 +80,34 @@ class Assigned:
             return False
         self.ask_for_providers()
         return True
+
+    # vGPUs of Nova's own ([devices]enabled_mdev_types), of the same resource class as ours: its
+    # driver would make and render ours as well.
+
+    def allocations_of_others(self, found: Any) -> Any:
+        """The allocations *found* of an instance, but for those of this host's groups of vGPUs"""
+        has_any = any(
+            names.VGPU_RESOURCE_CLASS in each["resources"] for each in (found or {}).values()
+        )
+        if not has_any or not self.parts:
+            return found
+        self.ask_for_providers()
+        ours = set(self.parts.provider_uuids.values())
+        return {uuid: found[uuid] for uuid in found if uuid not in ours}
+
+    def devices_of_others(
+        self, instance: objects.Instance | None, found: dict[str, str], ledger: Ledger
+    ) -> dict[str, str]:
+        """The mediated devices *found* of the *instance* that were not made by us: Nova renders
+        these. Of all instances all are told, as it is asked then which are nobody's."""
+        if instance is None or not found or not self.parts:
+            return found
+        self.ask_for_providers()
+        # What the instance has, and what its domain names or named until it was taken away
+        named = device.slots(ledger.now.kept_by(instance.uuid))
+        slots = named | self.parts.devices(instance.resources)
+        ours = {device_uuid(instance.uuid, slot) for slot in slots}
+        return {uuid: guest for uuid, guest in found.items() if uuid not in ours}
 
     # Providers
 
