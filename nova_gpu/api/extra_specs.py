@@ -10,6 +10,7 @@ reference is made of them.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Sequence
 
 from nova import exception as nova_exception
@@ -72,42 +73,37 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             quantity.ALLOWED,
             lambda name, value: words.parse_memory({name: value}),
         ),
-        _validator(
+        _word(
             names.TOPOLOGY,
             "What all GPUs of the instance share: a NUMA node, or direct links (NVLink, XGMI) from "
             "one to the other.",
-            words.allowed(arrangement.Topology),
-            lambda name, value: arrangement.parse_topology({name: value}),
+            arrangement.Topology,
         ),
-        _validator(
+        _word(
             names.TOPOLOGY_POLICY,
             "Whether an instance may come up without that topology. ``required`` unless this says "
             "otherwise. Only beside ``gpu:topology``.",
-            words.allowed(arrangement.TopologyPolicy),
-            lambda name, value: arrangement.parse_policy({name: value}),
+            arrangement.TopologyPolicy,
         ),
-        _validator(
+        _word(
             names.DISTRIBUTION,
             "Whether instances share few hosts with GPUs, or many; else ``[gpu]distribution`` says "
             "it.",
-            words.allowed(arrangement.Distribution),
-            lambda name, value: arrangement.parse_distribution({name: value}),
+            arrangement.Distribution,
         ),
-        _validator(
+        _word(
             names.NEAR,
             "What of the instance its GPUs are to be near: a network function (``nic``) or an NVMe "
             "disk (``nvme``) that it has by ``pci_passthrough:alias`` or by an SR-IOV port. Behind "
             "the same PCIe switch, else on the same PCI root, else on the same NUMA node. Only in "
             "a flavor that asks for whole GPUs.",
-            words.allowed(arrangement.Near),
-            lambda name, value: arrangement.parse_near({name: value}),
+            arrangement.Near,
         ),
-        _validator(
+        _word(
             names.NEAR_POLICY,
             "Whether an instance may come up with a GPU on another NUMA node than all of those. "
             "``preferred`` unless this says otherwise. Only beside ``gpu:near``.",
-            words.allowed(arrangement.TopologyPolicy),
-            lambda name, value: arrangement.parse_near_policy({name: value}),
+            arrangement.TopologyPolicy,
         ),
         _validator(
             names.VGPUS,
@@ -143,14 +139,13 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             words.ALLOWED_SWITCH,
             lambda name, value: words.parse_option_rom({name: value}),
         ),
-        _validator(
+        _word(
             names.GUEST_TOPOLOGY,
             "Whether a KVM guest sees its GPUs as they are on the host: which are on one NUMA "
             "node, on one root and behind one switch. ``auto``, as without it: where they are on "
             "several nodes or some are behind one switch. ``required``: always, and no guest "
             "starts that cannot have it. ``flat``: never, each has a port on the guest's own root.",
-            words.allowed(arrangement.GuestTopology),
-            lambda name, value: arrangement.parse_guest_topology({name: value}),
+            arrangement.GuestTopology,
         ),
         _validator(
             names.MOVE,
@@ -202,6 +197,16 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             lambda name, value: startable.parse(value),
         ),
     ]
+
+
+def _word(name: str, description: str, kind: type[enum.StrEnum]) -> WordValidator:
+    """One whose value is a word of *kind*"""
+    return _validator(
+        name,
+        description,
+        words.allowed(kind),
+        lambda key, text: words.stated(key, {key: text}, kind),
+    )
 
 
 def _validator(

@@ -129,7 +129,7 @@ def _publish(
     detail = parsed_args.publish
     for flavor in flavors.read(connection, named):
         asked = flavors.request_of(flavor)
-        if not named and not (asked.asks_for_gpus or asked.has_vgpu_words):
+        if not named and not (asked.asks_for_gpus or asked.vgpu_words):
             continue
         with rest.clean_refusals("Nova"):
             if detail is Detail.NOTHING:

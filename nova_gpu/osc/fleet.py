@@ -49,7 +49,7 @@ def read(connection: Any) -> Fleet:
 def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
     for flavor in flavors.read(snapshot):
         asked = flavors.request_of(flavor)
-        if not (asked.asks_for_gpus or asked.has_vgpu_words):
+        if not (asked.asks_for_gpus or asked.vgpu_words):
             continue
         try:
             answers = hosts.answers(snapshot, query.Size.of(flavor), asked)

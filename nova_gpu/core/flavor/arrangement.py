@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import TypeVar
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import words
@@ -80,53 +79,22 @@ class Arrangement:
 
 ANY = Arrangement()
 
-_Word = TypeVar("_Word", bound=enum.StrEnum)
-
 
 def parse(extra_specs: Mapping[str, str]) -> Arrangement:
     """:raises InvalidExtraSpec: for a word that is none of these, and for a policy alone"""
-    policy, near_policy = parse_policy(extra_specs), parse_near_policy(extra_specs)
+    policy = words.stated(names.TOPOLOGY_POLICY, extra_specs, TopologyPolicy)
+    near_policy = words.stated(names.NEAR_POLICY, extra_specs, TopologyPolicy)
     if policy and names.TOPOLOGY not in extra_specs:
         raise _alone(names.TOPOLOGY_POLICY, extra_specs, "the topology", names.TOPOLOGY)
     if near_policy and names.NEAR not in extra_specs:
         raise _alone(names.NEAR_POLICY, extra_specs, "what they are to be near", names.NEAR)
     return Arrangement(
-        parse_topology(extra_specs) or Topology.ANY,
+        words.stated(names.TOPOLOGY, extra_specs, Topology) or Topology.ANY,
         policy or TopologyPolicy.REQUIRED,
-        parse_distribution(extra_specs),
-        parse_near(extra_specs) or Near.ANY,
+        words.stated(names.DISTRIBUTION, extra_specs, Distribution),
+        words.stated(names.NEAR, extra_specs, Near) or Near.ANY,
         near_policy or TopologyPolicy.PREFERRED,
     )
-
-
-def parse_topology(extra_specs: Mapping[str, str]) -> Topology | None:
-    """:raises InvalidExtraSpec: where it is none of :class:`Topology`"""
-    return _word(names.TOPOLOGY, extra_specs, Topology)
-
-
-def parse_policy(extra_specs: Mapping[str, str]) -> TopologyPolicy | None:
-    """:raises InvalidExtraSpec: where it is none of :class:`TopologyPolicy`"""
-    return _word(names.TOPOLOGY_POLICY, extra_specs, TopologyPolicy)
-
-
-def parse_distribution(extra_specs: Mapping[str, str]) -> Distribution | None:
-    """:raises InvalidExtraSpec: where it is none of :class:`Distribution`"""
-    return _word(names.DISTRIBUTION, extra_specs, Distribution)
-
-
-def parse_near(extra_specs: Mapping[str, str]) -> Near | None:
-    """:raises InvalidExtraSpec: where it is none of :class:`Near`"""
-    return _word(names.NEAR, extra_specs, Near)
-
-
-def parse_near_policy(extra_specs: Mapping[str, str]) -> TopologyPolicy | None:
-    """:raises InvalidExtraSpec: where it is none of :class:`TopologyPolicy`"""
-    return _word(names.NEAR_POLICY, extra_specs, TopologyPolicy)
-
-
-def parse_guest_topology(extra_specs: Mapping[str, str]) -> GuestTopology | None:
-    """:raises InvalidExtraSpec: where it is none of :class:`GuestTopology`"""
-    return _word(names.GUEST_TOPOLOGY, extra_specs, GuestTopology)
 
 
 def _alone(
@@ -135,10 +103,3 @@ def _alone(
     """The refusal of a policy *key* about what the flavor does not say"""
     reason, allowed = f"the flavor says nothing of {what}", f"{key} beside {beside}"
     return exception.InvalidExtraSpec(key, extra_specs[key], reason, allowed)
-
-
-def _word(key: str, extra_specs: Mapping[str, str], known: type[_Word]) -> _Word | None:
-    text = extra_specs.get(key)
-    if text is None:
-        return None
-    return words.parse_word(key, text, known, "it is not one of its words")

@@ -175,7 +175,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: for a value that cannot be used, or two that contradict each other
         """
-        if not self._vgpu_words:
+        if not self.vgpu_words:
             return None
         specs = self.extra_specs
         text = specs.get(names.VGPUS)
@@ -186,7 +186,7 @@ class FlavorRequest:
         counted = sum(group.count for group in groups.values())
         count = stated or counted
         if not count:
-            word = self._vgpu_words[0]
+            word = self.vgpu_words[0]
             raise exception.InvalidExtraSpec(
                 word,
                 specs[word],
@@ -247,7 +247,8 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: for a word that says nothing of it
         """
-        return arrangement.parse_guest_topology(self.extra_specs) or GuestTopology.AUTO
+        said = words.stated(names.GUEST_TOPOLOGY, self.extra_specs, GuestTopology)
+        return said or GuestTopology.AUTO
 
     @functools.cached_property
     def preemptible(self) -> Preemptible | None:
@@ -312,11 +313,6 @@ class FlavorRequest:
             self.extra_specs, names.VGPU_RESOURCE_CLASS
         )
 
-    @property
-    def has_vgpu_words(self) -> bool:
-        """Whether the flavor speaks of vGPUs in our words: then they are ours and not Nova's."""
-        return bool(self._vgpu_words)
-
     @functools.cached_property
     def is_cpu_only(self) -> bool:
         """Whether the flavor asks for no device of any kind, ours or others'."""
@@ -328,8 +324,8 @@ class FlavorRequest:
         )
 
     @functools.cached_property
-    def _vgpu_words(self) -> tuple[str, ...]:
-        """Those of the flavor's extra specs that speak of vGPUs."""
+    def vgpu_words(self) -> tuple[str, ...]:
+        """The flavor's words that speak of vGPUs: with any of them these are ours, not Nova's."""
         found = _VGPU_WORDS + (_PRODUCT_WORDS if self._products_are_vgpus else ())
         return tuple(word for word in found if word in self.extra_specs)
 

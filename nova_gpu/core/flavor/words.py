@@ -60,6 +60,15 @@ def parse_word(key: str, text: str, words: type[_Word], reason: str) -> _Word:
         raise exception.InvalidExtraSpec(key, text, reason, allowed(words)) from e
 
 
+def stated(key: str, extra_specs: Mapping[str, str], words: type[_Word]) -> _Word | None:
+    """The one of *words* that the flavor states as *key*, ``None`` where it states none.
+
+    :raises InvalidExtraSpec: where it states something else
+    """
+    text = extra_specs.get(key)
+    return None if text is None else parse_word(key, text, words, "it is not one of its words")
+
+
 def parse_count(text: str, key: str = names.GPUS) -> int:
     """The number of GPUs or vGPUs.
 

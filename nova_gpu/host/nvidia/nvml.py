@@ -79,14 +79,7 @@ def health(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, NvmlHealth]:
     """How those of the cards are that the library has; as :func:`query` where it fails."""
-    wanted = [str(address) for address in addresses]
-    if not wanted:
-        return {}
-    try:
-        return _parse_cards(run(wanted, timeout_s), NvmlHealth)
-    except NoAnswer as error:
-        report(str(error))
-        return {}
+    return _of_cards((), addresses, timeout_s, NvmlHealth)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,15 +96,7 @@ def usage(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, Usage]:
     """What is used of those of the cards that the library has; as :func:`query` where it fails."""
-    wanted = [str(address) for address in addresses]
-    if not wanted:
-        return {}
-    try:
-        output = run(["--usage", *wanted], timeout_s)
-        return _parse_cards(output, Usage)
-    except NoAnswer as error:
-        report(str(error))
-        return {}
+    return _of_cards(["--usage"], addresses, timeout_s, Usage)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,11 +113,7 @@ def modes(
 ) -> Mapping[model.PciAddress, Modes]:
     """The modes of those of the cards that the library has; as :func:`query` where it fails. No
     other card is opened for that."""
-    try:
-        return _parse_cards(run(["--modes", *map(str, addresses)], timeout_s), Modes)
-    except NoAnswer as error:
-        report(str(error))
-        return {}
+    return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,11 +128,7 @@ def modules(
 ) -> Mapping[model.PciAddress, int]:
     """The modules that those of the cards are that the library has; as :func:`query` where it
     fails. No other card is opened for that."""
-    try:
-        told = _parse_cards(run(["--modules", *map(str, addresses)], timeout_s), Place)
-    except NoAnswer as error:
-        report(str(error))
-        return {}
+    told = _of_cards(["--modules"], addresses, timeout_s, Place)
     return {address: each.module for address, each in told.items() if each.module is not None}
 
 
@@ -187,6 +164,22 @@ def _parse(output: bytes) -> Mapping[model.PciAddress, NvmlFacts]:
     bricks = {address: told(address, "nvlinks", card, _bricks) for address, card in cards.items()}
     known = {address: each for address, each in bricks.items() if each is not None}
     return {address: _facts(address, card, known) for address, card in cards.items()}
+
+
+def _of_cards(
+    question: Sequence[str],
+    addresses: Iterable[model.PciAddress],
+    timeout_s: float,
+    kind: Callable[..., _Told],
+) -> Mapping[model.PciAddress, _Told]:
+    """What the library answers of those of the cards that it has; as :func:`query` where it fails.
+    Of no cards it is not asked."""
+    wanted = [str(address) for address in addresses]
+    try:
+        return _parse_cards(run([*question, *wanted], timeout_s), kind) if wanted else {}
+    except NoAnswer as error:
+        report(str(error))
+        return {}
 
 
 def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.PciAddress, _Told]:

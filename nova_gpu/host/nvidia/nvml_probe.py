@@ -58,7 +58,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
@@ -209,34 +209,34 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
+def _held(nvml: Any, addresses: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The handles of those of the cards that the library has"""
+    for address in addresses:
+        if (handle := _asking(nvml)("nvmlDeviceGetHandleByPciBusId", address.encode())) is not None:
+            yield address, handle
+
+
 def _modes(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     ask = _asking(nvml)
     cards = []
-    for address in addresses:
-        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
-        if handle is not None:
-            mig, ecc = (ask(f"nvmlDeviceGet{kind}Mode", handle) for kind in ("Mig", "Ecc"))
-            cards.append({"address": address, "mig": mig and mig[0], "ecc": ecc and ecc[0]})
+    for address, handle in _held(nvml, addresses):
+        mig, ecc = (ask(f"nvmlDeviceGet{kind}Mode", handle) for kind in ("Mig", "Ecc"))
+        cards.append({"address": address, "mig": mig and mig[0], "ecc": ecc and ecc[0]})
     return cards
 
 
 def _modules(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     ask = _asking(nvml)
-    cards = []
-    for address in addresses:
-        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
-        if handle is not None:
-            cards.append({"address": address, "module": ask("nvmlDeviceGetModuleId", handle)})
-    return cards
+    return [
+        {"address": address, "module": ask("nvmlDeviceGetModuleId", handle)}
+        for address, handle in _held(nvml, addresses)
+    ]
 
 
 def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     ask = _asking(nvml)
     cards = []
-    for address in addresses:
-        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
-        if handle is None:
-            continue
+    for address, handle in _held(nvml, addresses):
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
         memory = ask("nvmlDeviceGetMemoryInfo", handle)
         cards.append(
@@ -259,10 +259,8 @@ _MOST_INSTANCES = 64
 def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     ask = _asking(nvml)
     cards = []
-    for address in addresses:
-        handle = ask("nvmlDeviceGetHandleByPciBusId", address.encode())
-        ids = None if handle is None else ask("nvmlDeviceGetSupportedVgpus", handle)
-        if ids is None:
+    for address, handle in _held(nvml, addresses):
+        if (ids := ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
             continue
         types = [_vgpu_type(nvml, handle, each) for each in ids]
         mode = ask("nvmlDeviceGetMigMode", handle)
@@ -312,6 +310,9 @@ def address(pci: Any) -> Any:
         return None
 
 
+_ASKED = {"--usage": _usage, "--modes": _modes, "--modules": _modules, "--vgpus": _vgpus}
+
+
 def probe(addresses: Sequence[str]) -> dict[str, Any]:
     try:
         import pynvml  # type: ignore[import-untyped,unused-ignore]
@@ -326,14 +327,8 @@ def probe(addresses: Sequence[str]) -> dict[str, Any]:
     except pynvml.NVMLError as error:
         return {"error": f"nvmlInit: {error}"}
     try:
-        if addresses[:1] == ["--usage"]:
-            return {"cards": _usage(pynvml, addresses[1:])}
-        if addresses[:1] == ["--modes"]:
-            return {"cards": _modes(pynvml, addresses[1:])}
-        if addresses[:1] == ["--modules"]:
-            return {"cards": _modules(pynvml, addresses[1:])}
-        if addresses[:1] == ["--vgpus"]:
-            return {"cards": _vgpus(pynvml, addresses[1:])}
+        if asked := _ASKED.get(addresses[0] if addresses else ""):
+            return {"cards": asked(pynvml, addresses[1:])}
         return {"cards": _health(pynvml, addresses)} if addresses else {"gpus": _gpus(pynvml)}
     except pynvml.NVMLError as error:
         return {"error": str(error)}

@@ -121,7 +121,7 @@ class Refusals:
         ways: list[Delivery] = []
         if asked.asks_for_gpus:
             ways.append(self.ways.whole)
-        if asked.has_vgpu_words:
+        if asked.vgpu_words:
             ways += [way.delivery for way in self.ways.parts.values()]
         if reason := _first(ways, Operation.LIVE_MIGRATION):
             raise nova_exception.NoValidHost(reason=reason)

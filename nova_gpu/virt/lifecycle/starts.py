@@ -227,7 +227,7 @@ class Starts:
             have, or on neighbours
         :raises NoneFree: the same of one that gets GPUs *again*
         """
-        if not any(held.values()) and not (asked.asks_for_gpus or asked.has_vgpu_words):
+        if not any(held.values()) and not (asked.asks_for_gpus or asked.vgpu_words):
             return
         hypervisor_type, is_new = self.hypervisor_type(), spawning or arriving or again
         for supply, own in held.items():

@@ -137,7 +137,7 @@ class Stops:
     def is_released(self, instance: objects.Instance) -> bool:
         """Whether it gave its GPUs back and has none since"""
         asked = flavors.request_of(instance)
-        if not (asked.asks_for_gpus or asked.has_vgpu_words) or _has_gpus(instance):
+        if not (asked.asks_for_gpus or asked.vgpu_words) or _has_gpus(instance):
             return False
         return names.RELEASED in instance.system_metadata
 

@@ -210,7 +210,7 @@ class VGPUOfEachTest(unittest.TestCase):
         ):
             with self.subTest(specs):
                 self.assertIsNone(request.of(specs).whole)
-                self.assertTrue(request.of(specs).has_vgpu_words)
+                self.assertTrue(request.of(specs).vgpu_words)
                 self.assertEqual(text, summary.all_of(asked(**specs)))
 
     def test_beside_whole_cards(self) -> None:
@@ -229,7 +229,7 @@ class VGPUOfEachTest(unittest.TestCase):
                     [key for key, *_ in asked(**specs, **{"gpu:heads": "2"}).of_each()],
                 )
                 del specs["vgpus"]
-                self.assertFalse(request.of(specs).has_vgpu_words)
+                self.assertFalse(request.of(specs).vgpu_words)
 
     def test_beside_neither(self) -> None:
         text = "beside gpus or resources:PGPU, vgpus or resources:VGPU"
@@ -303,7 +303,7 @@ class FlavorRequestTest(unittest.TestCase):
             asked = request.of(specs)
             with self.subTest(specs):
                 self.assertEqual((gpus, vgpus), (asked.asks_for_gpus, asked.asks_for_vgpus))
-                self.assertEqual((words, cpu_only), (asked.has_vgpu_words, asked.is_cpu_only))
+                self.assertEqual((words, cpu_only), (bool(asked.vgpu_words), asked.is_cpu_only))
 
     def test_the_hypervisor_with_gpus_and_without(self) -> None:
         for specs, name in (
