@@ -12,7 +12,6 @@ from nova_gpu.cmd import (
     cards,
     holders,
     host_check,
-    host_prepare,
     libvirt_connection,
     options,
     quarantine,
@@ -54,6 +53,9 @@ def run(command: Any, line: list[str]) -> int:
     looked, as_json = _survey, getattr(command, "format", None) == Format.JSON
     match command.name, getattr(command, "verb", None):
         case "host", "prepare":
+            # Only now, as the next ones: no other command has use for what it imports.
+            from nova_gpu.cmd import host_prepare
+
             root = pathlib.Path(command.root)
             if command.undo:
                 return host_prepare.undo(root)
@@ -67,7 +69,6 @@ def run(command: Any, line: list[str]) -> int:
         case "topology", _:
             return topology.main(looked(), as_json=as_json)
         case "record", _:
-            # Only now, as the next ones: no other command has use for what it imports.
             from nova_gpu.cmd import record
 
             return record.main(looked())

@@ -18,7 +18,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.container import contents, guest_processes, libraries, nodes
+from nova_gpu.host.container import guest_processes, libraries, nodes
 from nova_gpu.host.pci import partitions
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
@@ -116,6 +116,7 @@ class ContainerNodes(WholeCards):
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
+        from nova_gpu.host.container import contents
         from nova_gpu.virt.delivery import guest_config
 
         guest_config.isolate(guest)

@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).parents[3]
 # What takes long to import and what nova-gpu list can do without.
 _HEAVY = (
     *("nova.conf", "nova.objects", "nova.virt.libvirt", "nova.privsep", "nova.pci", "nova.db"),
-    *("castellan", "eventlet", "keystoneauth1", "oslo_messaging", "oslo_privsep", "sqlalchemy"),
+    *("castellan", "eventlet", "jsonschema", "keystoneauth1", "oslo_messaging", "oslo_privsep"),
+    *("sqlalchemy", "yaml"),
 )
 _CHECK = ["upgrade", "check"]
 _LIST = """
