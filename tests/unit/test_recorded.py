@@ -225,6 +225,20 @@ class TestTyped(RecordedTestCase):
                 self.assertEqual(expected, sriov.named(f"nvidia-{id_}", each["name"]))
 
 
+class TestNames(RecordedTestCase):
+    def test_memory_and_slices(self) -> None:
+        """Only those of types for games tell none."""
+        for record in self.each("names"):
+            for product, endings in record["names"].items():
+                for ending in endings.split():
+                    *slices, memory = map(int, re.findall(r"(?:^|-)(\d+)", ending))
+                    expected = {"memory_mib": 1024 * memory, "slices": next(iter(slices), None)}
+                    if ending[-1].isdecimal() and not ending.endswith("B4"):
+                        expected = {}
+                    name = f"{product}-{ending}"
+                    self.assertEqual(VGPUType("1", name, **expected), sriov.named("1", name))
+
+
 class TestSmi(RecordedTestCase):
     def test_cards(self) -> None:
         unsaid = {field.name: None for field in dataclasses.fields(smi.Card)}
