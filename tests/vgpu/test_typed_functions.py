@@ -88,6 +88,18 @@ class TypedFunctionsTest(unittest.TestCase):
         self.enable_anew()
         self.assertEqual("0", host.parameter("gpu_instances"))
 
+    def test_gpu_instances_are_spared(self) -> None:
+        """So it is not called for a card that has some."""
+        host.sriov_manage("-d", cards.DIVIDED)
+        host.set_parameter("gpu_instances", "2")
+        with self.assertRaises(exception.DeviceUnavailable) as raised:
+            virtual_functions.enable(self.card, 2, self.roots, _GENEROUS_S)
+        self.assertIn("sriov-manage would remove its GPU instances", str(raised.exception))
+        self.assertEqual(("2", []), (host.parameter("gpu_instances"), host.parts(cards.DIVIDED)))
+        host.set_parameter("gpu_instances", "0")
+        virtual_functions.enable(self.card, 2, self.roots, _GENEROUS_S)
+        self.assertEqual(2, len(host.parts(cards.DIVIDED)))
+
     def test_functions_that_were_enabled_anew_are_others(self) -> None:
         path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "failed")
         starts = failed_starts.FailedStarts(path, self.roots)

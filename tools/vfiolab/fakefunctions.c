@@ -43,9 +43,43 @@ static DEFINE_MUTEX(lock);
 static LIST_HEAD(functions);
 static bool unbind_locked;
 
-/* It can be set as nvidia-smi does it on a real card, for any that exists. */
+/* The folder of its GPU instances in /proc, of each of which there is one. */
+static struct proc_dir_entry *mig;
 static int gpu_instances = -1;
-module_param(gpu_instances, int, 0644);
+
+static void show_gpu_instances(int number)
+{
+	char name[16];
+	int i;
+
+	for (i = 0; mig && i < max(number, gpu_instances); i++) {
+		snprintf(name, sizeof(name), "gi%d", i + 1);
+		if (i < number && i >= gpu_instances)
+			proc_mkdir(name, mig);
+		else if (i >= number && i < gpu_instances)
+			remove_proc_subtree(name, mig);
+	}
+	gpu_instances = number;
+}
+
+/* It can be set as nvidia-smi does it on a real card, for any that exists. */
+static int set_gpu_instances(const char *text, const struct kernel_param *param)
+{
+	int number, ret = kstrtoint(text, 10, &number);
+
+	if (ret)
+		return ret;
+	mutex_lock(&lock);
+	show_gpu_instances(number);
+	mutex_unlock(&lock);
+	return 0;
+}
+
+static const struct kernel_param_ops of_gpu_instances = {
+	.set = set_gpu_instances,
+	.get = param_get_int,
+};
+module_param_cb(gpu_instances, &of_gpu_instances, &gpu_instances, 0644);
 MODULE_PARM_DESC(gpu_instances, "how many there are; -1: MIG mode is off");
 
 static int clients;
@@ -225,20 +259,49 @@ static const struct proc_ops unbind_lock = {
 	.proc_release = single_release,
 };
 
-static struct proc_dir_entry *gpus;
+static struct proc_dir_entry *gpus, *capabilities;
+
+/* N of /dev/nvidiaN, which nobody makes here */
+static int minor(struct pci_dev *pdev)
+{
+	return pdev->bus->number;
+}
+
+static int information_show(struct seq_file *file, void *data)
+{
+	seq_printf(file, "Device Minor: \t %d\n", minor(pde_data(file_inode(file->file))));
+	return 0;
+}
+
+static void remove_card(struct pci_dev *pdev)
+{
+	char name[16];
+
+	remove_proc_subtree(pci_name(pdev), gpus);
+	mutex_lock(&lock);
+	/* They do not outlive the driver's hold on the card; MIG mode does. */
+	gpu_instances = min(gpu_instances, 0);
+	mig = NULL;
+	mutex_unlock(&lock);
+	snprintf(name, sizeof(name), "gpu%d", minor(pdev));
+	remove_proc_subtree(name, capabilities);
+}
 
 static int probe_card(struct pci_dev *pdev)
 {
-	struct proc_dir_entry *folder = proc_mkdir(pci_name(pdev), gpus);
+	struct proc_dir_entry *folder = proc_mkdir(pci_name(pdev), gpus), *own;
+	char name[16];
 
-	if (!folder || !proc_create("unbindLock", 0644, folder, &unbind_lock))
+	if (!folder || !proc_create("unbindLock", 0644, folder, &unbind_lock) ||
+	    !proc_create_single_data("information", 0444, folder, information_show, pdev))
 		return -ENOMEM;
+	snprintf(name, sizeof(name), "gpu%d", minor(pdev));
+	own = proc_mkdir(name, capabilities);
 	mutex_lock(&lock);
 	unbind_locked = false;
-	/* They do not outlive the driver's hold on the card; MIG mode does. */
-	gpu_instances = min(gpu_instances, 0);
+	mig = own ? proc_mkdir("mig", own) : NULL;
 	mutex_unlock(&lock);
-	return 0;
+	return mig ? 0 : -ENOMEM;
 }
 
 static int probe_function(struct pci_dev *pdev)
@@ -278,7 +341,7 @@ static void remove(struct pci_dev *pdev)
 	struct function *function;
 
 	if (!pdev->is_virtfn) {
-		remove_proc_subtree(pci_name(pdev), gpus);
+		remove_card(pdev);
 		return;
 	}
 	function = function_of(&pdev->dev);
@@ -308,10 +371,11 @@ static int __init start(void)
 {
 	int ret;
 
-	gpus = proc_mkdir("driver/nvidia", NULL) ? proc_mkdir("driver/nvidia/gpus", NULL) : NULL;
-	if (!gpus)
+	if (!proc_mkdir("driver/nvidia", NULL))
 		return -ENOMEM;
-	ret = pci_register_driver(&driver);
+	gpus = proc_mkdir("driver/nvidia/gpus", NULL);
+	capabilities = proc_mkdir("driver/nvidia/capabilities", NULL);
+	ret = gpus && capabilities ? pci_register_driver(&driver) : -ENOMEM;
 	if (ret)
 		remove_proc_subtree("driver/nvidia", NULL);
 	return ret;
