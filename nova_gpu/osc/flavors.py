@@ -245,7 +245,8 @@ def properties(
     for key, value in words.items():
         if value:
             is_name = key not in _PLAIN and " " not in value.strip()
-            specs[key] = f"s== {value.strip()}" if is_name else value
+            # A word of an enum would be shown as one.
+            specs[key] = f"s== {value.strip()}" if is_name else str(value)
     for key, value in more.items():
         if specs.setdefault(key, value) != value:
             raise exceptions.CommandError(

@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from osc_lib import exceptions
@@ -295,7 +295,11 @@ class _Run:
 
     def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
         since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
-        for each in unserved.read(snapshot, since):
+
+        def holders() -> Collection[str]:
+            return {each.uuid for each in instances.read(snapshot).instances}
+
+        for each in unserved.read(snapshot, since, holders):
             try:
                 need = instances.need_of(snapshot, each.flavor, boots_from_volume=each.from_volume)
             except rest.Refused:

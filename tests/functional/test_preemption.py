@@ -58,9 +58,9 @@ class PreemptionTest(base.GPUServersTestBase):
         refused = self.assertRaises(exceptions.CommandError, self.run_it, *arguments, **more)
         return str(refused)
 
-    def plain_refusal(self, *arguments: str) -> str:
+    def plain_refusal(self, *arguments: str, admin: bool = True) -> str:
         command = sdk.run, self, preemption.Preempt, *arguments
-        return str(self.assertRaises(exceptions.CommandError, *command))
+        return str(self.assertRaises(exceptions.CommandError, *command, admin=admin))
 
     def in_guest(self, server: Server) -> dict[str, str]:
         """What the guest reads of the metadata service about itself"""
@@ -92,6 +92,13 @@ class PreemptionTest(base.GPUServersTestBase):
 
     def status(self, server: Server) -> str:
         return str(self._show_server(server)["status"])
+
+    def assertDone(self, action: str, server: Server) -> None:
+        """As ``openstack server event list`` shows afterwards, to an administrator, of who is gone
+        as well"""
+        actions = sdk.connect(self).compute.server_actions(server["id"])
+        (done,) = [each.user_id for each in actions if each.action == action]
+        self.assertEqual("admin", done)
 
     def assertUntouched(self, *servers: Server) -> None:
         for server in servers:
@@ -125,6 +132,7 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertIn(f"{who}: stopped now, for 1 of two\n", said)
         self.assertEqual("SHUTOFF", self.status(self.three))
         self.assertEqual({}, self.allocated(self.three))
+        self.assertDone("stop", self.three)
         self.assertUntouched(self.one, self.young)
         # Who asks again gets it, nobody who is preemptible does, and nobody else has to go.
         self.assertEqual(([], []), (self.apply("two")[0], self.apply()[0]))
@@ -141,6 +149,7 @@ class PreemptionTest(base.GPUServersTestBase):
         names, _ = self.apply("two")
         self.assertEqual(["gone"], names)
         self._wait_until_deleted(self.one)
+        self.assertDone("delete", self.one)
         self.assertUntouched(self.young)
         self.assertEqual({"host1": 2}, self.allocated(self.boot(self.two)))
         said = self.refusal("two", "--apply")
@@ -208,6 +217,8 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertIn("spot is preemptible itself", self.refusal(spot))
         self.assertIn("--watch goes with --apply", self.refusal("--watch", "1"))
         self.assertIn("--count goes with a flavor", self.refusal("--count", "2"))
+        said = self.plain_refusal("two", "--project", self.api.project_id, admin=False)
+        self.assertIn("for administrators", said)
         self.assertIn("name the --project", self.plain_refusal("two"))
         self.assertIn("--undo goes without a flavor", self.plain_refusal("two", "--undo"))
         self.assertIn("--since goes without a flavor", self.refusal("two", "--since", "60"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from nova_gpu.osc import rest, servers
@@ -35,7 +35,9 @@ class Unserved:
         return f"{self.flavor.name}, asked for by {', '.join(who)}"
 
 
-def read(connection: Any, since: datetime.datetime) -> list[Unserved]:
+def read(
+    connection: Any, since: datetime.datetime, holders: Callable[[], Collection[str]]
+) -> list[Unserved]:
     """Those made after *since* for GPUs that are not preemptible, the oldest first.
 
     Nobody can tell Nova to try such a server again, so that whoever still wants it asks anew: one
@@ -43,6 +45,7 @@ def read(connection: Any, since: datetime.datetime) -> list[Unserved]:
     none of them.
 
     :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    :param holders: says to which servers Placement has given GPUs since these were listed
     """
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
@@ -55,7 +58,7 @@ def read(connection: Any, since: datetime.datetime) -> list[Unserved]:
     earliest = since.isoformat()
     found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for (_, name, specs), each in alike.items():
-        for server in _left(each):
+        for server in _left(each, holders):
             if server.created_at > earliest:
                 key = name, specs, server.availability_zone or "", not _image(server)
                 found[key].append(server)
@@ -72,11 +75,11 @@ def found_none(server: Any) -> bool:
     return server.status == "ERROR" and not server.compute_host and _REFUSED in fault
 
 
-def _left(alike: Iterable[Any]) -> Iterator[Any]:
+def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:
     """The servers without a host in whose place no newer one came, the newest first"""
     names, served = set(), 0
     for server in sorted(alike, key=_age, reverse=True):
-        if server.status == "BUILD" and not server.compute_host:
+        if server.status == "BUILD" and not server.compute_host and server.id not in holders():
             continue  # what becomes of it is not known: who asked before waits until it is
         if server.compute_host or server.status != "ERROR":
             served += 1

@@ -6,6 +6,7 @@ import unittest
 from osc_lib import exceptions
 
 from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.stopping import OnStop
 from nova_gpu.osc import flavors
 
 
@@ -49,9 +50,10 @@ class PropertiesTest(unittest.TestCase):
         self.assertEqual(("1", "2"), (specs["resources:PGPU"], specs["resources:VGPU"]))
 
     def test_preemptible(self) -> None:
-        words = {"gpu:preemptible": "30m", "gpu:on_preempt": None, "gpu:on_stop": "release"}
+        words = {"gpu:preemptible": "30m", "gpu:on_preempt": None, "gpu:on_stop": OnStop.RELEASE}
         specs = flavors.properties({"gpus": 1}, words, {})
         self.assertEqual(("30m", "release"), (specs["gpu:preemptible"], specs["gpu:on_stop"]))
+        self.assertEqual("'release'", repr(specs["gpu:on_stop"]))  # as a table shows it
         words = {"gpu:preemptible": "30m", "gpu:on_preempt": "delete"}
         self.assertLessEqual(words.items(), flavors.properties({"gpus": 1}, words, {}).items())
 

@@ -38,10 +38,13 @@ def started(name: str, minute: int, **more: Any) -> Server:
 
 
 class UnservedTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.holders: set[str] = set()
+
     def read(self, *servers: Any) -> list[list[str]]:
         compute = SimpleNamespace(servers=lambda **options: list(servers))
         since = datetime.datetime(2026, 11, 24, 15, 0)
-        found = unserved.read(SimpleNamespace(compute=compute), since)
+        found = unserved.read(SimpleNamespace(compute=compute), since, lambda: self.holders)
         return [[each.id for each in group.servers] for group in found]
 
     def test_by_flavor_the_oldest_first(self) -> None:
@@ -72,6 +75,13 @@ class UnservedTest(unittest.TestCase):
         ):
             with self.subTest(other=other):
                 self.assertEqual([], self.read(other))
+
+    def test_the_scheduler_has_chosen_a_host(self) -> None:
+        """Nova shows that only when the host has begun."""
+        built = server("b", 3, status="BUILD")
+        self.assertEqual([["a2"]], self.read(server("a", 2), built))
+        self.holders = {built.id}
+        self.assertEqual([], self.read(server("a", 2), built))
 
     def test_who_was_served_since(self) -> None:
         for newer, left in (
