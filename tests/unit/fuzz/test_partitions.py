@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nova_gpu.core.fabric import partitions
 from nova_gpu.core.fabric.partitions import Partition
-from tests.fixtures.partitions import H100, NEIGHBOURS
+from tests.fixtures.partitions import A100, H100
 from tests.unit.fuzz import base
 
 _Board = tuple[Partition, ...]
@@ -23,7 +23,7 @@ def _any_board(draw: st.DrawFn) -> _Board:
     return tuple(Partition(number, each) for number, each in enumerate(sets))
 
 
-BOARDS = st.sampled_from([H100, NEIGHBOURS]) | _any_board()
+BOARDS = st.sampled_from([H100, A100]) | _any_board()
 # Of a claim the number of cards; of a release, below 0, which of those that are out goes
 STEPS = st.lists(st.sampled_from([1, 1, 2, 2, 4, 8, 3]) | st.integers(-8, -1), max_size=24)
 

@@ -8,7 +8,7 @@ from oslotest import base
 from nova_gpu.core.fabric import partitions
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
-from tests.fixtures.partitions import H100, MODULES, NEIGHBOURS
+from tests.fixtures.partitions import A100, A100_TWO, H100, MODULES
 
 
 def chosen(offered: tuple[Partition, ...], taken: set[int], count: int) -> set[int]:
@@ -39,7 +39,7 @@ class ChoiceTest(base.BaseTestCase):
         self.assertEqual({2, 4}, chosen(H100, {1}, 2))
         self.assertEqual({3}, chosen(H100, {1}, 1))
         self.assertEqual({8}, chosen(H100, {6}, 1))
-        self.assertEqual({2}, chosen(NEIGHBOURS, {1}, 1))
+        self.assertEqual({2}, chosen(A100, {1}, 1))
 
     def test_a_pair_is_kept_where_a_broken_one_has_room(self) -> None:
         self.assertEqual({7}, chosen(H100, {1, 2, 3, 4, 5}, 1))
@@ -54,8 +54,21 @@ class ChoiceTest(base.BaseTestCase):
         self.assertIsNone(partitions.exactly(H100, [1, 2]))
         self.assertIsNone(partitions.exactly(H100, []))
 
+    def test_two_boards_that_are_linked(self) -> None:
+        self.assertEqual(set(range(1, 17)), chosen(A100_TWO, set(), 16))
+        self.assertEqual(set(range(1, 9)), chosen(A100_TWO, set(), 8))
+        # Four of each
+        self.assertEqual({5, 6, 7, 8, 9, 10, 11, 12}, chosen(A100_TWO, {1, 13}, 8))
+        self.assertEqual({5, 6, 7, 8}, chosen(A100_TWO, {1, 9, 13}, 4))
+        self.assertEqual({3, 4}, chosen(A100_TWO, {1}, 2))
+
 
 class RoomTest(base.BaseTestCase):
+    def test_of_two_boards(self) -> None:
+        self.assertEqual({1: 16, 2: 8, 4: 4, 8: 2, 16: 1}, partitions.room(A100_TWO, ()))
+        self.assertEqual({1: 14, 2: 6, 4: 2, 8: 1}, partitions.room(A100_TWO, {1, 13}))
+        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, partitions.room(A100, ()))
+
     def test_of_a_board(self) -> None:
         self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, partitions.room(H100, ()))
         self.assertEqual({1: 7, 2: 3, 4: 1}, partitions.room(H100, [3]))

@@ -15,7 +15,7 @@ from nova_gpu.host.nvidia import fabric_manager
 from nova_gpu.host.nvidia.fabric_manager import FabricManager, FailedDevice, Refused
 from nova_gpu.host.roots import Roots
 from tests.fixtures import nvfm, processes
-from tests.fixtures.partitions import H100, NEIGHBOURS
+from tests.fixtures.partitions import A100_TWO, H100
 
 
 class FabricTestCase(base.BaseTestCase):
@@ -38,8 +38,8 @@ class ReadTest(FabricTestCase):
         self.assertEqual((), self.ours.read().failed)
 
     def test_another_table(self) -> None:
-        self.useFixture(nvfm.FabricManager(NEIGHBOURS))
-        self.assertEqual(NEIGHBOURS, self.ours.read().partitions)
+        self.useFixture(nvfm.FabricManager(A100_TWO))
+        self.assertEqual(A100_TWO, self.ours.read().partitions)
 
     def test_what_is_active(self) -> None:
         self.manager.set_active([1, 5])
