@@ -24,6 +24,10 @@ TRAIT_NUMA_ISLAND = "CUSTOM_GPU_NUMA_ISLAND_"
 TRAIT_NVLINK_ISLAND = "CUSTOM_GPU_NVLINK_ISLAND_"
 # What some of a group's cards are near to, that Nova's own passthrough gives to instances.
 TRAIT_NEAR = "CUSTOM_GPU_NEAR_"
+# Of cards on a board with NVSwitches: the modules of each partition, with _ between them, and each
+# module that nobody has.
+TRAIT_PARTITION = "CUSTOM_GPU_PARTITION_"
+TRAIT_FREE_MODULE = "CUSTOM_GPU_FREE_MODULE_"
 # A vGPU type's id, and its name beside it.
 TRAIT_VGPU_TYPE = "CUSTOM_GPU_VGPU_TYPE_"
 # How many displays a vGPU has. The standard trait is not there for every number, nor for a vGPU of
@@ -96,7 +100,7 @@ CLEAN_MIG_INSTANCE = "NOVA_GPU_MIG_INSTANCE"
 _OWN_PREFIXES = (
     *(TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_MEMORY),
     *(TRAIT_NUMA_ISLAND, TRAIT_NVLINK_ISLAND, TRAIT_CUDA, f"CUSTOM_{TRAIT_CUDA}"),
-    *(TRAIT_VGPU_TYPE, TRAIT_HEADS, TRAIT_NEAR),
+    *(TRAIT_VGPU_TYPE, TRAIT_HEADS, TRAIT_NEAR, TRAIT_PARTITION, TRAIT_FREE_MODULE),
 )
 
 # Placement: resource providers' names have 200 characters, traits 255.

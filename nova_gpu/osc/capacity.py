@@ -162,7 +162,7 @@ def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -
     found = hosts.read(snapshot, wanted.text, smallest, wanted.resource_class)
     (request,) = (each for each in asked.requests if each.resource_class == wanted.resource_class)
     for part in wanted.groups:
-        offers: list[Offer] = [
+        offers = [
             group
             for host in found
             if not host.unusable
@@ -171,6 +171,9 @@ def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -
         ]
         if not offers:
             return "no host in service has such GPUs"
-        if reason := reasons.shortage(request, part, offers):
+        reason = reasons.shortage(request, part, list[Offer](offers))
+        if reason is None and not any(each.places(part.count) for each in offers):
+            reason = reasons.without_partition(request, part, 0, 0)
+        if reason:
             return reason.fitting
     return "fitting GPUs are free, but not together with what else the flavor asks for"

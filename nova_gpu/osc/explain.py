@@ -16,7 +16,7 @@ from nova_gpu.osc.asking import Lines
 
 # Of Nova's faults: that each host was refused after Placement had a candidate, and that each failed
 _NOT_ENOUGH_HOSTS = "There are not enough hosts available"
-_RETRIES = "Exceeded maximum number of retries"
+_RETRIES = ("Exceeded maximum number of retries", "Exhausted all hosts available for retrying")
 # As wide as a terminal of 120 leaves it
 _COLUMN = 98
 
@@ -114,7 +114,7 @@ def _why_then(server: Any) -> Iterator[str]:
         yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
         yield "then the scheduler's filters refused each such host, or other requests of the same"
         yield "moment took the GPUs first; nova-scheduler's log says which"
-    elif _RETRIES in fault:
+    elif any(each in fault for each in _RETRIES):
         yield "each host that was tried failed to start it: nova-compute's log there says why"
     elif fault:
         yield "what its fault says was so then"

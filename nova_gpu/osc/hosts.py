@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova_gpu.core import names
+from nova_gpu.core.fabric import published
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
@@ -122,15 +123,18 @@ def _group(
     counted = summary["resources"].get(resource_class)
     if counted and counted["capacity"] - counted["used"] >= smallest:
         traits = frozenset(summary["traits"])
-        return Group(counted["capacity"], reserved=0, used=counted["used"], traits=traits)
+        board = published.board(traits)
+        return Group(counted["capacity"], 0, counted["used"], traits, board)
     url = f"/resource_providers/{uuid}"
     nothing: dict[str, Any] = {"inventories": {}}
     inventories = rest.placement(connection, f"{url}/inventories", missing=nothing)["inventories"]
     inventory = inventories.get(resource_class)
     if inventory is None:
         return None
+    traits = frozenset(rest.placement(connection, f"{url}/traits")["traits"])
     return Group(
-        traits=frozenset(rest.placement(connection, f"{url}/traits")["traits"]),
+        traits=traits,
+        board=published.board(traits),
         total=inventory["total"],
         reserved=inventory["reserved"],
         used=rest.placement(connection, f"{url}/usages")["usages"].get(resource_class, 0),

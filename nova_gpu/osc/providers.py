@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import names
+from nova_gpu.core.fabric import published
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
 from nova_gpu.osc import hosts, rest
@@ -138,5 +139,8 @@ def _providers(
     for each in there:
         own = inventories[each]
         used = usages.get(each, 0)
-        group = Group(own["total"], own["reserved"], used, traits, max_unit=own["max_unit"])
+        group = Group(
+            *(own["total"], own["reserved"], used, traits, published.board(traits)),
+            max_unit=own["max_unit"],
+        )
         yield Provider(described["uuid"], host, unusable, key, each, group)

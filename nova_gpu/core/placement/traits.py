@@ -47,6 +47,17 @@ TRAITS = (
         "NVMe disk (``NVME``) that ``[pci]device_spec`` has Nova give to instances",
     ),
     Trait(
+        names.TRAIT_PARTITION,
+        "<M>_<M>",
+        "the modules of a partition, of cards on a board whose NVSwitches join these and no others",
+    ),
+    Trait(
+        names.TRAIT_FREE_MODULE,
+        "<M>",
+        "a module of such a board that an instance could be given now; it comes and goes with "
+        "instances",
+    ),
+    Trait(
         names.TRAIT_CUDA,
         "<X>_<Y>",
         "the CUDA compute capability, where it is known. os-traits has it up to ``V7_2``; past "

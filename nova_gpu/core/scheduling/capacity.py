@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from nova_gpu.core import names
+from nova_gpu.core.fabric.published import Board
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
@@ -28,9 +29,16 @@ _TOLD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group(Offer):
-    """A provider of GPUs."""
+    """A provider of GPUs. ``board``: of those that guests get in sets alone, of which these are."""
 
     traits: frozenset[str]
+    board: Board | None = None
+
+    def places(self, count: int) -> int:
+        """How many instances could be given so many each"""
+        if self.board is None or self.free < count:
+            return self.free // count
+        return min(self.free // count, self.board.room().get(count, 0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,7 +159,8 @@ def ways(
         left = [group.free for group in groups]
         for part, index in zip(asked, way, strict=True):
             left[index] -= part.count
-        if all(left[index] >= 0 for index in way):
+        counts = [part.count for part in asked]
+        if all(left[index] >= 0 for index in way) and _are_sets(way, counts, groups):
             found.append((sum(left[index] for index in set(way)), way))
     return [way for _, way in sorted(found)]
 
@@ -166,10 +175,12 @@ def _lacking(part: GroupRequest, host: Host) -> str | None:
         return f"{part.count} {host.kind} asked for, it has {most}"
     if (most := max(group.most for group in fitting)) < part.count:
         return f"{part.count} {host.kind} asked for, one guest here has room for {most}"
-    largest = max(fitting, key=lambda group: group.free)
-    if largest.free >= part.count:
+    if any(group.places(part.count) for group in fitting):
         return None
+    largest = max(fitting, key=lambda group: group.free)
     text = f"{part.count} {host.kind} asked for, {largest.free} of {largest.total} free"
+    if largest.free >= part.count:
+        return f"{text}, no free partition of {part.count}"
     if out := inventory.out_of_service(largest.total, largest.free, largest.used):
         text += f" ({out} out of service)"
     return text
@@ -189,17 +200,27 @@ def _unlike(part: GroupRequest, group: Group, kind: str) -> str:
     return f"its {kind} {' and '.join(texts)}"
 
 
+def _are_sets(way: Sequence[int], counts: Sequence[int], groups: Sequence[Group]) -> bool:
+    """Whether what one instance gets of each group is a set that is free, where it is one"""
+    taken = dict.fromkeys(way, 0)
+    for index, count in zip(way, counts, strict=True):
+        taken[index] += count
+    return all(groups[index].board is None or groups[index].places(taken[index]) for index in way)
+
+
 def _packed(
     asked: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool, most: int
 ) -> int:
     """How many instances the free GPUs serve, up to *most*; each part is of one provider."""
     if len(asked) == 1:
         part = asked[0]
-        return min(sum(group.free // part.count for group in groups if fits(part, group)), most)
+        return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)
     fitting = [[index for index, group in enumerate(groups) if fits(part, group)] for part in asked]
     ways = list(itertools.islice(itertools.product(*fitting), _MOST_WAYS))
     if isolate:
         ways = [way for way in ways if len(set(way)) == len(way)]
+    counts = [part.count for part in asked]
+    ways = [way for way in ways if _are_sets(way, counts, groups)]
 
     @functools.cache
     def best(free: tuple[int, ...]) -> int:

@@ -111,7 +111,6 @@ def no_partition(request: GPURequest, group: GroupRequest, reports: Sequence[Rep
 
     :param reports: of the hosts that have enough of them free
     """
-    begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     total = sum(
         each.total
         for report in reports
@@ -119,6 +118,12 @@ def no_partition(request: GPURequest, group: GroupRequest, reports: Sequence[Rep
         if fit.serves(each, request, group)
     )
     free = sum(fit.free(report, request, group) for report in reports)
+    return without_partition(request, group, free, total)
+
+
+def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
+    """Of *total* GPUs so many are free, and no partition is of that many."""
+    begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     none = f"no free partition of {group.count}"
     return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")
 

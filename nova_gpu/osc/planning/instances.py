@@ -76,7 +76,10 @@ def read(connection: Any) -> Fleet:
     for name, listed_groups in by_host.items():
         own, taken = _own(connection, roots.get(name))
         groups = tuple(
-            dataclasses.replace(each.group, traits=each.group.traits | {each.resource_class})
+            # Which instance has which modules nobody tells: what a move frees is only counted.
+            dataclasses.replace(
+                each.group, traits=each.group.traits | {each.resource_class}, board=None
+            )
             for each in listed_groups
         )
         made.append(Host(name, listed_groups[0].unusable, True, own, groups))

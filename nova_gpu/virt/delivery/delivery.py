@@ -124,6 +124,11 @@ class WholeCards(Delivery, Protocol):
         get any of them."""
         return {}
 
+    def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
+        """What Placement is told of the sets in which *cards* are joined, of which some are
+        *free*; nothing where guests get any of them."""
+        return frozenset()
+
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """Why those of *cards* without an obstacle cannot be given at this moment"""
         return {}

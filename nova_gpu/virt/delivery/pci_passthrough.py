@@ -108,6 +108,9 @@ class PCIPassthrough(WholeCards):
     def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
         return self._fabric.room(free)
 
+    def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
+        return self._fabric.traits(cards, free)
+
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """The *cards* that the host's own processes have open; the log says which.
 

@@ -21,7 +21,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.fabric import partitions
+from nova_gpu.core.fabric import partitions, published
 from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology.choose import Beside
@@ -112,8 +112,8 @@ class Fabric:
         return None
 
     def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """The types of *divided*, which is *card*, that no guest could compute with, with why. They
-        are none for a Fabric Manager alone that has answered and does not now."""
+        """The types of *divided*, which is *card*, that no guest could compute with, with why: none
+        for a Fabric Manager alone that has answered and does not now"""
         whole = vgpu_room.whole_types(divided)
         name = nvswitch.board(card, self._roots) if whole else None
         if name is None:
@@ -123,22 +123,19 @@ class Fabric:
             reason = self._obstacle(card)
         elif reason is None and self.board and (wrong := self.board.wrong_mode(in_parts=True)):
             reason = str(wrong)
-        if reason is None:
-            return {}
         return {
             type_id: (
                 f"the vGPU type {divided.types[type_id].name or type_id} is all of {name}, which "
                 f"is a module of an HGX board: {reason}; or name smaller types, or MIG-backed "
                 "ones, in [gpu]vgpu_types"
             )
-            for type_id in whole
+            for type_id in (whole if reason else ())
         }
 
     def kept_back(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         """The types of *divided*, which is *card*, that nobody new can be given now, with why"""
-        whole = vgpu_room.whole_types(divided)
-        reason = self._obstacle(card) if whole else None
-        return dict.fromkeys(whole, reason) if reason else {}
+        reason = self._obstacle(card)
+        return dict.fromkeys(vgpu_room.whole_types(divided), reason) if reason else {}
 
     def joins(self, cards: Collection[PciAddress], type_id: str) -> bool:
         """Whether guests with vGPUs of the type on *cards* have all of these"""
@@ -192,6 +189,13 @@ class Fabric:
         if self.board is None or not self.board.cards.issuperset(free):
             return {}
         return partitions.room(self._offered(), self._taken(free))
+
+    def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
+        """As :func:`nova_gpu.core.fabric.published.traits`, of *cards* that are on the board"""
+        if self.board is None or not cards or not self.board.cards.issuperset(cards):
+            return frozenset()
+        known = self.board.modules.items()
+        return published.traits(self._offered(), [m for card, m in known if card in free])
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -281,8 +285,7 @@ class Fabric:
         if error.code == fabric_manager.NVLINK_ERROR:
             self._broken.add(wanted.id)
         elif error.code == _NOT_SUPPORTED:
-            modes = fabric_manager.WHOLE_MODE, fabric_manager.VGPU_MODE
-            self._mode = modes[not in_parts]
+            self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
 
     def settle(self) -> None:
         """Has active what has a guest, and nothing else. Raises nothing."""

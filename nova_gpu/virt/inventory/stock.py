@@ -177,9 +177,12 @@ class Stock(Published[GPUGroup, PciAddress]):
     ) -> frozenset[str]:
         islands = topology.islands(group.gpus.values())
         near = self._neighbours.near(group.gpus.values())
-        return provider_tree.traits(
+        own = provider_tree.traits(
             group.product, hypervisor_type, present, islands=islands, near=near
         )
+        if self._delivery.board is None:
+            return own
+        return own | self._delivery.traits(group.gpus.keys(), self.free())
 
     def owners(self) -> dict[Device, Owner]:
         """The owners of the cards"""

@@ -95,8 +95,11 @@ class VGPUStock(Published[VGPUGroup, Slot]):
         def offer(group: VGPUGroup) -> provider_tree.Offer:
             return provider_tree.Offer(
                 inventory.inventory_of(rooms(group)),
-                lambda present: provider_tree.traits(
-                    group.product, hypervisor_type, present, vgpu_type=group.facts
+                lambda present: (
+                    provider_tree.traits(
+                        group.product, hypervisor_type, present, vgpu_type=group.facts
+                    )
+                    | self._set_traits(group, by_card)
                 ),
                 self._rooms.slots(group, by_card),
             )
@@ -105,6 +108,15 @@ class VGPUStock(Published[VGPUGroup, Slot]):
         groups = look.groups.items()
         wanted = [k for k, group in groups if k in present or any(r.total for r in rooms(group))]
         return wanted, offer
+
+    def _set_traits(
+        self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]
+    ) -> frozenset[str]:
+        """As :meth:`nova_gpu.virt.fabric.fabric.Fabric.traits`"""
+        if not self._fabric.joins(group.cards.keys(), group.facts.id):
+            return frozenset()
+        free = [a for a in group.cards if by_card[a].rooms[group.facts.id].free]
+        return self._fabric.traits(group.cards.keys(), free)
 
     # The pool
 

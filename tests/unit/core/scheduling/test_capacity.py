@@ -7,9 +7,11 @@ import random
 import unittest
 from collections.abc import Sequence
 
+from nova_gpu.core.fabric import published
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
+from tests.fixtures.partitions import H100
 
 FERMI = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_HYPERVISOR_LXC"})
 KEPLER = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_KEPLER", "CUSTOM_GPU_HYPERVISOR_LXC"})
@@ -27,6 +29,32 @@ def host(*groups: Group, vcpus: int = 64, unusable: str | None = None, sees: boo
 
 def asked(count: int, traits: frozenset[str] = ANY, forbidden: Sequence[str] = ()) -> GroupRequest:
     return GroupRequest("", count, traits, frozenset(forbidden))
+
+
+class BoardTest(unittest.TestCase):
+    """Of eight cards that guests get in sets alone"""
+
+    def answer(self, free: set[int], *counts: int) -> tuple[int, str]:
+        traits = ANY | published.traits(H100, free)
+        there = Group(8, 0, 8 - len(free), traits, published.board(traits))
+        parts = [asked(count) for count in counts]
+        (answer,) = capacity.answers(parts, SMALL, [host(there)])
+        return answer.instances, answer.reason
+
+    def test_free_ones_that_are_no_set(self) -> None:
+        six = {2, 3, 4, 6, 7, 8}
+        self.assertEqual(
+            (0, "4 GPUs asked for, 6 of 8 free, no free partition of 4"), self.answer(six, 4)
+        )
+        self.assertEqual((2, "no more GPUs"), self.answer(six, 2))
+        self.assertEqual((6, "no more GPUs"), self.answer(six, 1))
+        self.assertEqual(0, self.answer(six, 3)[0])
+        self.assertEqual((1, "no more GPUs"), self.answer({1, 2, 3, 4, 5}, 4))
+        self.assertEqual((2, "no more GPUs"), self.answer({*range(1, 9)}, 4))
+
+    def test_of_one_board_in_two_groups(self) -> None:
+        self.assertEqual(0, self.answer({2, 3, 4, 6, 7, 8}, 2, 2)[0])
+        self.assertEqual(1, self.answer({*range(1, 9)}, 4, 4)[0])
 
 
 class AnswerTest(unittest.TestCase):

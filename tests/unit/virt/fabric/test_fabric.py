@@ -6,6 +6,7 @@ from __future__ import annotations
 from nova import exception as nova_exception
 from nova import objects
 
+from nova_gpu.core.fabric import published
 from nova_gpu.core.scheduling import stats
 from nova_gpu.host import child
 from tests.fixtures import hosts
@@ -107,6 +108,18 @@ class LifeTest(FabricTestCase):
         self.manager.says()
         self.compute.period()
         self.assertEqual(set(), self.manager.active)
+
+    def test_what_placement_is_told(self) -> None:
+        self.boot(1)
+        self.boot(4)
+        self.assertEqual(frozenset({1, 5, 6, 7, 8}), self.told().taken)
+        self.assertEqual({1: 3, 2: 1}, self.told().room())
+
+    def told(self) -> published.Board:
+        self.compute.publish()
+        found = published.board(frozenset(self.compute.tree.data(self.provider).traits))
+        assert found
+        return found
 
     def test_what_the_scheduler_is_told(self) -> None:
         told = stats.loads(self.compute.gpus.stats() or "")

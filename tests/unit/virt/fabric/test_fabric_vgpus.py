@@ -9,6 +9,7 @@ from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core import device
+from nova_gpu.core.fabric import published
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import MODULES
 from tests.unit.virt.fabric.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
@@ -49,6 +50,24 @@ class LifeTest(VGPUs, FabricTestCase):
         self.assertNotIn(its, modules(four))
         self.compute.delete(half)
         self.assertEqual(1, len(self.manager.active))
+
+    def test_what_placement_is_told(self) -> None:
+        half = self.claim_half()
+        self.compute.spawn(half)
+        self.boot(4)
+        self.compute.publish()
+        traits = {
+            t: self.compute.tree.data(p).traits
+            for t, p in (
+                (WHOLE_TYPE, self.provider),
+                (HALF_TYPE, self.compute.provider("2330", HALF_TYPE)),
+            )
+        }
+        found = published.board(frozenset(traits[WHOLE_TYPE]))
+        assert found
+        self.assertEqual(5, len(found.taken))
+        self.assertLessEqual(modules(half), found.taken)
+        self.assertIsNone(published.board(frozenset(traits[HALF_TYPE])))
 
     def test_what_the_scheduler_is_told(self) -> None:
         self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
