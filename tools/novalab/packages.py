@@ -82,7 +82,7 @@ def install(lab: settings.Lab, project: bool = True) -> None:
         with steps.step("Nova and the other services from PyPI", pip):
             steps.run([_PYTHON, "-m", "venv", "--clear", str(lab.venv)], pip)
             _pip(lab, _PYPI, "--no-compile")
-            environment.compile_modules(lab.program("python"))
+            environment.compile_modules(lab.program("python"), tests=False)
 
     steps.together(*([packages] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
     if fresh:

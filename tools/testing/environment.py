@@ -127,14 +127,17 @@ def listed(names: Iterable[str]) -> list[str]:
     return [word for word in words if word and not word.startswith("#")]
 
 
-def compile_modules(python: str) -> None:
+def compile_modules(python: str, *, tests: bool = True) -> None:
     """Compiles what is installed beside *python*, on all processors: pip does it on one of them.
     What of it is no Python 3, as some templates are, stays as it is. An environment in which little
     is run need not be compiled at all.
+
+    :param tests: with the tests that packages bring, more than a third of all
     """
     code = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    argv = [python, "-m", "compileall", "-qq", "-j", "0", said.stdout.strip()]
+    left_out = () if tests else ("-x", "/tests/")
+    argv = [python, "-m", "compileall", "-qq", "-j", "0", *left_out, said.stdout.strip()]
     subprocess.run(argv, stdout=subprocess.DEVNULL, check=False)
 
 

@@ -26,6 +26,13 @@ class CompileTest(testtools.TestCase):
         (site / "thing/__init__.py").write_text("VALUE = 1\n")
         (site / "thing/template.py").write_text("print 'of Python 2'\n")
 
+        (site / "thing/tests").mkdir()
+        (site / "thing/tests/test_thing.py").write_text("VALUE = 1\n")
+
+        def compiled() -> list[str]:
+            return sorted(path.name.partition(".")[0] for path in site.rglob("*.pyc"))
+
+        environment.compile_modules(str(folder / "bin/python"), tests=False)
+        self.assertEqual(["__init__"], compiled())
         environment.compile_modules(str(folder / "bin/python"))
-        compiled = [path.name.partition(".")[0] for path in site.rglob("*.pyc")]
-        self.assertEqual(["__init__"], compiled)
+        self.assertEqual(["__init__", "test_thing"], compiled())
