@@ -161,17 +161,20 @@ def kernel(package: str, apt: Sequence[str] = ()) -> str:
     return match[1]
 
 
-def unpack(package: str, folder: pathlib.Path, log: pathlib.Path, apt: Sequence[str] = ()) -> None:
-    """Fetches *package* and unpacks it into *folder*; nothing is installed.
+def unpack(
+    packages: Sequence[str], folder: pathlib.Path, log: pathlib.Path, apt: Sequence[str] = ()
+) -> None:
+    """Fetches *packages* and unpacks all of them into *folder*; nothing is installed. At once, as
+    apt reads all that it knows for each time that it is asked.
 
     :param apt: :func:`apt_options`
-    :raises steps.Failed: where it cannot be fetched
+    :raises steps.Failed: where one cannot be fetched
     """
     folder.mkdir()
-    steps.run([*_APT_GET, *apt, "download", package], log, cwd=folder)
-    (file,) = folder.glob("*.deb")
-    steps.run(["dpkg-deb", "--extract", str(file), str(folder)], log)
-    file.unlink()
+    steps.run([*_APT_GET, *apt, "download", *packages], log, cwd=folder)
+    for file in folder.glob("*.deb"):
+        steps.run(["dpkg-deb", "--extract", str(file), str(folder)], log)
+        file.unlink()
 
 
 def install_root(

@@ -117,14 +117,9 @@ def build(
     :raises steps.Failed: with the log
     """
     folder.mkdir()
-    *installed, archived = packages(version)
-    for package in (*installed, archived):
-        debian.unpack(package, folder / package, log, apt)
     # The packages find each other by absolute paths of an installed system.
     root = folder / "root"
-    root.mkdir()
-    for package in installed:
-        shutil.copytree(folder / package, root, symlinks=True, dirs_exist_ok=True)
+    debian.unpack(packages(version), root, log, apt)
     headers = root / "usr/src" / f"linux-headers-{version}"
     makefile = headers / "Makefile"
     makefile.write_text(
@@ -133,9 +128,11 @@ def build(
     # Of this make would take the types for the module's debugging, with a program (pahole) that
     # this machine need not have.
     (headers / "vmlinux").unlink(missing_ok=True)
-    (archive,) = (folder / archived).glob("usr/src/linux-source-*.tar.xz")
+    (archive,) = root.glob("usr/src/linux-source-*.tar.xz")
     source = archive.name.removesuffix(".tar.xz")
-    steps.run(["tar", "-xf", str(archive), "-C", str(folder), f"{source}/{sample.source}"], log)
+    # With the first of that name it ends, before all that comes behind.
+    argv = ["tar", "--occurrence=1", "-xf", str(archive), "-C", str(folder)]
+    steps.run([*argv, f"{source}/{sample.source}"], log)
     module = folder / "module"
     module.mkdir()
     text = changed(sample, (folder / source / sample.source).read_text())

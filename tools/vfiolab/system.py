@@ -70,8 +70,8 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
             apt = debian.apt_options(release, own, log)
             image = debian.kernel(debian.VM_KERNEL, apt)
         with steps.step(f"kernels {image} {kernels[0]}", log):
-            debian.unpack(image, vm, log, apt)
-            debian.unpack(kernels[0], guest, log)
+            debian.unpack([image], vm, log, apt)
+            debian.unpack([kernels[0]], guest, log)
         with steps.step(f"Debian {release.suite} for the VM", log):
             debian.install_root(release, root, sources, log)
         with steps.step("system disk", log):
