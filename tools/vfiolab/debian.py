@@ -184,8 +184,9 @@ def install_root(
 
     :raises steps.Failed: with the log
     """
-    argv = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(_ROOT)}"]
-    argv += ['--aptopt=Apt::Install-Recommends "false"']
+    # What it mounts there goes with it, however it ends: who removes the folder meets no mount.
+    argv = ["unshare", "--mount", "--", "mmdebstrap", "--mode=root", "--variant=minbase"]
+    argv += [f"--include={','.join(_ROOT)}", '--aptopt=Apt::Install-Recommends "false"']
     if release.suite != CODENAME:
         argv += [f'--aptopt=APT::Default-Release "{release.suite}"']
     argv += [f"--dpkgopt=path-exclude=/{path}" for path in _LEFT_OUT]
