@@ -17,6 +17,8 @@ import os_traits
 from doc.ext.reference import commands, tables
 from nova_gpu.api import extra_specs
 from nova_gpu.core import events, names
+from nova_gpu.core.fabric import published
+from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import inventory, traits
@@ -81,6 +83,8 @@ class TablesTest(unittest.TestCase):
         got = inventory.traits(product, "QEMU", (), near=("nic", "nvme")) | inventory.type_traits(
             facts, frozenset(os_traits.get_traits())
         )
+        board = [Partition(0, frozenset((1, 2)))]
+        got |= published.traits(board, [1])
         for prefix in explained:
             self.assertTrue([each for each in got if each.startswith(prefix)], prefix)
         self.assertEqual([], [each for each in got if not each.startswith(tuple(explained))])
