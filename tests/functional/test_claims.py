@@ -12,40 +12,22 @@ from nova.scheduler import request_filter
 
 from nova_gpu.conf import CONF
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter
-from tests.functional import base
+from tests.functional import alone, base
 
 KEPLER = base.SECOND_SOCKET
 
 
-class ClaimsTest(base.GPUServersTestBase):
+class _Claims(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
 
+
+class ClaimsTest(_Claims):
     def test_the_blueprints_flavor(self) -> None:
         server = self.boot(self.flavor(**base.BLUEPRINT))
         self.assertGPUs(server, base.FIRST_SOCKET[:2])
         self.assertInventory(used=2)
-
-    def test_gpus_of_one_socket_are_kept_together(self) -> None:
-        servers = [self.boot(self.gpu_flavor(gpus)) for gpus in (1, 4, 2)]
-        expected = (base.FIRST_SOCKET[:1], base.SECOND_SOCKET, base.FIRST_SOCKET[1:3])
-        for server, addresses in zip(servers, expected, strict=True):
-            self.assertGPUs(server, addresses)
-        self.assertInventory(used=7)
-
-    def test_full_host_is_refused_in_words(self) -> None:
-        self.boot(self.gpu_flavor(6))
-        fault = self.boot_refused(self.gpu_flavor(3))
-        self.assertIn("2", fault)
-        self.assertRegex(fault, "free")
-        self.assertInventory(used=6)
-
-    def test_delete_gives_back(self) -> None:
-        server = self.boot(self.gpu_flavor(8))
-        self._delete_server(server)
-        self.assertInventory(used=0)
-        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
     def test_multi_create(self) -> None:
         request = self._build_server(flavor_id=self.gpu_flavor(2), networks="none")
@@ -70,16 +52,6 @@ class ClaimsTest(base.GPUServersTestBase):
         self.boot_refused(self.gpu_flavor(1), image_uuid=kepler)
         self.assertInventory(used=1)
 
-    def test_resources_in_the_flavor(self) -> None:
-        flavor = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
-        self.assertGPUs(self.boot(self.flavor(**flavor)), base.FIRST_SOCKET[:2])
-
-    def test_an_instance_without_gpus_gets_none(self) -> None:
-        server = self.boot(self.flavor())
-        self.assertGPUs(server, [])
-        # Its network is its own all the same.
-        self.assertIsNotNone(self.domain(server).find("features/privnet"))
-
     def _image(self, properties: dict[str, str]) -> str:
         now = datetime.datetime(2026, 1, 1)
         image: dict[str, Any] = {
@@ -99,7 +71,39 @@ class ClaimsTest(base.GPUServersTestBase):
         return str(self.glance.create(None, image)["id"])
 
 
-class TwoArchitecturesTest(base.GPUServersTestBase):
+class OneHostTest(alone.Alone, _Claims):
+    def test_gpus_of_one_socket_are_kept_together(self) -> None:
+        servers = [self.boot(self.gpu_flavor(gpus)) for gpus in (1, 4, 2)]
+        expected = (base.FIRST_SOCKET[:1], base.SECOND_SOCKET, base.FIRST_SOCKET[1:3])
+        for server, addresses in zip(servers, expected, strict=True):
+            self.assertGPUs(server, addresses)
+        self.assertInventory(used=7)
+
+    def test_full_host_is_refused_in_words(self) -> None:
+        self.boot(self.gpu_flavor(6))
+        fault = self.boot_refused(self.gpu_flavor(3))
+        self.assertIn("2", fault)
+        self.assertRegex(fault, "free")
+        self.assertInventory(used=6)
+
+    def test_delete_gives_back(self) -> None:
+        server = self.boot(self.gpu_flavor(8))
+        self._delete_server(server)
+        self.assertInventory(used=0)
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_resources_in_the_flavor(self) -> None:
+        flavor = {"resources:PGPU": "2", "trait:CUSTOM_GPU_ARCH_FERMI": "required"}
+        self.assertGPUs(self.boot(self.flavor(**flavor)), base.FIRST_SOCKET[:2])
+
+    def test_an_instance_without_gpus_gets_none(self) -> None:
+        server = self.boot(self.flavor())
+        self.assertGPUs(server, [])
+        # Its network is its own all the same.
+        self.assertIsNotNone(self.domain(server).find("features/privnet"))
+
+
+class TwoArchitecturesTest(alone.Alone, base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host(machine="two-architectures")

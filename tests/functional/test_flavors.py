@@ -10,7 +10,7 @@ from nova.tests.functional.api import client
 
 from nova_gpu.core.flavor import condition, quantity
 from nova_gpu.core.flavor.words import ALLOWED_COUNTS
-from tests.functional import base
+from tests.functional import alone, base
 
 
 class WordsAtTheAPITest(base.GPUServersTestBase):
@@ -76,7 +76,7 @@ class WordsAtTheAPITest(base.GPUServersTestBase):
                 self.assertIn(part, self.boot_refused(self.flavor(**words)))
 
 
-class ReasonsTest(base.GPUServersTestBase):
+class ReasonsTest(alone.Alone, base.GPUServersTestBase):
     def test_what_nobody_has(self) -> None:
         self.start_host(machine="two-architectures")
         for words, part in (

@@ -9,14 +9,16 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
 from tests.fixtures import flavor_reads
-from tests.functional import kvm
+from tests.functional import alone, kvm
 
 
-class ClaimsTest(kvm.KVMServersTestBase):
+class _Claims(kvm.KVMServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
 
+
+class ClaimsTest(_Claims):
     def test_two_cards_on_two_ports(self) -> None:
         server = self.boot(self.flavor(gpus="= 2", gpu_arch="s== ampere", hypervisor="s== KVM"))
         self.assertGPUs(server, kvm.FIRST_SOCKET)
@@ -29,22 +31,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
             self.assertEqual({**place, "function": "0x1"}, second)
         self.assertInventory(total=4, used=2)
 
-    def test_the_pool_and_back(self) -> None:
-        one = self.boot(self.gpu_flavor(1))
-        two = self.boot(self.gpu_flavor(2))
-        self.assertGPUs(one, kvm.FIRST_SOCKET[:1])
-        self.assertGPUs(two, kvm.SECOND_SOCKET)
-        self.assertIn("at most 1 free", self.boot_refused(self.gpu_flavor(2)))
-        self._delete_server(two)
-        self.assertGPUs(self.boot(self.gpu_flavor(3)), [kvm.ALL[1], *kvm.SECOND_SOCKET])
-        self.assertInventory(total=4, used=4)
-
-    def test_novas_video_device_stays_the_first(self) -> None:
-        domain = self.domain(self.boot(self.gpu_flavor(1)))
-        self.assertEqual(1, len(domain.findall("devices/video")))
-        self.assertEqual([], domain.xpath("devices/hostdev//*[@primary or @display]"))
-        self.assertIsNone(domain.find("{http://libvirt.org/schemas/domain/qemu/1.0}commandline"))
-
     def test_option_rom(self) -> None:
         shown = self.boot(self.gpu_flavor(1))
         self.assertEqual([], self.domain(shown).xpath("devices/hostdev/rom"))
@@ -56,15 +42,6 @@ class ClaimsTest(kvm.KVMServersTestBase):
         # The scheduler has the flavor as it is written, and spelled out for Placement.
         self.assertEqual({"parse_count": 2}, reads.scheduled)
         self.assertEqual({"parse_count": 1, "parse_option_rom": 1}, reads.spawned)
-
-    def test_ports_for_other_devices_and_hiding_are_novas(self) -> None:
-        self.flags(num_pcie_ports=3, group="libvirt")
-        server = self.boot(self.flavor(**{"gpus": "= 2", "hw:hide_hypervisor_id": "true"}))
-        self.assertGPUs(server, kvm.FIRST_SOCKET)
-        domain = self.domain(server)
-        ports = domain.xpath("devices/controller[@model='pcie-root-port']")
-        self.assertEqual(["1", "2", None, None, None], [port.get("index") for port in ports])
-        self.assertEqual(["on"], domain.xpath("features/kvm/hidden/@state"))
 
     def test_machine_type_without_pci_express(self) -> None:
         self.flags(hw_machine_type=[], group="libvirt")
@@ -96,7 +73,34 @@ class ClaimsTest(kvm.KVMServersTestBase):
         self.assertGPUs(server, kvm.FIRST_SOCKET[:1])
 
 
-class ObstaclesTest(kvm.KVMServersTestBase):
+class OneHostTest(alone.Alone, _Claims):
+    def test_the_pool_and_back(self) -> None:
+        one = self.boot(self.gpu_flavor(1))
+        two = self.boot(self.gpu_flavor(2))
+        self.assertGPUs(one, kvm.FIRST_SOCKET[:1])
+        self.assertGPUs(two, kvm.SECOND_SOCKET)
+        self.assertIn("at most 1 free", self.boot_refused(self.gpu_flavor(2)))
+        self._delete_server(two)
+        self.assertGPUs(self.boot(self.gpu_flavor(3)), [kvm.ALL[1], *kvm.SECOND_SOCKET])
+        self.assertInventory(total=4, used=4)
+
+    def test_novas_video_device_stays_the_first(self) -> None:
+        domain = self.domain(self.boot(self.gpu_flavor(1)))
+        self.assertEqual(1, len(domain.findall("devices/video")))
+        self.assertEqual([], domain.xpath("devices/hostdev//*[@primary or @display]"))
+        self.assertIsNone(domain.find("{http://libvirt.org/schemas/domain/qemu/1.0}commandline"))
+
+    def test_ports_for_other_devices_and_hiding_are_novas(self) -> None:
+        self.flags(num_pcie_ports=3, group="libvirt")
+        server = self.boot(self.flavor(**{"gpus": "= 2", "hw:hide_hypervisor_id": "true"}))
+        self.assertGPUs(server, kvm.FIRST_SOCKET)
+        domain = self.domain(server)
+        ports = domain.xpath("devices/controller[@model='pcie-root-port']")
+        self.assertEqual(["1", "2", None, None, None], [port.get("index") for port in ports])
+        self.assertEqual(["on"], domain.xpath("features/kvm/hidden/@state"))
+
+
+class ObstaclesTest(alone.Alone, kvm.KVMServersTestBase):
     def test_what_cannot_be_given_is_not_offered(self) -> None:
         self.start_host()
         group = (self.hosts["host1"].path(kvm.ALL[0]) / "iommu_group").resolve().name

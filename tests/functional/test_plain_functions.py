@@ -48,7 +48,7 @@ class PlainServersTestBase(test_verify.Verifying, divided.DividedServersTestBase
         return inventory["total"], inventory["reserved"], used
 
 
-class RoadTest(PlainServersTestBase):
+class RoadTest(alone.Alone, PlainServersTestBase):
     def test_there_and_back(self) -> None:
         self.assertEqual((6, 0, 0), self.vgpus())
         self.assertInventory(total=1)  # the card that has no functions
@@ -76,6 +76,8 @@ class RoadTest(PlainServersTestBase):
         self.assertFound()
         self.assertNotIn("ERROR [nova_gpu", self.stdlog.logger.output)
 
+
+class MovesTest(PlainServersTestBase):
     def test_moves(self) -> None:
         self.start_host("host2")
         server = self.boot(self.flavor(**FLAVOR))

@@ -8,7 +8,7 @@ import dataclasses
 from nova.tests.functional.api import client
 
 from tests.fixtures import vgpu
-from tests.functional import divided
+from tests.functional import alone, divided
 from tests.functional.divided import FIRST, WHOLE, slots
 
 
@@ -86,7 +86,7 @@ class WordsTest(divided.DividedServersTestBase):
                 self.assertEqual(400, raised.response.status_code)
 
 
-class HeadsTest(divided.DividedServersTestBase):
+class HeadsTest(alone.Alone, divided.DividedServersTestBase):
     # nvidia-63, -64 and -65 have 1, 2 and 4; of nvidia-66 the driver does not tell.
     TYPES = tuple(
         dataclasses.replace(each, description=each.description.replace("num_heads=4, ", heads))

@@ -12,7 +12,7 @@ from tests.functional.divided import FIRST, SECOND, WHOLE, slots
 EMPTY = {63: (16, 0, 0), 64: (8, 0, 0), 65: (4, 0, 0), 66: (2, 0, 0)}
 
 
-class RoadTest(divided.DividedServersTestBase):
+class RoadTest(alone.Alone, divided.DividedServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()

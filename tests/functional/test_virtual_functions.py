@@ -15,7 +15,7 @@ from tests.functional.profiled import FIRST, SECOND, WHOLE, slots
 EMPTY = {1145: (8, 0, 0), 1147: (8, 0, 0), 1155: (4, 0, 0), 1156: (2, 0, 0)}
 
 
-class RoadTest(profiled.ProfiledServersTestBase):
+class RoadTest(alone.Alone, profiled.ProfiledServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
