@@ -117,7 +117,7 @@ def with_gpus(
         if as_reported:
             ranks.append(found)
             continue
-        before, unreported = siblings.on(host), taken.of(host, report)
+        before, unreported = siblings.on(host) if last else 0, taken.of(host, report)
         room = report.free_gpus - max(before * asked.count, unreported)
         # Where others of this request have gone on to another host, Placement has refused it:
         # somebody else had the rest.
