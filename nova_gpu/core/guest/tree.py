@@ -29,6 +29,10 @@ _LEFT = 64
 # Each takes a slot of the guest's own root, which has 31 and gives some to devices of the machine.
 _MOST_EXPANDERS = 16
 _SLOTS = 32
+# OVMF has 40 KiB of I/O ports on q35 (OvmfPkg/PlatformPei), of which a bridge in front of a BAR
+# takes 4, and so do the devices on the guest's own root. Where they do not suffice, and there are
+# expanders, it gives no card an address, not even for its memory.
+OVMF_MOST_WITH_IO = 9
 
 
 class Model(enum.StrEnum):

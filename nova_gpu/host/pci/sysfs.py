@@ -7,6 +7,7 @@ A device folder is a ``str``: building pathlib objects costs more than the kerne
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from nova_gpu.core import model
 from nova_gpu.host.roots import Roots
@@ -15,6 +16,7 @@ from nova_gpu.host.roots import Roots
 _PAGE = 4096
 
 # include/linux/ioport.h
+_IORESOURCE_IO = 0x100
 _IORESOURCE_MEM = 0x200
 _IORESOURCE_PREFETCH = 0x2000
 _IORESOURCE_MEM_64 = 0x100000
@@ -83,10 +85,23 @@ def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
     :raises OSError: where it cannot be read
     :raises ValueError: where it is not what the kernel's resource_show() writes
     """
+    found = _bars(address, roots)
+    return tuple(end - start + 1 for start, end, flags in found if flags & _HIGH == _HIGH)
+
+
+def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
+    """Whether a guest finds a BAR with I/O ports there: vfio-pci shows none that has no place on
+    the host (``vfio_bar_fixup`` in its vfio_pci_config.c).
+
+    :raises OSError, ValueError: as :func:`high_bars`
+    """
+    return any(start and flags & _IORESOURCE_IO for start, _, flags in _bars(address, roots))
+
+
+def _bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:
+    """The first address, the last one and the flags of each BAR of the function"""
     text = attribute(device(address, roots), "resource")
-    sizes = []
     for line in text.splitlines()[:_BARS]:
         start, end, flags = (int(word, 16) for word in line.split())
-        if flags & _HIGH == _HIGH and end > start:
-            sizes.append(end - start + 1)
-    return tuple(sizes)
+        if end > start:
+            yield start, end, flags

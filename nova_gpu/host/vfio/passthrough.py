@@ -45,6 +45,14 @@ def card_bars(gpu: model.GPU, roots: Roots) -> mmio.Bars:
     return tuple(size for address in functions(gpu) for size in sysfs.high_bars(address, roots))
 
 
+def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
+    """Whether the guest's firmware has to find I/O ports for the card.
+
+    :raises OSError, ValueError: where it cannot be read
+    """
+    return any(sysfs.has_io_bar(address, roots) for address in functions(gpu))
+
+
 def obstacle(
     gpu: model.GPU, roots: Roots, room: address_space.Room = address_space.LEAST
 ) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
@@ -19,6 +19,8 @@ from nova_gpu.host.vfio import passthrough
 
 if TYPE_CHECKING:
     from nova import objects
+
+_Answer = TypeVar("_Answer")
 
 # [libvirt]cpu_mode by which a guest has the address bits of the host's processor.
 AS_THE_HOST = ("host-passthrough", "maximum")
@@ -50,10 +52,24 @@ def refuse(
     instance: objects.Instance, cards: Sequence[GPU], roots: Roots, *, tree: bool = False
 ) -> None:
     """:raises GuestUnfit, DeviceUnavailable: as :func:`setting`"""
+    setting(instance, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
+
+
+def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
+    """For how many of *cards* the instance's UEFI has to find I/O ports; BIOS can do without.
+
+    :raises DeviceUnavailable: where a card cannot be read
+    """
+    if not _is_uefi(instance):
+        return 0
+    return sum(_read(passthrough.has_io_bar, card, roots) for card in cards)
+
+
+def _is_uefi(instance: objects.Instance) -> bool:
     from nova.objects import fields
 
     found = instance.image_meta.properties.get("hw_firmware_type")
-    setting(instance, cards, roots, is_uefi=found == fields.FirmwareType.UEFI, tree=tree)
+    return bool(found == fields.FirmwareType.UEFI)
 
 
 def setting(
@@ -81,16 +97,16 @@ def setting(
     bits = extra_specs.get(_BITS) or properties.get("hw_maxphysaddr_bits")
     room = _room(roots, mode, int(bits) if bits else None)
     guest = Guest(instance.flavor.memory_mb << 20, is_uefi, 16 + CONF.libvirt.num_pcie_ports, tree)
-    bars = [_bars(card, roots) for card in cards]
+    bars = [_read(passthrough.card_bars, card, roots) for card in cards]
     found = room.setting(bars, guest)
     if found is None:
         raise _unfit(room, bars, guest, roots, is_asked=mode is not None)
     return found
 
 
-def _bars(card: GPU, roots: Roots) -> mmio.Bars:
+def _read(ask: Callable[[GPU, Roots], _Answer], card: GPU, roots: Roots) -> _Answer:
     try:
-        return passthrough.card_bars(card, roots)
+        return ask(card, roots)
     except (OSError, ValueError) as error:
         raise exception.DeviceUnavailable(
             str(card.address), f"it cannot be read: {error}", "see the kernel's log of the host"

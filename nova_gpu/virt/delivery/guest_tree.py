@@ -19,6 +19,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import numa_nodes
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import flavors
+from nova_gpu.virt.delivery import address_space
 
 if TYPE_CHECKING:
     from nova import objects
@@ -36,10 +37,13 @@ _ADDED_BY_LIBVIRT = 3
 _PORT = vconfig.LibvirtConfigGuestPCIeRootPortController
 
 
-def of(instance: objects.Instance, cards: Sequence[GPU], machine_type: str | None) -> Tree | None:
+def of(
+    instance: objects.Instance, cards: Sequence[GPU], machine_type: str | None, roots: Roots
+) -> Tree | None:
     """The tree of the instance's guest, ``None`` where each card is on the guest's own root.
 
     :raises GuestUnfit: where the flavor requires one that the guest cannot have
+    :raises DeviceUnavailable: where a card cannot be read
     """
     asked = flavors.request_of(instance).guest_topology
     if asked is GuestTopology.FLAT:
@@ -47,12 +51,17 @@ def of(instance: objects.Instance, cards: Sequence[GPU], machine_type: str | Non
     if asked is GuestTopology.AUTO and not tree.says_more(cards):
         return None
     found = tree.of(cards) if "q35" in (machine_type or "") else None
+    with_io = 0
+    if found and len(cards) > tree.OVMF_MOST_WITH_IO:
+        with_io = address_space.with_io(instance, cards, roots)
     if asked is GuestTopology.REQUIRED:
-        _refuse(instance, found, machine_type)
-    return found
+        _refuse(instance, found, machine_type, with_io)
+    return found if with_io <= tree.OVMF_MOST_WITH_IO else None
 
 
-def _refuse(instance: objects.Instance, found: Tree | None, machine_type: str | None) -> None:
+def _refuse(
+    instance: objects.Instance, found: Tree | None, machine_type: str | None, with_io: int
+) -> None:
     """:raises GuestUnfit: where the guest would not see all of the host's tree"""
     if "q35" not in (machine_type or ""):
         raise exception.GuestUnfit(
@@ -65,6 +74,14 @@ def _refuse(instance: objects.Instance, found: Tree | None, machine_type: str | 
             "its flavor requires the host's PCI Express tree in the guest, and a guest has too few "
             "bus numbers for that of its GPUs",
             "ask for fewer, or give the flavor gpu:guest_topology=auto",
+        )
+    if with_io > tree.OVMF_MOST_WITH_IO:
+        raise exception.GuestUnfit(
+            "its flavor requires the host's PCI Express tree in the guest, whose UEFI has room "
+            f"there for {tree.OVMF_MOST_WITH_IO} GPUs that have a BAR with I/O ports, and "
+            f"{with_io} of its GPUs have one",
+            "ask for fewer, use an image without hw_firmware_type=uefi, or give the flavor "
+            "gpu:guest_topology=auto",
         )
     if instance.numa_topology is None:
         return

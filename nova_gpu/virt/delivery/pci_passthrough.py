@@ -201,7 +201,8 @@ class PCIPassthrough(WholeCards):
         from nova_gpu.virt.delivery import guest_tree
 
         self.refuse_flavor(instance, flavors.request_of(instance))
-        tree = guest_tree.of(instance, cards, libvirt_utils.get_machine_type(instance.image_meta))
+        machine_type = libvirt_utils.get_machine_type(instance.image_meta)
+        tree = guest_tree.of(instance, cards, machine_type, self._roots)
         address_space.refuse(instance, cards, self._roots, tree=tree is not None)
 
     def render(
@@ -214,7 +215,7 @@ class PCIPassthrough(WholeCards):
         from nova_gpu.virt.delivery import guest_pci, guest_tree
 
         if cards := _cards(given):
-            tree = guest_tree.of(instance, cards, guest.os_mach_type)
+            tree = guest_tree.of(instance, cards, guest.os_mach_type, self._roots)
             if tree is not None:
                 guest_tree.add_cells(guest, tree, self._roots)
             option_rom = flavors.request_of(instance).option_rom
@@ -233,7 +234,7 @@ class PCIPassthrough(WholeCards):
     ) -> list[GuestDevice]:
         from nova_gpu.virt.delivery import guest_devices, guest_tree
 
-        tree = guest_tree.of(instance, cards, guest.os_mach_type)
+        tree = guest_tree.of(instance, cards, guest.os_mach_type, self._roots)
         places = {} if tree is None else guest_tree.places(guest, tree)
         return guest_devices.of_cards(cards, places, self._roots)
 

@@ -26,7 +26,7 @@ from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import guest_pci, guest_tree
 from nova_gpu.virt.usage import domains
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards, hosts, pci
 from tests.unit.core.guest.test_tree import ALONE, ELSEWHERE, PAIR
 
 Q35 = "pc-q35-7.2"
@@ -68,16 +68,16 @@ class OfTest(GuestTreeTestCase):
     )
     @ddt.unpack
     def test_words(self, word: str | None, held: list[GPU], expected: bool) -> None:
-        found = guest_tree.of(self.instance(word), held, Q35)
+        found = guest_tree.of(self.instance(word), held, Q35, self.roots)
         self.assertEqual(tree.of(held) if expected else None, found)
 
     def refused(self, *arguments: Any) -> str:
         with self.assertRaises(exception.GuestUnfit) as raised:
-            guest_tree.of(*arguments)
+            guest_tree.of(*arguments, self.roots)
         return str(raised.exception)
 
     def test_other_machine_types(self) -> None:
-        self.assertIsNone(guest_tree.of(self.instance(), PAIR, "virt-8.0"))
+        self.assertIsNone(guest_tree.of(self.instance(), PAIR, "virt-8.0", self.roots))
         said = self.refused(self.instance("required"), PAIR, "virt-8.0")
         self.assertIn("machine type virt-8.0 cannot have it", said)
 
@@ -86,15 +86,49 @@ class OfTest(GuestTreeTestCase):
             cards.placed(f"0000:{bus:02x}:00.0", bus % 2, pci_root=f"pci0000:{bus:02x}")
             for bus in range(1, 20)
         ]
-        self.assertIsNone(guest_tree.of(self.instance(), many, Q35))
+        self.assertIsNone(guest_tree.of(self.instance(), many, Q35, self.roots))
         self.assertIn("too few bus numbers", self.refused(self.instance("required"), many, Q35))
 
     def test_cells_of_the_flavors_on_other_nodes(self) -> None:
         held = [ALONE, ELSEWHERE]
-        self.assertIsNotNone(guest_tree.of(self.instance(cells=[0]), held, Q35))
-        self.assertIsNotNone(guest_tree.of(self.instance("required", [0, 1]), held, Q35))
+        self.assertIsNotNone(guest_tree.of(self.instance(cells=[0]), held, Q35, self.roots))
+        self.assertIsNotNone(
+            guest_tree.of(self.instance("required", [0, 1]), held, Q35, self.roots)
+        )
         said = self.refused(self.instance("required", [0]), held, Q35)
         self.assertIn("are not on node 1, where its GPUs are", said)
+
+    def test_more_io_ports_than_uefi_has(self) -> None:
+        """QEMU 7.2 with OVMF 2022.11: behind two expanders 9 such cards had addresses, and of 10
+        none; SeaBIOS placed the memory of 13."""
+        held = self.with_io_bars(10)
+        self.image(hw_firmware_type="uefi")
+        self.assertIsNotNone(guest_tree.of(self.instance(), held[:9], Q35, self.roots))
+        self.assertIsNone(guest_tree.of(self.instance(), held, Q35, self.roots))
+        said = self.refused(self.instance("required"), held, Q35)
+        self.assertIn("9 GPUs that have a BAR with I/O ports, and 10 of its GPUs have one", said)
+        self.assertIn("an image without hw_firmware_type=uefi", said)
+        # Of one to which the host gave no ports a guest sees none.
+        pci.write_io_bar(self.host.path(str(held[0].address)), 0)
+        self.assertIsNotNone(guest_tree.of(self.instance(), held, Q35, self.roots))
+        pci.write_io_bar(self.host.path(str(held[0].address)), 0x1000)
+        self.image()
+        self.assertIsNotNone(guest_tree.of(self.instance(), held, Q35, self.roots))
+
+    def with_io_bars(self, count: int) -> list[GPU]:
+        self.host = hosts.Host(self.roots.sysfs.parent / "host")
+        self.roots = self.host.roots
+        held = []
+        for number in range(1, count + 1):
+            address, node = f"0000:{number:02x}:00.0", number % 2
+            held.append(cards.placed(address, node, pci_root=f"pci0000:{node:02x}"))
+            self.host.add_gpu(address, "10de", "2204")
+            pci.write_io_bar(self.host.path(address), 0x1000 * number)
+        return held
+
+    def image(self, **properties: str) -> None:
+        found = objects.ImageMeta(properties=objects.ImageMetaProps(**properties))
+        self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.image_meta", found))
 
 
 class RenderTest(GuestTreeTestCase):
