@@ -10,6 +10,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import mediated_device
 from nova_gpu.virt.delivery.delivery import Operation
+from nova_gpu.virt.fabric import fabric
 from tests.fixtures import cards
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
@@ -20,7 +21,7 @@ class HostdevPartsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         objects.register_all()
-        self.way = mediated_device.MediatedDevices(Roots())
+        self.way = mediated_device.MediatedDevices(Roots(), fabric.Fabric(Roots(), None))
         self.asked: list[tuple[str, ...]] = []
         for verb in ("make", "remove"):
             self.useFixture(

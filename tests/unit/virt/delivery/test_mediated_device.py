@@ -15,6 +15,7 @@ from oslotest import base
 
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import mediated_device
+from nova_gpu.virt.fabric import fabric
 from tests.fixtures import hosts, vgpu
 
 CARD = "0000:3b:00.0"
@@ -30,7 +31,9 @@ class MediatedDevicesTest(base.BaseTestCase):
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "1bb3")
         vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
-        self.way = mediated_device.MediatedDevices(self.host.roots)
+        self.way = mediated_device.MediatedDevices(
+            self.host.roots, fabric.Fabric(self.host.roots, None)
+        )
         self.calls: list[str] = []
         for verb in ("make", "remove"):
             self.useFixture(

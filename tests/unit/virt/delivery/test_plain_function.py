@@ -9,6 +9,7 @@ from oslotest import base
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.virt.delivery import pci_aliases, plain_function
+from nova_gpu.virt.fabric import fabric
 from tests.fixtures import cards, hosts
 
 CARD, FUNCTION = "0000:c3:00.0", PciAddress.parse("0000:c3:00.1")
@@ -23,7 +24,9 @@ class PlainFunctionsTest(base.BaseTestCase):
         self.host.add_vf(CARD, str(FUNCTION))
         wanted = {"8086:56c0": 4, "0000:c3:00.0": 2}
         spec = pci_aliases.DeviceSpec(())
-        self.way = plain_function.PlainFunctions(self.host.roots, spec, wanted)
+        self.way = plain_function.PlainFunctions(
+            self.host.roots, fabric.Fabric(self.host.roots, None), spec, wanted
+        )
 
     def test_is_there_as_long_as_its_card_has_it(self) -> None:
         slot = Slot(FUNCTION, "vf", 0)
