@@ -17,7 +17,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, preemptible, quantity, stopping, words
+from nova_gpu.core.flavor import arrangement, condition, preemptible, quantity, words
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
 
@@ -162,8 +162,8 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "and it gets some of its host again when it is started, or is not started while there "
             "are none. Else its image says it with a property of this name, and else "
             "``[gpu]on_stop`` of its host.",
-            words.allowed(stopping.OnStop),
-            lambda name, value: stopping.parse(value),
+            words.allowed(words.OnStop),
+            lambda name, value: words.parse_on_stop(value),
         ),
         _validator(
             names.ON_STOP_MOVE,

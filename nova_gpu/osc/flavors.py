@@ -17,7 +17,7 @@ from nova_gpu.core.flavor import request, summary, validation
 from nova_gpu.core.flavor.arrangement import Distribution, Near, Topology, TopologyPolicy
 from nova_gpu.core.flavor.preemptible import End
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.flavor.stopping import OnStop
+from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.osc import asking, hosts, rest, vocabulary
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}

@@ -11,7 +11,7 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor.stopping import OnStop
+from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.osc import asking, providers, rest, servers
 from nova_gpu.osc.providers import Provider
 

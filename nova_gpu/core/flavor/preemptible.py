@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import words
-from nova_gpu.core.flavor.stopping import OnStop
+from nova_gpu.core.flavor.words import OnStop
 
 
 class End(enum.StrEnum):

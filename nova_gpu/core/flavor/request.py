@@ -16,14 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, quantity, request_group, stopping, words
+from nova_gpu.core.flavor import arrangement, condition, quantity, request_group, words
 from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.preemptible import Preemptible
 from nova_gpu.core.flavor.quantity import Quantity
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.flavor.stopping import OnStop
-from nova_gpu.core.flavor.words import Stated
+from nova_gpu.core.flavor.words import OnStop, Stated
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 # How Nova gives devices that Placement need not know: passthrough, and Cyborg's.
@@ -274,7 +273,7 @@ class FlavorRequest:
         :raises InvalidExtraSpec: where that is neither of the words
         """
         text = self.extra_specs.get(names.ON_STOP)
-        return None if text is None else stopping.parse(text)
+        return None if text is None else words.parse_on_stop(text)
 
     def gives_back(self, image: str | None, host: OnStop) -> bool:
         """Whether a stopped instance has its GPUs no more, by the flavor's word, or else by its
@@ -283,7 +282,7 @@ class FlavorRequest:
         What somebody misspelt is none, and then nothing is given back.
         """
         try:
-            said = self.on_stop or (stopping.parse(image) if image is not None else host)
+            said = self.on_stop or (words.parse_on_stop(image) if image is not None else host)
         except exception.InvalidExtraSpec:
             return False
         return said is OnStop.RELEASE

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, preemptible, query, stopping
+from nova_gpu.core.flavor import arrangement, preemptible, query, words
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
@@ -20,7 +20,7 @@ WORDS = (
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
 # Without one of these a preemptible instance would keep its GPUs.
-_GIVING_BACK = {names.ON_STOP: stopping.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
+_GIVING_BACK = {names.ON_STOP: words.OnStop.RELEASE, names.ON_PREEMPT: preemptible.End.DELETE}
 _NAMESPACE = f"{names.MODEL.partition(':')[0]}:"
 # Of difflib: gpu, gpu_archs and hypervisors are meant; hypervisor_version and cpu_arch are others'.
 _ALIKE = 0.8

@@ -180,3 +180,16 @@ def _parse_switch(extra_specs: Mapping[str, str], key: str, otherwise: str) -> b
     if word not in _TRUE | _FALSE:
         raise exception.InvalidExtraSpec(key, text, "it is neither true nor false", ALLOWED_SWITCH)
     return word in _TRUE
+
+
+class OnStop(enum.StrEnum):
+    """What becomes of an instance's GPUs when it is stopped, by a flavor, an image or a host"""
+
+    KEEP = "keep"
+    RELEASE = "release"
+
+
+def parse_on_stop(text: str) -> OnStop:
+    """:raises InvalidExtraSpec: where it is neither of the words"""
+    reason = "it does not say whether a stopped instance has its GPUs"
+    return parse_word(names.ON_STOP, text, OnStop, reason)

@@ -9,6 +9,7 @@ with what is left and calls ``pop()`` once per unit. So the set in the tree is a
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import weakref
@@ -35,6 +36,7 @@ class Claimant:
 class Supply(Protocol):
     """What is known now of the GPUs behind the sets in the provider tree."""
 
+    @abc.abstractmethod
     def usable(
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
@@ -45,9 +47,11 @@ class Supply(Protocol):
         :param assigned: the tracker's own set of what is assigned of that provider
         """
 
+    @abc.abstractmethod
     def claimant(self) -> Claimant | None:
         """Whose claim it is, ``None`` where that does not matter."""
 
+    @abc.abstractmethod
     def choose(
         self,
         provider_uuid: str,
@@ -57,6 +61,7 @@ class Supply(Protocol):
     ) -> tuple[Device, ...]:
         """The best *count* of *free*, which are the provider's."""
 
+    @abc.abstractmethod
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]
     ) -> None:

@@ -18,7 +18,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery.delivery import Given
-from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory import pool, provider_tree
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.usage.ledger import Ledger
 
@@ -35,8 +35,8 @@ class Holding(Generic[Group, Key]):
     given: Given
 
 
-class Published(abc.ABC, Generic[Group, Key]):
-    """What whole cards and vGPUs have in common as a :class:`nova_gpu.virt.inventory.pool.Supply`.
+class Published(pool.Supply, Generic[Group, Key]):
+    """What whole cards and vGPUs have in common.
 
     It looks at nothing: what was found, and who has what, is noted by others, so that a claim never
     waits for it. What of a group is free differs: parts of one card take from one another.
@@ -163,27 +163,10 @@ class Published(abc.ABC, Generic[Group, Key]):
         """What the database counts for instances of these groups"""
         return self._ledger.now.recorded({uuid: key for key, uuid in uuids.items()})
 
-    # The pool
-
-    @abc.abstractmethod
-    def usable(
-        self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
-    ) -> frozenset[Device]:
-        """As :class:`nova_gpu.virt.inventory.pool.Supply` has it"""
+    # As a supply of the pool
 
     def claimant(self) -> Claimant | None:
-        """As :class:`nova_gpu.virt.inventory.pool.Supply` has it"""
         return None
-
-    @abc.abstractmethod
-    def choose(
-        self,
-        provider_uuid: str,
-        free: Collection[Device],
-        count: int,
-        claimant: Claimant | None = None,
-    ) -> tuple[Device, ...]:
-        """As :class:`nova_gpu.virt.inventory.pool.Supply` has it"""
 
     def hand_out(
         self, addresses: Collection[Device], back: Collection[Device], assigned: Set[Any]

@@ -28,7 +28,7 @@ from nova_gpu.core import device, exception, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest, Request
-from nova_gpu.core.flavor.stopping import OnStop
+from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement import kept
 from nova_gpu.core.scheduling import capacity

@@ -7,6 +7,7 @@ from oslo_utils import strutils
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import words
+from nova_gpu.core.flavor.words import OnStop
 
 
 class CountTest(unittest.TestCase):
@@ -74,3 +75,13 @@ class OptionROMTest(unittest.TestCase):
                 words.parse_option_rom({"gpu:option_rom": text})
             self.assertIn(f"gpu:option_rom={text!r}", str(caught.exception))
             self.assertIn("true or false", str(caught.exception))
+
+
+class StoppingTest(unittest.TestCase):
+    def test_words(self) -> None:
+        for text, said in (("keep", OnStop.KEEP), (" Release ", OnStop.RELEASE)):
+            self.assertIs(said, words.parse_on_stop(text))
+        for text in ("", "true", "releases"):
+            with self.assertRaises(exception.InvalidExtraSpec) as caught:
+                words.parse_on_stop(text)
+            self.assertIn("keep or release", str(caught.exception))
