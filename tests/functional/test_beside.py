@@ -16,10 +16,11 @@ MACHINE = "beside-6"
 BESIDE = {"0x06": ["0000:04:00.0", "0000:05:00.0"], "0x0c": ["0000:0a:00.0", "0000:0b:00.0"]}
 APART = ["0000:84:00.0", "0000:85:00.0"]
 VIRTUAL_FUNCTION = {"vendor_id": "8086", "product_id": "1515"}
+DISK = {"vendor_id": "144d", "product_id": "a824"}
 
 
 def functions() -> fakelibvirt.HostPCIDevicesInfo:
-    """The machine's network cards as libvirt lists them, for Nova's PCI tracker"""
+    """The machine's network cards and disk as libvirt lists them, for Nova's PCI tracker"""
     found = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
     group = 40
     for bus in (0x06, 0x0C):
@@ -30,6 +31,8 @@ def functions() -> fakelibvirt.HostPCIDevicesInfo:
                 "VF", function=number, iommu_group=group + number, parent=(bus, 0, 0), **of_all
             )
         group += 3
+    ids = {"vend_id": DISK["vendor_id"], "prod_id": DISK["product_id"]}
+    found.add_device("PCI", bus=0x0D, slot=0, function=0, iommu_group=group, numa_node=0, **ids)
     return found
 
 
@@ -91,6 +94,17 @@ class BesideTest(kvm.KVMServersTestBase):
         one = self.boot(self.near())
         self.assertEqual("0x06", self.bus(one))
         self.assertGPUs(one, BESIDE["0x06"][:1])
+
+    def test_a_disk(self) -> None:
+        """Else the GPUs would be those on the second socket, with nothing beside them."""
+        alias = {**DISK, "name": "disk", "device_type": "type-PCI"}
+        self.flags(alias=[json.dumps(alias)], group="pci")
+        self.flags(device_spec=[json.dumps(DISK)], group="pci")
+        self.start_host()
+        words = {"gpus": "= 2", "gpu:near": "nvme", "gpu:near_policy": "required"}
+        server = self.boot(self.flavor(**words, **{"pci_passthrough:alias": "disk:1"}))
+        self.assertEqual("0x0d", self.bus(server))
+        self.assertGPUs(server, BESIDE["0x0c"])
 
     def test_what_no_host_has(self) -> None:
         self.start_host()
