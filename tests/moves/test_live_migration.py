@@ -8,25 +8,22 @@ what is written to it. The guest counts over it: it gets no further without what
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nova_gpu.core.vgpu import vgpu
-from tests.vfio import base, benches
+from tests.moves import base
 from tools.vfiolab import cards
 
-HERE, THERE = benches.PAIR.hosts
+HERE, THERE = base.HERE, base.THERE
 # Of a function that no driver has, the kernel puts the bus in front of a type's name.
 TYPE = "pci-1"
-_COUNTED = re.compile(r"^guest: counted (\d+)\r?$", re.MULTILINE)
 _ON_ITS_WAY = "Increasing downtime to"
 # How many of the type a card has at most
 _SLOTS = 24
-_ENDS = {"completed", "failed", "error"}
 
 
-class LiveMigrationTest(base.VFIOTestCase):
+class LiveMigrationTest(base.MovesTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.addCleanup(self.assertMade, {HERE: [], THERE: []})
@@ -34,8 +31,8 @@ class LiveMigrationTest(base.VFIOTestCase):
         self.one = self.cloud.flavor(vgpus="= 1", vgpu_type=f"s== {TYPE}")
 
     def test_there_and_back(self) -> None:
-        neighbour = self.boot_at(THERE)
-        server = self.boot_at(HERE)
+        neighbour = self.boot_at(THERE, self.one)
+        server = self.boot_at(HERE, self.one)
         before = self.counted(server, HERE)
         taken = self.slot(neighbour, THERE)
 
@@ -60,7 +57,7 @@ class LiveMigrationTest(base.VFIOTestCase):
         host = self.cloud.hosts[HERE]
         host.start_qemu_as_it_is(True)
         self.addCleanup(host.start_qemu_as_it_is, False)
-        server = self.boot_at(HERE)
+        server = self.boot_at(HERE, self.one)
         before = self.counted(server, HERE)
         slot = self.slot(server, HERE)
 
@@ -72,7 +69,7 @@ class LiveMigrationTest(base.VFIOTestCase):
 
     def test_the_source_ends_meanwhile(self) -> None:
         """What it leaves is given back when it is back."""
-        server = self.boot_at(HERE)
+        server = self.boot_at(HERE, self.one)
         before = self.counted(server, HERE)
         slot = self.slot(server, HERE)
         number = len(self.migrations())
@@ -93,45 +90,6 @@ class LiveMigrationTest(base.VFIOTestCase):
         self.assertStays(server, slot, before)
 
     # The instance
-
-    def boot_at(self, host: str) -> dict[str, Any]:
-        server: dict[str, Any] = self.cloud._create_server(
-            flavor_id=self.one, networks="none", host=host, api=self.cloud.admin_api
-        )
-        return server
-
-    def begin_move(self, server: dict[str, Any], host: str) -> None:
-        action = {"os-migrateLive": {"host": host, "block_migration": "auto"}}
-        self.api.post_server_action(server["id"], action)
-
-    def live_migrate(self, server: dict[str, Any], host: str, expected: str = "completed") -> None:
-        """To its end, of which the last is that Placement has nothing for the move any more."""
-        number = len(self.migrations())
-        self.begin_move(server, host)
-
-        def has_ended() -> bool:
-            if len(found := self.migrations()) == number:
-                return False
-            uuid, status = found[-1]["uuid"], found[-1]["status"]
-            self.assertNotIn(status, _ENDS - {expected})
-            held = self.cloud.placement.get(f"/allocations/{uuid}").body["allocations"]
-            return bool(status == expected and not held)
-
-        self.cloud.wait_for(f"{server['id']} is moved", has_ended)
-        self.cloud.wait_until(server, "ACTIVE")
-
-    def migrations(self) -> list[dict[str, Any]]:
-        """All, the newest last"""
-        found = self.cloud.admin_api.api_get("/os-migrations").body["migrations"]
-        return sorted(found, key=lambda each: int(each["id"]))
-
-    def told(self, server: dict[str, Any]) -> str:
-        """What its user reads of the last live migration"""
-        actions = self.api.get_instance_actions(server["id"])
-        request = next(each for each in actions if each["action"] == "live-migration")["request_id"]
-        url = f"/servers/{server['id']}/os-instance-actions/{request}"
-        events = self.api.api_get(url).body["instanceAction"]["events"]
-        return "\n".join(each["details"] or "" for each in events)
 
     def slot(self, server: dict[str, Any], host: str) -> vgpu.Slot:
         """Where its vGPU is, on the host where Nova has it. Not always the first: nova-compute may
@@ -179,18 +137,3 @@ class LiveMigrationTest(base.VFIOTestCase):
         self.cloud.wait_for("it counts on", lambda: self.counted(server, HERE)[-1] > before[-1] + 1)
         said = self.counted(server, HERE)
         self.assertEqual(list(range(1, len(said) + 1)), said)
-
-    # The guest
-
-    def counted(self, server: dict[str, Any], host: str) -> Sequence[int]:
-        """All that it has said on its console there, after three times at least"""
-
-        def said() -> list[int]:
-            return [int(each) for each in _COUNTED.findall(self.cloud.console(server, host))]
-
-        self.cloud.wait_for(f"{server['id']} counts on {host}", lambda: len(said()) > 2)
-        return said()
-
-    def assertGoesOn(self, before: Sequence[int], after: Sequence[int]) -> None:
-        self.assertEqual(list(range(after[0], after[0] + len(after))), after)
-        self.assertGreater(after[0], before[-1])

@@ -77,9 +77,9 @@ class VFIOTestCase(unittest.TestCase):
         xml = self.cloud.hosts[host].virsh("dumpxml", self.cloud.domain(server))
         return sorted(re.findall(r"<source>\s*<address uuid='([^']+)'/>", xml))
 
-    def hostdevs(self, server: dict[str, Any]) -> list[str]:
-        """The host's addresses in the domain's XML, in its order."""
-        xml = self.host.virsh("dumpxml", self.cloud.domain(server))
+    def hostdevs(self, server: dict[str, Any], host: str = wire.HOST) -> list[str]:
+        """The host's addresses in the domain's XML there, in its order."""
+        xml = self.cloud.hosts[host].virsh("dumpxml", self.cloud.domain(server))
         found = []
         for device in re.findall(r"<hostdev .*?</hostdev>", xml, re.DOTALL):
             source = re.search(r"<source>(.*?)</source>", device, re.DOTALL)

@@ -90,6 +90,7 @@ class Cloud(apart.Apart):
         "gpu": ("guest_mmio_gib", "sysfs_root", "proc_root", "nvml", "product_ids"),
         "libvirt": (
             *("connection_uri", "cpu_mode", "gid_maps", "images_type", "uid_maps", "virt_type"),
+            *("live_migration_downtime", "live_migration_downtime_steps"),
         ),
     }
     # Whose view of the VM's file system nova-compute has, by its pid; else its own.

@@ -6,12 +6,18 @@
  *
  * Sources of what it shows: nvidia-vgpu-vfio's vgpu-vfio-pci-core.c and nv-procfs.c of NVIDIA's
  * kernel modules, NVIDIA's drivers/vfio/pci/nvidia-vgpu as proposed for the kernel (EBUSY while a
- * guest has it), and records of its lists (tests/recorded/typed.yaml).
+ * guest has it), and records of its lists (tests/recorded/typed.yaml). How it is moved: the kernel's
+ * include/uapi/linux/vfio.h, as its other variants do it (mlx5).
  */
+#include <linux/anon_inodes.h>
+#include <linux/file.h>
+#include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
 #include <linux/vfio_pci_core.h>
 
 /* In GB, and in GPU instances: nothing but those in MIG mode. */
@@ -31,11 +37,33 @@ static const struct type types[] = {
 
 #define MEMORY 48
 
+/*
+ * What a guest writes there is all that its vGPU remembers: a byte of the function's own
+ * configuration space, behind its capabilities.
+ */
+#define REMEMBERED 0xf0
+
+/* What goes from one host to the other */
+struct state {
+	__le32 type;
+	u8 remembered;
+} __packed;
+
+/* A file of it, which may outlive who has it open, and then gives nothing more. */
+struct transfer {
+	struct file *file;
+	struct state state;
+	size_t length;
+	bool over;
+};
+
 struct function {
 	struct vfio_pci_core_device core;
 	struct list_head others;
 	const struct type *type;
 	bool open;
+	enum vfio_device_mig_state mig_state;
+	struct transfer *transfer;
 };
 
 /* All of what follows, of the one card that there is. */
@@ -181,6 +209,198 @@ static const struct attribute_group group = {
 	.attrs = attributes,
 };
 
+/* A guest's vGPU moves with what it remembers, to one of its own type. */
+
+static ssize_t read_state(struct file *file, char __user *buf, size_t count, loff_t *pos)
+{
+	struct transfer *transfer = file->private_data;
+	ssize_t ret = -ENODEV;
+
+	if (pos)
+		return -ESPIPE;
+	mutex_lock(&lock);
+	if (!transfer->over)
+		ret = simple_read_from_buffer(buf, count, &file->f_pos, &transfer->state,
+					      transfer->length);
+	mutex_unlock(&lock);
+	return ret;
+}
+
+static ssize_t write_state(struct file *file, const char __user *buf, size_t count, loff_t *pos)
+{
+	struct transfer *transfer = file->private_data;
+	ssize_t ret = -ENODEV;
+
+	if (pos)
+		return -ESPIPE;
+	mutex_lock(&lock);
+	if (!transfer->over)
+		ret = simple_write_to_buffer(&transfer->state, sizeof(transfer->state),
+					     &file->f_pos, buf, count);
+	if (ret > 0)
+		transfer->length = max_t(size_t, transfer->length, file->f_pos);
+	mutex_unlock(&lock);
+	return ret;
+}
+
+static int release_state(struct inode *inode, struct file *file)
+{
+	kfree(file->private_data);
+	return 0;
+}
+
+static const struct file_operations saves = {
+	.owner = THIS_MODULE,
+	.read = read_state,
+	.release = release_state,
+};
+
+static const struct file_operations loads = {
+	.owner = THIS_MODULE,
+	.write = write_state,
+	.release = release_state,
+};
+
+static struct file *begin_transfer(struct function *function, const struct file_operations *fops,
+				   int flags)
+{
+	struct transfer *transfer = kzalloc(sizeof(*transfer), GFP_KERNEL);
+	struct file *file;
+
+	if (!transfer)
+		return ERR_PTR(-ENOMEM);
+	file = anon_inode_getfile("nvidia-state", fops, transfer, flags);
+	if (IS_ERR(file)) {
+		kfree(transfer);
+		return file;
+	}
+	stream_open(file_inode(file), file);
+	transfer->file = file;
+	function->transfer = transfer;
+	return get_file(file);
+}
+
+static void end_transfer(struct function *function)
+{
+	struct transfer *transfer = function->transfer;
+
+	if (!transfer)
+		return;
+	transfer->over = true;
+	function->transfer = NULL;
+	fput(transfer->file);
+}
+
+static struct file *save(struct function *function)
+{
+	struct file *file = begin_transfer(function, &saves, O_RDONLY);
+	struct transfer *transfer = function->transfer;
+
+	if (IS_ERR(file))
+		return file;
+	transfer->state.type = cpu_to_le32(function->type->id);
+	pci_read_config_byte(function->core.pdev, REMEMBERED, &transfer->state.remembered);
+	transfer->length = sizeof(transfer->state);
+	return file;
+}
+
+static int load(struct function *function)
+{
+	const struct transfer *transfer = function->transfer;
+
+	if (transfer->length != sizeof(transfer->state) ||
+	    le32_to_cpu(transfer->state.type) != function->type->id)
+		return -EINVAL;
+	return pci_write_config_byte(function->core.pdev, REMEMBERED, transfer->state.remembered);
+}
+
+/* One of the steps that vfio_mig_get_next_state() knows where nothing is copied beforehand */
+static struct file *step(struct function *function, enum vfio_device_mig_state next)
+{
+	enum vfio_device_mig_state from = function->mig_state;
+	int ret;
+
+	if (from == VFIO_DEVICE_STATE_STOP && next == VFIO_DEVICE_STATE_STOP_COPY)
+		return save(function);
+	if (from == VFIO_DEVICE_STATE_STOP && next == VFIO_DEVICE_STATE_RESUMING)
+		return begin_transfer(function, &loads, O_WRONLY);
+	if (from == VFIO_DEVICE_STATE_RESUMING) {
+		ret = load(function);
+		if (ret)
+			return ERR_PTR(ret);
+	}
+	/* All others begin or end no file: it runs, may reach other devices, or does not. */
+	end_transfer(function);
+	return NULL;
+}
+
+static struct file *set_state(struct vfio_device *vdev, enum vfio_device_mig_state wanted)
+{
+	struct function *function = container_of(vdev, struct function, core.vdev);
+	enum vfio_device_mig_state next;
+	struct file *file = NULL;
+	int ret;
+
+	mutex_lock(&lock);
+	while (!file && wanted != function->mig_state) {
+		ret = vfio_mig_get_next_state(vdev, function->mig_state, wanted, &next);
+		file = ret ? ERR_PTR(ret) : step(function, next);
+		if (!IS_ERR(file))
+			function->mig_state = next;
+	}
+	mutex_unlock(&lock);
+	return file;
+}
+
+static int get_state(struct vfio_device *vdev, enum vfio_device_mig_state *state)
+{
+	*state = READ_ONCE(container_of(vdev, struct function, core.vdev)->mig_state);
+	return 0;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+static int get_size(struct vfio_device *vdev, unsigned long *size)
+{
+	*size = sizeof(struct state);
+	return 0;
+}
+#endif
+
+static const struct vfio_migration_ops moves = {
+	.migration_set_state = set_state,
+	.migration_get_state = get_state,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+	.migration_get_data_size = get_size,
+#endif
+};
+
+static int init_device(struct vfio_device *vdev)
+{
+	/* Without P2P QEMU moves no guest with two of them: they are stopped one after another. */
+	vdev->migration_flags = VFIO_MIGRATION_STOP_COPY | VFIO_MIGRATION_P2P;
+	vdev->mig_ops = &moves;
+	return vfio_pci_core_init_dev(vdev);
+}
+
+/* With lock */
+static void run_anew(struct function *function)
+{
+	end_transfer(function);
+	function->mig_state = VFIO_DEVICE_STATE_RUNNING;
+}
+
+static long ioctl(struct vfio_device *vdev, unsigned int number, unsigned long argument)
+{
+	long ret = vfio_pci_core_ioctl(vdev, number, argument);
+
+	if (number == VFIO_DEVICE_RESET && !ret) {
+		mutex_lock(&lock);
+		run_anew(container_of(vdev, struct function, core.vdev));
+		mutex_unlock(&lock);
+	}
+	return ret;
+}
+
 static int open_device(struct vfio_device *vdev)
 {
 	struct function *function = container_of(vdev, struct function, core.vdev);
@@ -190,6 +410,8 @@ static int open_device(struct vfio_device *vdev)
 	if (function->type)
 		ret = vfio_pci_core_enable(&function->core);
 	if (!ret) {
+		pci_write_config_byte(function->core.pdev, REMEMBERED, 0);
+		run_anew(function);
 		vfio_pci_core_finish_enable(&function->core);
 		function->open = true;
 	}
@@ -203,17 +425,18 @@ static void close_device(struct vfio_device *vdev)
 
 	vfio_pci_core_close_device(vdev);
 	mutex_lock(&lock);
+	run_anew(function);
 	function->open = false;
 	mutex_unlock(&lock);
 }
 
 static const struct vfio_device_ops operations = {
 	.name = "nvidia-vfio-pci",
-	.init = vfio_pci_core_init_dev,
+	.init = init_device,
 	.release = vfio_pci_core_release_dev,
 	.open_device = open_device,
 	.close_device = close_device,
-	.ioctl = vfio_pci_core_ioctl,
+	.ioctl = ioctl,
 	.device_feature = vfio_pci_core_ioctl_feature,
 	.read = vfio_pci_core_read,
 	.write = vfio_pci_core_write,

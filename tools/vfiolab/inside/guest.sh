@@ -1,7 +1,8 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
 # A guest's only program: says on its console which PCI functions it sees, then stays. On a serial
-# line that gives back what is written to it, as the one of a pretend vGPU, it counts.
+# line that gives back what is written to it, as the one of a pretend vGPU, it counts; and in the byte
+# that a virtual function of fakefunctions.c remembers.
 /bin/busybox --install -s /bin
 export PATH=/bin
 mkdir -p /proc /sys /dev
@@ -24,6 +25,17 @@ for line in /sys/bus/pci/devices/*/tty/tty*; do
         echo "guest: counted $count"
         sleep 1
         echo $((count + 1)) >&3
+    done
+done
+for config in /sys/bus/pci/devices/*/config; do
+    read -r vendor <"${config%/*}/vendor"
+    read -r class <"${config%/*}/class"
+    [ "$vendor $class" = "0x1b36 0x010802" ] || continue
+    while :; do
+        count=$(hexdump -s 240 -n 1 -e '1/1 "%u"' "$config")
+        [ "$count" = 0 ] || echo "guest: counted $count"
+        printf "\\$(printf %o $((count + 1)))" | dd of="$config" bs=1 seek=240 conv=notrunc 2>/dev/null
+        sleep 1
     done
 done
 while :; do sleep 600; done
