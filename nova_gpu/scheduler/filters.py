@@ -22,8 +22,7 @@ from nova.scheduler import filters, request_filter, utils
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
-from nova_gpu.core import exception, names
-from nova_gpu.core import refusal_texts as machine_types
+from nova_gpu.core import exception, names, refusal_texts
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.scheduling import fit
@@ -147,7 +146,7 @@ class _Hosts:
             return reason
         # A container has no use for a machine type.
         if self._machine_type and names.word(hypervisor_type) == names.QEMU:
-            return machine_types.no_pci_express(self._machine_type)
+            return refusal_texts.no_pci_express(self._machine_type)
         return None
 
 

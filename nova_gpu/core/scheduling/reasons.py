@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from nova_gpu.core import names
-from nova_gpu.core import refusal_texts as machine_types
+from nova_gpu.core import names, refusal_texts
 from nova_gpu.core.disclosure import Reason
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import GPURequest, Request
@@ -66,8 +65,8 @@ def unfit_machine_type(
         values = frozenset(filter(request.hypervisor.matches, values))
     if not values or values - {names.QEMU}:
         return None
-    lacking = machine_types.no_pci_express(machine_type)
-    return Reason.of_request(f"the guest cannot take GPUs: {lacking}; {machine_types.Q35_REMEDY}")
+    lacking = refusal_texts.no_pci_express(machine_type)
+    return Reason.of_request(f"the guest cannot take GPUs: {lacking}; {refusal_texts.Q35_REMEDY}")
 
 
 def shortage(
