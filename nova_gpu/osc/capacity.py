@@ -176,4 +176,7 @@ def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -
             reason = reasons.without_partition(request, part, 0, 0)
         if reason:
             return reason.fitting
+    answers = capacity.answers(wanted.groups, wanted.amounts, found, isolate=wanted.isolate)
+    if asked.is_preemptible and capacity.could_boot(answers)[0]:
+        return reasons.kept(request).fitting  # it would be on hosts of which it gets none now
     return "fitting GPUs are free, but not together with what else the flavor asks for"
