@@ -168,7 +168,7 @@ class GuestError(GPUError):
 
     host: str | None = None
     _begin = "GPU {address} cannot be given: "
-    # Of what the user can do nothing about, where he is told least
+    # Of what the user can do nothing about, where they are told least
     _least = ""
 
     def __init__(
@@ -183,7 +183,7 @@ class GuestError(GPUError):
         return f"{self.reason}: {self.others}" if self.others else self.reason
 
     def told(self, detail: Detail) -> str:
-        """For the instance's user, who is not told where its host is unless he may know all"""
+        """For the instance's user, who is not told where its host is unless they may know all"""
         if detail is Detail.ALL:
             return self._text(self.reason)
         return self._least if detail is Detail.LEAST and self._least else self._without_places()

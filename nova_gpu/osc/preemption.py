@@ -24,7 +24,7 @@ _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
 _NOTICE_S = 600
 _SINCE_S = 1800
 _KEEP_S = 600
-# Whoever was told is looked after so often until his time comes.
+# Whoever was told is looked after so often until their time comes.
 POLL_S = 20.0
 # And at least so long
 _SHORT_S = 1.0

@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 _NONE_FITS = Reason.of_kind("no GPU satisfies the flavor")
 # Past so many groups a refusal does not count GPUs: each costs two requests to Placement, one after
-# another, and whoever has a flavor can have it refused as often as he likes.
+# another, and whoever has a flavor can have it refused as often as they like.
 _MOST_COUNTED = 10
 
 

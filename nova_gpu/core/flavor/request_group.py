@@ -109,7 +109,7 @@ def is_gpu_trait(trait: str) -> bool:
 
 def may_be_a_gpus(trait: str) -> bool:
     """Whether a group of GPUs may have *trait*, as far as its name tells: an operator may have
-    given it any of his own making."""
+    given it any of their own making."""
     return trait.startswith(("CUSTOM_", "HW_GPU_"))
 
 

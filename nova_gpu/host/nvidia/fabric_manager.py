@@ -83,7 +83,7 @@ def mode(roots: Roots) -> int | None:
 
 def _mode_in(config: pathlib.Path) -> int | None:
     try:
-        lines = files.read(config).splitlines()  # whoever calls his program so may name a pipe
+        lines = files.read(config).splitlines()  # whoever calls a program so may name a pipe
     except (OSError, ValueError):
         return None
     found = (match for line in lines if (match := _MODE.fullmatch(line)))

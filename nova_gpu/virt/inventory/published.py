@@ -124,7 +124,7 @@ class Published(pool.Supply, Generic[Group, Key]):
         """Why what an instance holds is not what its flavor asks for, ``None`` where it is.
 
         :param is_new: whether it is given them now, and did not have them before: what the host may
-            not be able to tell any more keeps nobody from what he has
+            not be able to tell any more keeps nobody from what they have
         """
 
     def apart(
