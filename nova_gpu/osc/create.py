@@ -31,9 +31,20 @@ class CreateServer(asking.ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """OpenStackClient's own, and more"""
-        factory, _, _ = self.app.command_manager.find_command(["server", "create"])
-        self._create = factory(self.app, self.app_args)
-        parser: argparse.ArgumentParser = self._create.get_parser(prog_name)
+        parser: argparse.ArgumentParser
+        if self.app is None:  # in the documentation, which shows what this adds
+            parser = super().get_parser(prog_name)
+        else:
+            factory, _, _ = self.app.command_manager.find_command(["server", "create"])
+            self._create = factory(self.app, self.app_args)
+            parser = self._create.get_parser(prog_name)
+            parser.add_argument(
+                "--timeout",
+                metavar="<seconds>",
+                type=asking.seconds,
+                default=asking.TIMEOUT_S,
+                help=f"How long to wait for an answer of Nova (default: {asking.TIMEOUT_S})",
+            )
         parser.add_argument(
             "--for",
             metavar="<seconds>",
@@ -49,13 +60,6 @@ class CreateServer(asking.ShowOne):
             type=asking.seconds,
             default=_EVERY_S,
             help=f"How long after one that found no host the next is created (default: {_EVERY_S})",
-        )
-        parser.add_argument(
-            "--timeout",
-            metavar="<seconds>",
-            type=asking.seconds,
-            default=asking.TIMEOUT_S,
-            help=f"How long to wait for an answer of Nova (default: {asking.TIMEOUT_S})",
         )
         return parser
 
