@@ -4,53 +4,27 @@
 from __future__ import annotations
 
 from nova_gpu.osc import capacity, explain
-from tests.fixtures import hosts, kernel, nvfm, partitions
-from tests.fixtures import nvml as machines
-from tests.functional import kvm, sdk
+from tests.fixtures import hosts, kernel, partitions
+from tests.functional import boards, kvm, sdk
 
 FIRST_HALF = ["0000:86:00.0", "0000:87:00.0", "0000:b8:00.0", "0000:bb:00.0"]
 SECOND_HALF = ["0000:0f:00.0", "0000:10:00.0", "0000:41:00.0", "0000:44:00.0"]
 
 
-class BoardTestBase(kvm.KVMServersTestBase):
-    """Each host has a board, and a Fabric Manager: ``managers``.
-
-    ``APART``: whether its library is called in processes of their own, as in a cloud.
-    """
-
-    APART = False
-
+class BoardTestBase(boards.BoardServersTestBase):
     def setUp(self) -> None:
-        self.managers: dict[str, nvfm.FabricManager] = {}
         self.kernels: dict[str, kernel.Kernel] = {}
         super().setUp()
-        self.flags(nvml=True, group="gpu")
-        self.useFixture(machines.Library(*partitions.nvml_cards()))
-        if not self.APART:
-            self.useFixture(nvfm.AtHand())
-        self.start_board("host1")
 
     def start_board(self, name: str) -> None:
-        self.managers[name] = self.useFixture(nvfm.FabricManager(partitions.H100))
-        self.start_host(name, machine="cpu-only")
-        self.kernels[name] = self.kernel(name, "nvidia")
-        self.period(name)
+        super().start_board(name)
         self.assertInventory(total=8, host=name)
+
+    def add_drivers(self, name: str) -> None:
+        self.kernels[name] = self.kernel(name, "nvidia")
 
     def prepare(self, host: hosts.Host) -> None:
         partitions.build(host, driver="nvidia")
-
-    def _point_options_at(self, name: str) -> None:
-        super()._point_options_at(name)
-        self.flags(fabric_manager_address=self.managers[name].socket, group="gpu")
-
-    def assertActive(self, *numbers: int, host: str = "host1") -> None:
-        self.assertEqual(set(numbers), self.managers[host].active)
-
-    def delete_everything(self) -> None:
-        super().delete_everything()
-        for name in self.managers:
-            self.assertActive(host=name)
 
 
 class FabricTest(BoardTestBase):
@@ -195,14 +169,6 @@ class MovesTest(BoardTestBase):
         # At host2 the instance gets what is somebody else's at host1
         self.stranger = self.boot(self.gpu_flavor(4), host="host2")
         self.assertStates([1], [1])
-
-    def assertStates(self, first: list[int], second: list[int]) -> None:
-        """Now, and after a period of each host"""
-        for _ in range(2):
-            self.assertActive(*first, host="host1")
-            self.assertActive(*second, host="host2")
-            self.period("host1")
-            self.period("host2")
 
     def test_cold_migration(self) -> None:
         self._migrate_server(self.server)

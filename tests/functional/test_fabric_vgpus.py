@@ -4,9 +4,8 @@ fixture."""
 
 from __future__ import annotations
 
-from tests.fixtures import hosts, nvfm, partitions, profiling_kernel, vgpu
-from tests.fixtures import nvml as machines
-from tests.functional import alone, kvm, profiled
+from tests.fixtures import hosts, partitions, profiling_kernel, vgpu
+from tests.functional import alone, boards, kvm, profiled
 from tests.functional.base import Server
 
 FIRST_HALF = [f"0000:{bus}:00.4" for bus in ("86", "87", "b8", "bb")]
@@ -14,25 +13,9 @@ SECOND_HALF = [f"0000:{bus}:00.4" for bus in ("0f", "10", "41", "44")]
 _NUMBER = 1396
 
 
-class VGPUBoardTestBase(profiled.ProfiledServersTestBase):
-    """Each host has a board, whose Fabric Manager (``managers``) joins vGPUs."""
-
+class VGPUBoardTestBase(boards.BoardServersTestBase, profiled.ProfiledServersTestBase):
     PRODUCT = "10de_2330"
-
-    def setUp(self) -> None:
-        self.managers: dict[str, nvfm.FabricManager] = {}
-        super().setUp()
-        self.flags(nvml=True, group="gpu")
-        self.useFixture(machines.Library(*partitions.nvml_cards()))
-        self.useFixture(nvfm.AtHand())
-        self.start_board("host1")
-
-    def start_board(self, name: str) -> None:
-        self.managers[name] = self.useFixture(
-            nvfm.FabricManager(partitions.H100, mode=2, modules=partitions.MODULES)
-        )
-        self.start_host(name, machine="cpu-only")
-        self.period(name)
+    MODE = 2
 
     def prepare(self, host: hosts.Host) -> None:
         partitions.build(host, functions=2, driver="nvidia")
@@ -40,24 +23,12 @@ class VGPUBoardTestBase(profiled.ProfiledServersTestBase):
             profiling_kernel.ProfilingKernel(host, vgpu.H100)
         )
 
-    def _point_options_at(self, name: str) -> None:
-        super()._point_options_at(name)
-        self.flags(fabric_manager_address=self.managers[name].socket, group="gpu")
-
     def whole(self, count: int) -> str:
         """A flavor with so many that are all of a card each"""
         return self.flavor(vgpus=f"= {count}", vgpu_type="NVIDIA H100XM-80C")
 
     def assertHas(self, server: Server, functions: list[str], host: str = "host1") -> None:
         self.assertVGPUs(server, profiled.slots(_NUMBER, *functions), host)
-
-    def assertActive(self, *numbers: int, host: str = "host1") -> None:
-        self.assertEqual(set(numbers), self.managers[host].active)
-
-    def delete_everything(self) -> None:
-        super().delete_everything()
-        for name in self.managers:
-            self.assertActive(host=name)
 
 
 class BoardTest(alone.Alone, VGPUBoardTestBase):
@@ -114,14 +85,6 @@ class OperationsTest(VGPUBoardTestBase):
         # At host2 the instance gets what is somebody else's at host1
         self.stranger = self.boot(self.whole(4), host="host2")
         self.assertStates([1], [1])
-
-    def assertStates(self, first: list[int], second: list[int]) -> None:
-        """Now, and after a period of each host"""
-        for _ in range(2):
-            self.assertActive(*first, host="host1")
-            self.assertActive(*second, host="host2")
-            self.period("host1")
-            self.period("host2")
 
     def test_moves(self) -> None:
         self._rebuild_server(self.server, kvm.IMAGE)
