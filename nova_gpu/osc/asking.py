@@ -23,13 +23,7 @@ class Command(command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--timeout",
-            metavar="<seconds>",
-            type=seconds,
-            default=TIMEOUT_S,
-            help=f"How long to wait for an answer of Nova or Placement (default: {TIMEOUT_S})",
-        )
+        add_timeout(parser)
         return parser
 
     @property
@@ -56,6 +50,17 @@ class Lister(Command, command.Lister):
 
 class ShowOne(Command, command.ShowOne):
     pass
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """Has *parser* take ``--timeout``, which :meth:`Command.connection` goes by."""
+    parser.add_argument(
+        "--timeout",
+        metavar="<seconds>",
+        type=seconds,
+        default=TIMEOUT_S,
+        help=f"How long to wait for an answer of Nova or Placement (default: {TIMEOUT_S})",
+    )
 
 
 def _hurry(session: Any, timeout_s: float) -> None:

@@ -173,7 +173,8 @@ def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -
             return "no host in service has such GPUs"
         reason = reasons.shortage(request, part, list[Offer](offers))
         if reason is None and not any(each.places(part.count) for each in offers):
-            reason = reasons.without_partition(request, part, 0, 0)
+            free, total = sum(each.free for each in offers), sum(each.total for each in offers)
+            reason = reasons.without_partition(request, part, free, total)
         if reason:
             return reason.fitting
     answers = capacity.answers(wanted.groups, wanted.amounts, found, isolate=wanted.isolate)

@@ -38,13 +38,7 @@ class CreateServer(asking.ShowOne):
             factory, _, _ = self.app.command_manager.find_command(["server", "create"])
             self._create = factory(self.app, self.app_args)
             parser = self._create.get_parser(prog_name)
-            parser.add_argument(
-                "--timeout",
-                metavar="<seconds>",
-                type=asking.seconds,
-                default=asking.TIMEOUT_S,
-                help=f"How long to wait for an answer of Nova (default: {asking.TIMEOUT_S})",
-            )
+            asking.add_timeout(parser)
         parser.add_argument(
             "--for",
             metavar="<seconds>",
