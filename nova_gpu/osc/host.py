@@ -10,7 +10,7 @@ from typing import Any
 
 from nova_gpu.core import names
 from nova_gpu.osc import asking, hosts, providers, rest
-from nova_gpu.osc.planning import kept
+from nova_gpu.osc.planning import closed
 from nova_gpu.osc.providers import Provider
 
 _COLUMNS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free")
@@ -30,24 +30,24 @@ class ListHosts(asking.Lister):
         found = providers.read(connection)
         whole = [each for each in found if each.resource_class == names.RESOURCE_CLASS]
         nodes = hosts.compute_nodes(connection)
-        closed = {
-            nodes[root][0]: kept.in_words(until)
-            for root, until in kept.read(connection).items()
+        kept = {
+            nodes[root][0]: closed.in_words(until)
+            for root, until in closed.kept_until(connection).items()
             if root in nodes
         }
-        return _COLUMNS, _rows(whole, closed)
+        return _COLUMNS, _rows(whole, kept)
 
 
-def _rows(found: Iterable[Provider], closed: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+def _rows(found: Iterable[Provider], kept: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """:param found: by host
-    :param closed: of some hosts, who gets none of their GPUs
+    :param kept: of some hosts, who gets none of their GPUs
     """
     for host, of_host in itertools.groupby(found, key=lambda each: each.host):
         listed = list(of_host)
         groups = [each.group for each in listed]
         yield (
             host,
-            "; ".join(filter(None, (listed[0].unusable or "up", closed.get(host)))),
+            "; ".join(filter(None, (listed[0].unusable or "up", kept.get(host)))),
             ", ".join(sorted({each.architecture for each in listed})),
             sum(group.total for group in groups),
             sum(group.used for group in groups),

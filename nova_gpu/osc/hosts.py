@@ -14,7 +14,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import query, rest
-from nova_gpu.osc.planning import drained, kept
+from nova_gpu.osc.planning import closed
 
 _NO_SUCH_HOST = "Nova has no such host"
 
@@ -70,7 +70,7 @@ def read(
     summaries = with_free(connection, resource_class)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)
-    closed = kept.read(connection) if preemptible else {}
+    kept = closed.kept_until(connection) if preemptible else {}
 
     groups: dict[str, list[Group]] = defaultdict(list)
     for provider in gpu_providers(connection):
@@ -80,8 +80,8 @@ def read(
     kind = summary.kind_of(resource_class)
     for root, of_root in groups.items():
         name, reason = unusable.get(root) or nameless(connection, root)
-        if root in closed and not reason:
-            reason = kept.in_words(closed[root])
+        if root in kept and not reason:
+            reason = closed.in_words(kept[root])
         free = _free(summaries.get(root, {}))
         hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
     return hosts
@@ -157,7 +157,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     """(name, why no instance with GPUs is started there) by the uuid, which is that of the provider
     too"""
     found = {}
-    none_new = drained.nodes(connection)
+    none_new = closed.drained(connection)
     with rest.clean_refusals("Nova"):
         for node in connection.compute.hypervisors(details=True):
             reason = None
@@ -167,7 +167,7 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
             elif node.state != "up":
                 reason = "its compute service is down"
             if node.id in none_new:
-                reason = "; ".join(filter(None, (drained.REASON, reason)))
+                reason = "; ".join(filter(None, (closed.DRAINED, reason)))
             found[node.id] = (node.name, reason)
     return found
 

@@ -17,7 +17,7 @@ from nova_gpu.core.planning import plan, victims
 from nova_gpu.core.planning.fleet import Fleet, Need
 from nova_gpu.core.planning.victims import Choice
 from nova_gpu.osc import asking, flavors, hosts, rest, room
-from nova_gpu.osc.planning import instances, kept, preemptible, projects, unserved
+from nova_gpu.osc.planning import closed, instances, preemptible, projects, unserved
 from nova_gpu.osc.planning.preemptible import Candidate, Candidates
 
 _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
@@ -140,7 +140,7 @@ class Preempt(asking.Lister):
             if parsed_args.flavor or parsed_args.apply:
                 raise exceptions.CommandError("--undo goes without a flavor, and without --apply")
             connection = self.connection(parsed_args)
-            kept.end(connection, kept.read(connection))
+            closed.unkeep(connection, closed.kept_until(connection))
             self.say("no host is kept from preemptible instances")
             return _COLUMNS, []
         if not parsed_args.projects:
@@ -188,7 +188,7 @@ class _Run:
         ]
 
     def to_the_end(self) -> None:
-        kept.clean(self._connection)
+        closed.remove_stale(self._connection)
         while True:
             try:
                 wait_s = self._step()

@@ -14,7 +14,7 @@ from nova_gpu.core.flavor import request_group
 from nova_gpu.core.planning import plan
 from nova_gpu.core.planning.fleet import Fleet, Move, Plan, Way
 from nova_gpu.osc import asking, flavors, hosts, rest
-from nova_gpu.osc.planning import drained, instances, moves
+from nova_gpu.osc.planning import closed, instances, moves
 
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
 # Before that no host can be named for a cold migration, and the client asks for 2.1 by itself.
@@ -121,12 +121,12 @@ class Drain(_Planner):
             raise exceptions.CommandError(f"--apply drains {host} and --undo ends that; say one")
         anew = self.connection(parsed_args)
         if parsed_args.undo:
-            drained.end(anew, _node(anew, host))
+            closed.undrain(anew, _node(anew, host))
             self.say(f"{host}: new instances get GPUs of it again.")
             return _COLUMNS, []
         if not parsed_args.apply:
             return self._planned(parsed_args)
-        drained.begin(anew, _node_with_gpus(anew, host))
+        closed.drain(anew, _node_with_gpus(anew, host))
         self.say(
             f"{host}: no new instance gets GPUs of it, until openstack gpu drain {host} --undo"
         )

@@ -21,7 +21,7 @@ from nova_gpu.core.planning import victims
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need
 from nova_gpu.core.planning.room import Room
 from nova_gpu.osc import flavors, hosts, rest, servers
-from nova_gpu.osc.planning import instances, kept
+from nova_gpu.osc.planning import closed, instances
 
 # Placement is asked so often whether the GPUs are free.
 POLL_S = 2.0
@@ -291,7 +291,7 @@ class Places:
         """
         nodes = {name: uuid for uuid, (name, _) in hosts.compute_nodes(self._connection).items()}
         for host, need in needs.items():
-            kept.begin(self._connection, nodes[host], until)
+            closed.keep(self._connection, nodes[host], until)
             self._needs[host] = need
 
     def open(self, fleet: Fleet) -> None:
@@ -307,7 +307,9 @@ class Places:
         }
         if taken:
             nodes = hosts.compute_nodes(self._connection)
-            kept.end(self._connection, (uuid for uuid, (name, _) in nodes.items() if name in taken))
+            closed.unkeep(
+                self._connection, (uuid for uuid, (name, _) in nodes.items() if name in taken)
+            )
             self._needs = {name: need for name, need in self._needs.items() if name not in taken}
 
 
