@@ -16,6 +16,7 @@ from nova_gpu.core import names
 from nova_gpu.virt import signatures
 from nova_gpu.virt.delivery import container_root, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
+from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.live_migration import arrivals, departures
 
 
@@ -28,6 +29,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def init_host(self, *args: Any, **kwargs: Any) -> None:
         super().init_host(*args, **kwargs)
         signatures.say_if_untested()
+        refusals.log_in_a_line()
         self._gpus.begin()
 
     # What the host has

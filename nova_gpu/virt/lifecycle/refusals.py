@@ -9,7 +9,9 @@ having mounted its disk.
 from __future__ import annotations
 
 import dataclasses
+import logging as python_logging
 from collections.abc import Iterable
+from typing import TypeVar
 
 from nova import exception as nova_exception
 from nova import objects
@@ -31,6 +33,35 @@ _SNAPSHOT = (
     task_states.IMAGE_PENDING_UPLOAD,
     task_states.IMAGE_UPLOADING,
 )
+
+
+_RPC_LOG = "oslo_messaging.rpc.server"
+_MARK = "is_expected_by_nova_gpu"
+Error = TypeVar("Error", bound=Exception)
+
+
+def expected(error: Error) -> Error:
+    """*error*, which is no fault of the service: its user reads it, the log has a line of it."""
+    setattr(error, _MARK, True)
+    return error
+
+
+class _Expected(python_logging.Filter):
+    def filter(self, record: python_logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not hasattr(error, _MARK):
+            return True
+        LOG.info("Refused: %s", error)
+        return False
+
+
+_EXPECTED = _Expected()
+
+
+def log_in_a_line() -> None:
+    """What the driver refuses, which Nova's manager tells oslo.messaging of no method to expect: of
+    each the log would have an exception with its traceback."""
+    python_logging.getLogger(_RPC_LOG).addFilter(_EXPECTED)
 
 
 class RescueRefused(BaseException):
@@ -70,7 +101,7 @@ class Refusals:
         operation = Operation.SNAPSHOT if is_snapshot else Operation.SUSPEND
         if reason := self._refused_to_all(operation) or self._refused(instance, operation):
             raise nova_exception.InstanceFaultRollback(
-                nova_exception.InstanceSuspendFailure(reason=reason)
+                expected(nova_exception.InstanceSuspendFailure(reason=reason))
             )
 
     def rescue(self, instance: objects.Instance) -> None:
@@ -99,7 +130,7 @@ class Refusals:
             self.ways.whole.refuse_flavor(instance, asked)
         except exception.GPUError as error:
             raise nova_exception.InstanceFaultRollback(
-                nova_exception.ResizeError(reason=str(error))
+                expected(nova_exception.ResizeError(reason=str(error)))
             ) from error
 
     def live_migration_from(self, instance: objects.Instance) -> None:
@@ -109,7 +140,7 @@ class Refusals:
         :raises nova.exception.MigrationPreCheckError: the instance goes on as it was
         """
         if reason := self._refused(instance, Operation.LIVE_MIGRATION):
-            raise nova_exception.MigrationPreCheckError(reason=reason)
+            raise expected(nova_exception.MigrationPreCheckError(reason=reason))
 
     def live_migration_to(self, instance: objects.Instance) -> None:
         """The destination is asked first, and of another error than this one the conductor would
@@ -124,7 +155,7 @@ class Refusals:
         if asked.vgpu_words:
             ways += [way.delivery for way in self.ways.parts.values()]
         if reason := _first(ways, Operation.LIVE_MIGRATION):
-            raise nova_exception.NoValidHost(reason=reason)
+            raise expected(nova_exception.NoValidHost(reason=reason))
 
     def _refused_to_all(self, operation: Operation) -> str | None:
         """Why no guest of this host can have it done, with GPUs or without. A host without any

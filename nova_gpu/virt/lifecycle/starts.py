@@ -29,6 +29,7 @@ from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assigned import Assigned, Supply
 from nova_gpu.virt.inventory.published import Holding
+from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.usage.census import Census
@@ -290,7 +291,7 @@ def _in_novas_words(instance: objects.Instance, spawning: bool) -> Iterator[None
         # With what the instance's user is not told. Of a reboot that failed while the guest runs
         # Nova's own log does not say why.
         LOG.warning("The guest is not started: %s", error, instance=instance)
-        raise _in_novas_word(error, instance, spawning) from error
+        raise refusals.expected(_in_novas_word(error, instance, spawning)) from error
 
 
 def _in_novas_word(

@@ -30,6 +30,7 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.published import Holding
+from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.starts import Starts
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.live_migration import likeness
@@ -59,7 +60,8 @@ def pairs(instance: objects.Instance) -> list[tuple[Slot, Slot]]:
 def refused(reason: str) -> nova_exception.MigrationPreCheckError:
     """The instance goes on as it was, and its user reads what to do instead. Of a destination that
     says so the conductor tries another."""
-    return nova_exception.MigrationPreCheckError(reason=f"{reason}; {COLD_REMEDY}")
+    said = nova_exception.MigrationPreCheckError(reason=f"{reason}; {COLD_REMEDY}")
+    return refusals.expected(said)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

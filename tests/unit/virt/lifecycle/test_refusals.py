@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 from unittest import mock
 
+import fixtures
 import testtools
 from nova import exception as nova_exception
 from nova import objects
@@ -13,6 +14,7 @@ from nova.compute import task_states
 from nova.compute import utils as compute_utils
 from nova.objects import base as objects_base
 from oslo_config import fixture as config_fixture
+from oslo_messaging.rpc import server as rpc_server
 from oslotest import base
 
 from nova_gpu.conf import CONF
@@ -43,6 +45,35 @@ class RescueRefusedTest(testtools.TestCase):
 
     def test_no_exception_that_nova_would_catch(self) -> None:
         self.assertFalse(issubclass(refusals.RescueRefused, Exception))
+
+
+class LogTest(testtools.TestCase):
+    """What oslo.messaging logs where a method of Nova's manager raises."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger(format="%(levelname)s %(message)s"))
+        self.addCleanup(rpc_server.LOG.filters.clear)
+        refusals.log_in_a_line()
+        refusals.log_in_a_line()  # each service of a process does
+
+    def raised(self, error: Exception) -> None:
+        try:
+            raise error
+        except Exception:
+            rpc_server.LOG.exception("Exception during message handling")
+
+    def test_a_refusal_is_a_line(self) -> None:
+        error = nova_exception.InstanceSuspendFailure(reason="no state can be saved")
+        self.raised(refusals.expected(error))
+        said = "INFO Refused: Failed to suspend instance: no state can be saved\n"
+        self.assertEqual(said, self.log.output)
+
+    def test_anything_else_has_its_traceback(self) -> None:
+        self.raised(nova_exception.InstanceSuspendFailure(reason="libvirt says no"))
+        rpc_server.LOG.error("A thing without an exception")
+        self.assertIn("Traceback (most recent call last)", self.log.output)
+        self.assertIn("ERROR A thing without", self.log.output)
 
 
 class RefusalsTest(base.BaseTestCase):
