@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import re
 import shutil
@@ -24,6 +25,7 @@ from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml
 from nova_gpu.host.nvidia.fabric_manager import FabricManager
 from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
+from tests.fixtures import cdi as cdi_files
 from tests.fixtures import hosts, nvfm, nvidia, partitions, recorded
 from tests.fixtures import nvml as machines
 from tests.fixtures import vgpu as vgpus
@@ -261,6 +263,18 @@ class TestCDI(RecordedTestCase):
             except exception.InvalidCDISpec as error:
                 self.fail(f"a file that a vendor's tool wrote is refused: {error}")
             self.assertEqual(record["read"], {each.name: self._edits(each) for each in devices})
+
+    def test_the_fixture_writes_as_amd_ctk_does(self) -> None:
+        """The hosts of AMD's cards that containers are tried on have such a file."""
+        written = json.loads((recorded.FOLDER / "cdi/amd.json").read_text())
+        numbers = [1, 2, 3, 9, 10]
+        pretended = cdi_files.amd(numbers)
+        for one, other in zip(written["devices"], pretended["devices"], strict=True):
+            self.assertEqual(one["name"], other["name"])
+            nodes = [each["containerEdits"].pop("deviceNodes") for each in (one, other)]
+            for node, same in zip(*nodes, strict=True):
+                self.assertEqual(list(node), list(same))
+        self.assertEqual(written, pretended)
 
     def test_every_file_is_read(self) -> None:
         there = {path.name for path in (recorded.FOLDER / "cdi").iterdir()}
