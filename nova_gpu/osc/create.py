@@ -16,6 +16,8 @@ from nova_gpu.osc.planning import unserved
 
 # Nova is asked so often what became of a server.
 POLL_S = 2.0
+# For the end of one build, as an image takes its time.
+_BUILD_S = 3600
 _FOR_S = 1800
 _EVERY_S = 30
 
@@ -96,11 +98,17 @@ class CreateServer(asking.ShowOne):
             self._delete(before)
             columns, values = self._create.take_action(parsed_args)
         found = dict(zip(columns, values, strict=True))
+        until = time.monotonic() + _BUILD_S
         while True:
             with rest.clean_refusals("Nova"):
                 server = self._connection.compute.get_server(found["id"])
             if server.status != "BUILD":
                 return server
+            if time.monotonic() > until:
+                raise exceptions.CommandError(
+                    f"{server.name} ({server.id}) is still being built after {_BUILD_S} s; see "
+                    f"openstack server event list {server.id}"
+                )
             time.sleep(POLL_S)
 
     def _delete(self, server: Any) -> None:

@@ -14,8 +14,7 @@ from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import failures, hosts, query, rest, servers
 from nova_gpu.osc.asking import Lines
 
-# Of Nova's faults: that each host was refused after Placement had a candidate, and that each failed
-_NOT_ENOUGH_HOSTS = "There are not enough hosts available"
+# Of Nova's faults: that each host failed to start it
 _RETRIES = ("Exceeded maximum number of retries", "Exhausted all hosts available for retrying")
 # As wide as a terminal of 120 leaves it
 _COLUMN = 98
@@ -110,7 +109,7 @@ def _line(told: Mapping[str, Any]) -> str:
 def _why_then(server: Any) -> Iterator[str]:
     """What its fault says of the moment in which it was refused"""
     fault = (server.fault or {}).get("message", "")
-    if _NOT_ENOUGH_HOSTS in fault:
+    if failures.NOT_ENOUGH_HOSTS in fault:
         yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
         yield "then the scheduler's filters refused each such host, or other requests of the same"
         yield "moment took the GPUs first; nova-scheduler's log says which"

@@ -10,6 +10,8 @@ from nova_gpu.core import names, refusal_texts
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.osc import rest, servers
 
+# Of Nova's fault where each host was refused after Placement had a candidate
+NOT_ENOUGH_HOSTS = "There are not enough hosts available"
 _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 
 

@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from nova_gpu.osc import rest, servers
+from nova_gpu.osc import failures, rest, servers
 
-# Of the fault where a request filter found that there is nothing to be had
-_REFUSED = "Scheduling failed: "
+# Of the fault where a request filter found that there is nothing to be had, and of that where
+# somebody else had it first
+_REFUSED = ("Scheduling failed: ", failures.NOT_ENOUGH_HOSTS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def read(
 def found_none(server: Any) -> bool:
     """Whether the scheduler found no GPUs for it, as far as Nova shows that to whoever asks"""
     fault = (server.fault or {}).get("message", "")
-    return server.status == "ERROR" and not server.compute_host and _REFUSED in fault
+    refused = any(each in fault for each in _REFUSED)
+    return server.status == "ERROR" and not server.compute_host and refused
 
 
 def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:

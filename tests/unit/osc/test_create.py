@@ -18,6 +18,7 @@ from osc_lib import exceptions
 from nova_gpu.osc import create
 
 NONE = "No valid host was found. Scheduling failed: 1 GPU asked for, 0 of 8 free"
+OTHERS_FIRST = "No valid host was found. There are not enough hosts available."
 
 
 class _Nova:
@@ -34,8 +35,8 @@ class _Nova:
             raise sdk_exc.ForbiddenException("Quota exceeded for instances")
         self.made += 1
         said = self.becomes.pop(0)
-        status = said if said == "ACTIVE" else "ERROR"
-        fault = None if said == "ACTIVE" else {"message": said}
+        status = said if said in ("ACTIVE", "BUILD") else "ERROR"
+        fault = {"message": said} if status == "ERROR" else None
         uuid = f"s{self.made}"
         self.there[uuid] = Server(id=uuid, name="mine", status=status, fault=fault)
         return uuid
@@ -102,6 +103,20 @@ class CreateTest(unittest.TestCase):
             self.assertEqual({"s3"}, set(nova.there))
             self.assertEqual(f"mine: it waits: {NONE}\n", said)
         self.assertEqual([5.0] * 4, self.slept)
+
+    def test_others_were_first(self) -> None:
+        """They have what Placement had for it when it was asked."""
+        values, said = self.run_it(_Nova(NONE, OTHERS_FIRST, "ACTIVE"))
+        self.assertEqual("s3", values[0])
+        self.assertIn(f"mine: it waits: {OTHERS_FIRST}\n", said)
+
+    def test_one_that_is_never_built(self) -> None:
+        nova = _Nova(NONE, "BUILD")
+        said = self.refusal(nova)
+        self.assertEqual(
+            "mine (s2) is still being built after 3600 s; see openstack server event list s2", said
+        )
+        self.assertEqual({"s1", "s2"}, set(nova.there))
 
     def test_no_longer_than_it_was_told(self) -> None:
         nova = _Nova(*[NONE] * 9)

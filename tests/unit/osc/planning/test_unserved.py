@@ -54,6 +54,10 @@ class UnservedTest(unittest.TestCase):
             self.read(server("b", 5), server("a", 2, project_id="p2"), server("c", 1, **one)),
         )
 
+    def test_others_were_first(self) -> None:
+        lost = {"message": "No valid host was found. There are not enough hosts available."}
+        self.assertEqual([["a1"]], self.read(server("a", 1, fault=lost)))
+
     def test_zones_and_volumes_apart(self) -> None:
         found = self.read(
             server("a", 1), server("b", 2, availability_zone="z"), server("c", 3, image=None)
