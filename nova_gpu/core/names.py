@@ -84,8 +84,9 @@ RELEASED = "nova_gpu_released"
 GUEST_DEVICES = "nova_gpu_devices_"
 IMAGE_ON_STOP = f"image_{ON_STOP}"
 
-# The key of an instance's metadata, which its guest reads, with the time when its GPUs are taken.
-PREEMPT_AT = "gpu:preempt_at"
+# Keys of an instance's metadata, which its guest reads: when its GPUs are taken, and for which
+# servers, by uuid with commas, or for what else.
+PREEMPT_AT, PREEMPT_FOR = "gpu:preempt_at", "gpu:preempt_for"
 
 # What a running guest's diagnostics have of each of its GPUs: a number from 0, and one of address,
 # product, name, numa_node and trouble.

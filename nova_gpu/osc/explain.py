@@ -8,11 +8,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nova_gpu.core import names
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import failures, hosts, query, rest, servers
 from nova_gpu.osc.asking import Lines
+from nova_gpu.osc.planning import preemptible
 
 # Of Nova's faults: that each host failed to start it
 _RETRIES = ("Exceeded maximum number of retries", "Exhausted all hosts available for retrying")
@@ -39,6 +41,8 @@ class ExplainServer(servers.ShowOne):
         }
         failed = failures.last(connection, server)
         shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
+        if said := _preempted(connection, server):
+            shown["preempted"] = Lines(said, _in_column)
         if failed and not server.fault and (reason := failures.reason(connection, server, failed)):
             shown["failure_reason"] = Lines(reason, _in_column)
         asked = servers.request_of(server)
@@ -61,6 +65,14 @@ class ExplainServer(servers.ShowOne):
                     file=self.app.stderr,
                 )
         return tuple(shown), tuple(shown.values())
+
+
+def _preempted(connection: Any, server: Any) -> list[str]:
+    """When its GPUs are taken for others, or were, as its metadata say"""
+    at = (server.metadata or {}).get(names.PREEMPT_AT)
+    if not at or not servers.request_of(server).is_preemptible:
+        return []
+    return [f"told that its GPUs are taken at {at}, for", *preemptible.takers(connection, server)]
 
 
 def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[str]:

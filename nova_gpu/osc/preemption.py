@@ -39,6 +39,7 @@ class _Wanted:
     """:param zone: the availability zone it has to be in, or nothing
     :param whose: in words
     :param short: the same for a cell of a table
+    :param takers: the same for an item of metadata
     :param at_once: place for all of them or for none; else for as many as can be
     """
 
@@ -47,6 +48,7 @@ class _Wanted:
     zone: str
     whose: str
     short: str
+    takers: str
     at_once: bool
 
 
@@ -214,7 +216,7 @@ class _Run:
         waiting = {who.uuid for each in planned if each.waits for who in each.choice.victims}
         ready = []
         for each, wanted in chosen:
-            due = each.due or self._tell(each, wanted.whose, now)
+            due = each.due or self._tell(each, wanted, now)
             if due:
                 self._notices[each.server.id] = due
             if due and due <= now and each.server.id not in waiting:
@@ -238,7 +240,7 @@ class _Run:
         taken, failed = [], None
         for each, due, wanted in ready:
             try:
-                preemptible.end(self._connection, each)
+                preemptible.end(self._connection, each, wanted.takers)
             except exceptions.CommandError as e:
                 failed = e
                 continue
@@ -291,7 +293,7 @@ class _Run:
         (flavor,) = flavors.read(snapshot, [self._asked.flavor])
         need, count = preemptible.need_of(snapshot, flavor), self._asked.count or 1
         whose = f"{count} of {flavor.name}"
-        yield _Wanted(need, count, "", whose, whose, at_once=True)
+        yield _Wanted(need, count, "", whose, whose, whose, at_once=True)
 
     def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
         since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
@@ -306,22 +308,23 @@ class _Run:
                 raise
             except exceptions.CommandError:
                 continue  # of a flavor that no plan can be made for
-            words = each.in_words, each.in_short
+            words = each.in_words, each.in_short, each.uuids
             yield _Wanted(need, len(each.servers), each.zone, *words, at_once=False)
 
     def _tell(
-        self, each: Candidate, whose: str, now: datetime.datetime
+        self, each: Candidate, wanted: _Wanted, now: datetime.datetime
     ) -> datetime.datetime | None:
         """When its GPUs are taken, as it is told now; ``None`` where it cannot be told"""
         due = now + datetime.timedelta(seconds=self._asked.notice)
         try:
-            preemptible.tell(self._connection, each.server, due)
+            preemptible.tell(self._connection, each.server, due, wanted.takers)
         except exceptions.CommandError as e:
             self._barred[each.server.id] = f"it cannot be told: {e}"
             self._say(f"{each.in_words}: it cannot be told that its GPUs are taken: {e}")
             return None
         self._say(
-            f"{each.in_words}: told that it is {each.end.in_words} at {_at(due)}, for {whose}"
+            f"{each.in_words}: told that it is {each.end.in_words} at {_at(due)}, "
+            f"for {wanted.whose}"
         )
         return due
 

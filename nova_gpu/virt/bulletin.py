@@ -37,7 +37,7 @@ class Bulletin:
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
         self._reached: Mapping[str, frozenset[Device]] = {}
-        self._notices: Mapping[str, datetime.datetime] = {}
+        self._notices: Mapping[str, tuple[datetime.datetime, str]] = {}
 
     # Guests
 
@@ -72,10 +72,11 @@ class Bulletin:
         told, now = usage.records.notices, timeutils.utcnow()
         news = {
             uuid: f"its GPUs are taken for others at {due.isoformat()}Z, as its guest is told"
-            for uuid, due in told.items()
-            if due > now and due != self._notices.get(uuid)
+            + (f": {takers}" if takers else "")
+            for uuid, (due, takers) in told.items()
+            if due > now and due != self._notices.get(uuid, (None,))[0]
         }
-        for uuid, due in self._notices.items():
+        for uuid, (due, _) in self._notices.items():
             if uuid not in told and due > now:
                 news[uuid] = f"its GPUs are not taken for others at {due.isoformat()}Z"
         for uuid, reason in news.items():

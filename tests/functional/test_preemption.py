@@ -17,7 +17,7 @@ from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
 from nova_gpu import notifications
-from nova_gpu.osc import capacity, create, host, preemption
+from nova_gpu.osc import capacity, create, explain, host, preemption
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
 from tests.functional.alone import IMAGE
@@ -90,6 +90,18 @@ class PreemptionTest(base.GPUServersTestBase):
         sent = self.notifier.notifications
         return [each.payload for each in sent if each.event_type == "gpu.notice"]
 
+    def takers(self, server: Server, *, admin: bool = True) -> list[str]:
+        """Who has taken its GPUs, as ``openstack gpu explain`` has it"""
+        command = explain.ExplainServer, "-f", "json", server["id"]
+        _, shown, _ = sdk.shown(self, *command, admin=admin)
+        when, *takers = json.loads(shown)["preempted"]
+        self.assertRegex(when, "^told that its GPUs are taken at 2[0-9T:-]+Z, for$")
+        return takers
+
+    def takers_and_shown(self, server: Server) -> tuple[list[str], list[str]]:
+        """As an administrator reads it, and as its user does"""
+        return self.takers(server), self.takers(server, admin=False)
+
     def status(self, server: Server) -> str:
         return str(self._show_server(server)["status"])
 
@@ -131,6 +143,7 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertIn(f"{who}: told that it is stopped at {due}, for 1 of two\n", said)
         self.assertIn(f"{who}: stopped now, for 1 of two\n", said)
         self.assertEqual("SHUTOFF", self.status(self.three))
+        self.assertEqual(["1 of two"], self.takers(self.three))
         self.assertEqual({}, self.allocated(self.three))
         self.assertDone("stop", self.three)
         self.assertUntouched(self.one, self.young)
@@ -172,10 +185,13 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertEqual(["stopped"], names)
         asker = f"wants ({refused['id']}) of project {self.api.project_id}"
         self.assertIn(f": stopped now, for two, asked for by {asker}\n", said)
+        self.assertEqual(([asker], [refused["id"]]), self.takers_and_shown(self.three))
         self.assertUntouched(self.one, self.young)
         # Once for each request: it has its place, until it has it.
         self.assertEqual([], self.apply()[0])
         self.boot(self.two, name="again")
+        self.api.delete_server(refused["id"])
+        self.assertEqual(([asker], [refused["id"]]), self.takers_and_shown(self.three))
         self.assertEqual([], self.apply()[0])
         self.assertNotIn("two, asked for by", self.apply()[1])
         self.assertUntouched(self.one, self.young)
@@ -280,7 +296,9 @@ class PreemptionTest(base.GPUServersTestBase):
         self.period()
         one, other = self.notices()
         self.assertEqual((self.three["id"], 3), (one["instance_uuid"], one["count"]))
-        self.assertRegex(one["reason"], "^its GPUs are taken for others at 2.+Z, as its guest is t")
+        self.assertRegex(
+            one["reason"], "^its GPUs are taken for others at 2.+Z, as its guest is told: 1 of two$"
+        )
         self.assertRegex(other["reason"], "^its GPUs are not taken for others at 2")
 
     def test_a_burst(self) -> None:

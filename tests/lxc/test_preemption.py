@@ -60,10 +60,10 @@ class BurstTest(base.LXCTestCase):
             told.append(server.id)
             real_tell(connection, server, *args)
 
-        def end(connection: Any, chosen: preemptible.Candidate) -> None:
+        def end(connection: Any, chosen: preemptible.Candidate, takers: str) -> None:
             uuid = chosen.server.id
             read[uuid] = self._metadata(by_uuid[uuid])["gpu:preempt_at"]
-            real_end(connection, chosen)
+            real_end(connection, chosen, takers)
 
         real_tell, real_end = preemptible.tell, preemptible.end
         self.useFixture(fixtures.MockPatchObject(preemptible, "tell", tell))

@@ -6,14 +6,16 @@ What is begun is written nowhere but in the instances' own metadata, where their
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
-from oslo_utils import timeutils
+from oslo_utils import timeutils, uuidutils
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.preemptible import End, Preemptible
@@ -229,21 +231,41 @@ def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.date
     return min(due, now + notice) if now - notice < due else None
 
 
-def tell(connection: Any, server: Any, due: datetime.datetime) -> None:
-    """Has the guest's metadata say when its GPUs are taken."""
+def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
+    """Has the guest's metadata say when its GPUs are taken, and for whom."""
     text = f"{due.isoformat(timespec='seconds')}Z"
+    said = {names.PREEMPT_AT: text, names.PREEMPT_FOR: takers}
     with rest.clean_refusals("Nova"):
-        connection.compute.set_server_metadata(server, **{names.PREEMPT_AT: text})
+        connection.compute.set_server_metadata(server, **said)
 
 
 def untell(connection: Any, server: Any) -> None:
     """Takes back what :func:`tell` said."""
+    said = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
     with rest.clean_refusals("Nova"):
-        connection.compute.delete_server_metadata(server, [names.PREEMPT_AT])
+        connection.compute.delete_server_metadata(server, said)
 
 
-def end(connection: Any, chosen: Candidate) -> None:
-    """Has Nova stop or delete the instance.
+def takers(connection: Any, server: Any) -> Iterator[str]:
+    """For whom its GPUs are taken, or were: an administrator reads whose servers these are."""
+    said = (server.metadata or {}).get(names.PREEMPT_FOR, "")
+    for each in filter(None, said.split(",")):
+        taker = _ever(connection, each) if uuidutils.is_uuid_like(each) else None
+        yield f"{taker['name']} ({each}) of project {taker['tenant_id']}" if taker else each
+
+
+def _ever(connection: Any, uuid: str) -> Any:
+    """A server, deleted or not, ``None`` where whoever asks may not see it"""
+    for deleted in (False, True):
+        url = f"/servers/detail?all_tenants=true&uuid={uuid}&deleted={deleted}"
+        answer = connection.compute.get(url, raise_exc=False)
+        if answer.status_code == 200 and (found := answer.json()["servers"]):
+            return found[0]
+    return None
+
+
+def end(connection: Any, chosen: Candidate, takers: str) -> None:
+    """Has Nova stop or delete the instance, whose metadata say for whom.
 
     :raises CommandError: where it is not what it was, or Nova refuses that
     """
@@ -253,6 +275,10 @@ def end(connection: Any, chosen: Candidate) -> None:
         found = server.status, server.task_state, server.compute_host, server.launched_at
         if found != (was.status, None, was.compute_host, was.launched_at) or server.is_locked:
             raise exceptions.CommandError(f"{chosen.in_words}: it is not as it was for the plan")
+        # Others than when it was told, as who waits is a new server each time. That there is no
+        # room for it keeps nobody's GPUs.
+        with contextlib.suppress(sdk_exc.HttpException):
+            connection.compute.set_server_metadata(server, **{names.PREEMPT_FOR: takers})
         if chosen.end is End.DELETE:
             connection.compute.delete_server(server, force=True)  # also where Nova defers that
         else:

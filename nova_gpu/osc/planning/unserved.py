@@ -14,6 +14,8 @@ from nova_gpu.osc import failures, rest, servers
 # Of the fault where a request filter found that there is nothing to be had, and of that where
 # somebody else had it first
 _REFUSED = ("Scheduling failed: ", failures.NOT_ENOUGH_HOSTS)
+# Uuids, with commas, in the 255 characters that Nova has for a value
+_RECORDED = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +31,11 @@ class Unserved:
     def in_short(self) -> str:
         first, *others = self.servers
         return f"{first.name} and {len(others)} more" if others else str(first.name)
+
+    @property
+    def uuids(self) -> str:
+        """As many as one item of a server's metadata takes, the oldest first"""
+        return ",".join(each.id for each in self.servers[:_RECORDED])
 
     @property
     def in_words(self) -> str:

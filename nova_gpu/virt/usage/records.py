@@ -28,7 +28,7 @@ class Records:
     resize is being reverted and that are no longer the other host's and not yet this one's.
     ``projects``: the project of each instance in ``counted``. ``stopped``: those that are
     stopped, without a task. ``has_moves``: whether the host takes part in a migration that has not
-    ended, or ended in error. ``notices``: when whose GPUs are taken for others, as its metadata
+    ended, or ended in error. ``notices``: when whose GPUs are taken, and for whom, as its metadata
     say.
     """
 
@@ -38,7 +38,7 @@ class Records:
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
     has_moves: bool = False
-    notices: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+    notices: Mapping[str, tuple[datetime.datetime, str]] = dataclasses.field(default_factory=dict)
 
     def without(self, identifier: str) -> Records:
         """These records without any holder of the GPU *identifier*."""
@@ -95,18 +95,19 @@ def read(
         projects,
         frozenset(stopped),
         has_moves=bool(migrations),
-        notices={uuid: due for uuid, each in by_uuid.items() if (due := _notice(each))},
+        notices={uuid: said for uuid, each in by_uuid.items() if (said := _notice(each))},
     )
 
 
-def _notice(instance: objects.Instance) -> datetime.datetime | None:
-    """When its GPUs are taken, where it has some and they may be: its users write there, too."""
+def _notice(instance: objects.Instance) -> tuple[datetime.datetime, str] | None:
+    """When its GPUs are taken, and for whom, where it has some and they may be: its users write
+    there, too."""
     text = instance.metadata.get(names.PREEMPT_AT)
     if not text or not instance.resources or not flavors.request_of(instance).is_preemptible:
         return None
     with contextlib.suppress(ValueError):
         due: datetime.datetime = timeutils.normalize_time(timeutils.parse_isotime(text))
-        return due
+        return due, instance.metadata.get(names.PREEMPT_FOR, "")
     return None
 
 

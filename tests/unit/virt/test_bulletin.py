@@ -52,9 +52,10 @@ class NoticedTest(BulletinTest):
         super().setUp()
         self.due = timeutils.utcnow() + datetime.timedelta(minutes=10)
 
-    def noticed(self, notices: Mapping[str, datetime.datetime]) -> list[str | None]:
+    def noticed(self, due: Mapping[str, datetime.datetime], takers: str = "") -> list[str | None]:
         """The reasons that are told"""
         counted = {UUID: frozenset({("group", A)})}
+        notices = {uuid: (each, takers) for uuid, each in due.items()}
         told = records.Records(counted, projects={UUID: "a-project"}, notices=notices)
         self.events.clear()
         self.bulletin.noticed(
@@ -74,6 +75,8 @@ class NoticedTest(BulletinTest):
             f"its GPUs are taken for others at {self.due.isoformat()}Z, as its guest is told", said
         )
         self.assertEqual([], self.noticed({UUID: self.due}))
+        (named,) = self.noticed({UUID: self.due + datetime.timedelta(seconds=2)}, "s1,s2")
+        self.assertTrue(named and named.endswith("Z, as its guest is told: s1,s2"), named)
         self.assertEqual(1, len(self.noticed({UUID: self.due + datetime.timedelta(seconds=1)})))
 
     def test_taken_back(self) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from openstack import exceptions as sdk_exc
 from openstack.compute.v2.server import Server
 from osc_lib import exceptions
 from oslo_utils import timeutils
@@ -68,6 +69,10 @@ class Nova:
 
     def hypervisors(self, details: bool) -> list[Any]:
         return [SimpleNamespace(name="host1", state="up")]
+
+    def set_server_metadata(self, server: Server, **metadata: str) -> None:
+        self.asked.append(("told", server.id))
+        server.metadata.update(metadata)
 
     def stop_server(self, server: Server) -> None:
         self.asked.append(("stop", server.id))
@@ -187,8 +192,18 @@ class EndTest(unittest.TestCase):
     def test_as_its_flavor_says(self) -> None:
         nova = Nova(server())
         for end in End:
-            preemptible.end(SimpleNamespace(compute=nova), self.candidate(end))
-        self.assertEqual([("stop", "a"), ("delete", "a")], nova.asked)
+            preemptible.end(SimpleNamespace(compute=nova), self.candidate(end), "s1,s2")
+        told = ("told", "a")
+        self.assertEqual([told, ("stop", "a"), told, ("delete", "a")], nova.asked)
+        self.assertEqual({"gpu:preempt_for": "s1,s2"}, nova.listed["a"].metadata)
+
+    def test_though_its_metadata_are_full(self) -> None:
+        nova = Nova(server())
+        full = sdk_exc.ForbiddenException("Quota exceeded")
+        with mock.patch.object(nova, "set_server_metadata", side_effect=full):
+            candidate = self.candidate(End.STOP)
+            preemptible.end(SimpleNamespace(compute=nova), candidate, "s1")
+        self.assertEqual([("stop", "a")], nova.asked)
 
     def test_not_when_it_is_another_by_now(self) -> None:
         for change in (
@@ -200,7 +215,7 @@ class EndTest(unittest.TestCase):
         ):
             nova = Nova(server(**change))
             with self.assertRaisesRegex(exceptions.CommandError, "not as it was for the plan"):
-                preemptible.end(SimpleNamespace(compute=nova), self.candidate(End.STOP))
+                preemptible.end(SimpleNamespace(compute=nova), self.candidate(End.STOP), "s1")
             self.assertEqual([], nova.asked)
 
     def test_waited_for(self) -> None:

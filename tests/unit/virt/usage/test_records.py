@@ -122,10 +122,12 @@ class ReadTest(unittest.TestCase):
     def test_who_was_told(self) -> None:
         spot, at = (
             {"gpus": "1", "gpu:preemptible": "30m"},
-            {"gpu:preempt_at": "2026-11-24T20:30:00Z"},
+            {"gpu:preempt_at": "2026-11-24T20:30:00Z", "gpu:preempt_for": "s1,s2"},
         )
+        due = datetime.datetime(2026, 11, 24, 20, 30)
         for notices, has, metadata, specs in (
-            ({ONE: datetime.datetime(2026, 11, 24, 20, 30)}, resources(A), at, spot),
+            ({ONE: (due, "s1,s2")}, resources(A), at, spot),
+            ({ONE: (due, "")}, resources(A), {"gpu:preempt_at": at["gpu:preempt_at"]}, spot),
             ({}, resources(A), at, {"gpus": "1"}),  # its user wrote it
             ({}, resources(A), {"gpu:preempt_at": "soon"}, spot),
             ({}, resources(), at, spot),  # it gave them back
