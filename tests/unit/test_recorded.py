@@ -21,7 +21,7 @@ from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.host import recording
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml
+from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml, version
 from nova_gpu.host.nvidia.fabric_manager import FabricManager
 from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
@@ -83,19 +83,31 @@ class TestKernelLog(RecordedTestCase):
 class TestInformation(RecordedTestCase):
     def test_minor_and_model(self) -> None:
         for record in self.each("information"):
-            host = hosts.Host(self.folder())
-            host.add_gpu(record["address"], "10de", "2330")
-            information = host.roots.proc / f"driver/nvidia/gpus/{record['address']}/information"
-            information.write_text(record["text"])
-            address = PciAddress.parse(record["address"])
-            read = record["read"]
-            self.assertEqual(read["minor"], gpu_instances.gpu_minor(address, host.roots))
-            (card,) = recording.record(self.found(host), host.roots)["gpus"]
-            self.assertEqual((read["model"], read["minor"]), (card["model"], card.get("minor")))
-            self.assertNotIn("GPU-", str(card))
+            address, read = record["address"], record["read"]
+            self.assertEqual((read["model"], read["minor"]), self.read(address, record["text"]))
+            # The driver has that line once it has asked the card (nv-procfs.c).
+            lines = record["text"].splitlines(keepends=True)
+            without = "".join(each for each in lines if not each.startswith("GPU UUID:"))
+            self.assertEqual((read["model"], read["minor"]), self.read(address, without))
 
-    def found(self, host: hosts.Host) -> Any:
-        return discovery.discover(host.roots, _ALL, {}, dict)
+    def read(self, address: str, text: str) -> tuple[str | None, int | None]:
+        """Of a card whose file has *text*, model and minor"""
+        host = hosts.Host(self.folder())
+        host.add_gpu(address, "10de", "2330")
+        (host.roots.proc / f"driver/nvidia/gpus/{address}/information").write_text(text)
+        gpus = discovery.discover(host.roots, _ALL, {}, dict)
+        (card,) = recording.record(gpus, host.roots)["gpus"]
+        self.assertNotIn("GPU-", str(card))
+        minor = gpu_instances.gpu_minor(PciAddress.parse(address), host.roots)
+        self.assertEqual(minor, card.get("minor"))
+        return card["model"], minor
+
+    def test_versions(self) -> None:
+        for record in self.each("versions"):
+            host = hosts.Host(self.folder())
+            host.add_gpu(_CARD, "10de", "2330")
+            (host.roots.proc / "driver/nvidia/version").write_text(f"{record['line']}\n")
+            self.assertEqual(record["read"], version.driver(host.roots))
 
 
 class TestBars(RecordedTestCase):
