@@ -10,9 +10,9 @@ import nova.privsep
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.host.mig import mig_making
+from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml_vgpus
-from nova_gpu.host.pci import by_card, ours
+from nova_gpu.host.pci import ours, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, virtual_functions
 
@@ -76,9 +76,9 @@ def make_mig_instances(address: str, profile: str) -> int:
     :raises DeviceUnavailable: where it cannot be divided now
     """
     card = model.PciAddress.parse(address)
-    wanted = mig_making.parse(CONF.gpu.mig_profile)
+    wanted = mig_layout.parse_profiles(CONF.gpu.mig_profile)
     _refuse_unsaid(_refuse_others(ours.card(card, CONF.gpu), card), wanted, profile)
-    return mig_making.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
+    return mig_layout.make(card, profile, Roots.of(CONF.gpu), CONF.gpu.bind_timeout)
 
 
 def _refuse_others(found: model.GPU | None, address: model.PciAddress) -> model.GPU:
@@ -90,7 +90,7 @@ def _refuse_others(found: model.GPU | None, address: model.PciAddress) -> model.
 
 def _refuse_unsaid(card: model.GPU, wanted: Mapping[str, object], asked: object) -> None:
     """:raises DeviceUnavailable: where the option does not say that of the card"""
-    if (said := by_card.said_of(card, wanted)) != asked:
+    if (said := selection.said_of(card, wanted)) != asked:
         raise exception.DeviceUnavailable(
             str(card.address),
             f"it was to be divided by {asked}, and the option says {said or 'nothing'} of it",

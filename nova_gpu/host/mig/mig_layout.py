@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards the operator has divided into MIG instances, and into what.
+"""Which cards are divided into MIG instances, and into what; and their division, where an option
+wants that.
 
 Two have to say the same: the driver, by its capabilities, which instances there are and which nodes
-lead to them; NVML what size each of them has. A layout is read and never changed.
+lead to them; NVML what size each of them has. A layout that is there is never changed.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Mapping
 
+from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.mig import MIGInstance, slot_number
+from nova_gpu.host import child
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
+
+_MAKER = pathlib.Path(__file__).with_name("mig_maker.py")
+_OPTION = "mig_profile"
+_FORM = "write the card's PCI address or vendor_id:product_id, =, and a profile: 10de:2335=1g.18gb"
 
 
 def divided(cards: Iterable[GPU], roots: Roots) -> dict[PciAddress, vgpu.DividedCard]:
@@ -99,3 +110,47 @@ def _divided(card: GPU, layout: Iterable[MIGInstance]) -> vgpu.DividedCard:
     slots = {profile: tuple(sorted(numbers[profile])) for profile in types}
     parent = vgpu.Parent(vgpu.Kind.INSTANCE, {}, made, slots)
     return vgpu.DividedCard(types, {card.address: parent})
+
+
+def parse_profiles(entries: Iterable[str]) -> Mapping[str, str]:
+    """The profiles of ``[gpu]mig_profile`` by address or product, as :class:`GPU` has them.
+
+    :raises InvalidOption: where an entry is not of its form
+    """
+    return selection.parse_by_card(_OPTION, entries, _profile, _FORM)
+
+
+def _profile(text: str) -> str:
+    if not vgpu.is_type_id(text):
+        raise ValueError(f"{text!r} is no profile")
+    return text
+
+
+def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
+    """Divides *card* into as many instances of *profile* as it has room for; returns how many were
+    made, 0 where it is divided already. For root.
+
+    :raises DeviceUnavailable: where it is not divided; nothing of it is then either, but where
+        *timeout_s* was over before all was made, or undone
+    """
+
+    def refused(reason: str, remedy: str) -> exception.DeviceUnavailable:
+        text = f"[gpu]{_OPTION} wants MIG instances {profile} of it: {reason}"
+        return exception.DeviceUnavailable(str(card), text, remedy)
+
+    minor = gpu_instances.gpu_minor(card, roots)
+    if minor is None:
+        raise refused("NVIDIA's driver does not have it", "bind it to that driver")
+    if gpu_instances.is_divided(minor, roots):
+        return 0
+    command = [sys.executable, "-P", str(_MAKER), str(card), profile]
+    try:
+        answer = json.loads(child.run(command, timeout_s))
+        if "error" not in answer:
+            return int(answer["made"])
+        reason = str(answer["error"])
+    except child.Failed as error:
+        reason = str(error)
+    except (ValueError, LookupError, TypeError) as error:
+        reason = f"what was to do it gave no answer: {error!r}"
+    raise refused(reason, "see what nvidia-smi mig -lgip and the kernel's log say of it")

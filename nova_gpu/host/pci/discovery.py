@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_gpu.core import exception, model
 from nova_gpu.host.nvidia import nvml as nvml_facts
-from nova_gpu.host.pci import direct_links, pci_path, products, sysfs
+from nova_gpu.host.pci import direct_links, products, sysfs
 from nova_gpu.host.pci.selection import Selection
 from nova_gpu.host.roots import Roots
 
@@ -139,12 +139,12 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
     if str(address) != name:
         raise ValueError("the kernel would call it " + str(address))
     vendor_id, product_id = _id(device, "vendor"), _id(device, "device")
-    pci_root, pcie_switch = pci_path.above(device)
+    pci_root, pcie_switch = sysfs.above(device)
     return model.GPU(
         address=address,
         product=model.Product(vendor_id, product_id),
         class_code=class_code,
-        numa_node=pci_path.numa_node(device),
+        numa_node=sysfs.numa_node(device),
         iommu_group=_iommu_group(device),
         pci_root=pci_root,
         pcie_switch=pcie_switch,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one attribute of sysfs: a script, run by :mod:`nova_gpu.host.pci.attributes`.
+"""Writes one attribute of sysfs: a script, run by :mod:`nova_gpu.host.pci.sysfs`.
 
 It is a process of its own because a driver may take its time over such a write, or for ever. Its
 arguments are the file and what is written there.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from nova_gpu.core import exception
 from nova_gpu.core.vgpu.vgpu import FUNCTION_TYPE, Slot
 from nova_gpu.host import child
-from nova_gpu.host.pci import attributes, sysfs
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import mdev, sriov, virtual_functions
 
@@ -50,7 +50,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
             if slot.type_id not in mdev.types(device):
                 raise refused("the function has no such vGPU type now")
             path = f"{device}/mdev_supported_types/{slot.type_id}/create"
-            attributes.write(path, uuid, timeout_s)
+            sysfs.write(path, uuid, timeout_s)
             if uuid not in mdev.devices(roots):
                 raise refused("its driver reported success and created no device")
             return
@@ -59,7 +59,7 @@ def make(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         if profiles.parent.made:
             reason = f"the function has the type {next(iter(profiles.parent.made))}"
             raise refused(reason, "take that type from it, if it is no guest's")
-        attributes.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
+        sysfs.write(f"{device}/nvidia/current_vgpu_type", _number(slot.type_id), timeout_s)
         if not _has_type(device, slot):
             raise refused("its driver says nothing and gave the function no type")
     except (OSError, ValueError, child.Failed) as error:
@@ -82,9 +82,9 @@ def remove(slot: Slot, uuid: str, roots: Roots, timeout_s: float) -> None:
         found = mdev.devices(roots).get(uuid)
         profiles = sriov.profiles(device)
         if found == mdev.MediatedDevice(slot.parent, slot.type_id):
-            attributes.write(f"{roots.sysfs}/bus/mdev/devices/{uuid}/remove", "1", timeout_s)
+            sysfs.write(f"{roots.sysfs}/bus/mdev/devices/{uuid}/remove", "1", timeout_s)
         elif found is None and profiles is not None and slot.type_id in profiles.parent.made:
-            attributes.write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
+            sysfs.write(f"{device}/nvidia/current_vgpu_type", _NO_TYPE, timeout_s)
             if _has_type(device, slot):
                 raise refused("its driver says nothing and left the function its type")
     except (OSError, ValueError, child.Failed) as error:

@@ -17,7 +17,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import child
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import attributes, by_card, products, sysfs
+from nova_gpu.host.pci import products, selection, sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.host.vgpu import sriov
@@ -50,7 +50,7 @@ def parse(entries: Iterable[str]) -> Mapping[str, int]:
 
     :raises InvalidOption: where an entry is not of its form
     """
-    return by_card.parse(_OPTION, entries, _number, _FORM)
+    return selection.parse_by_card(_OPTION, entries, _number, _FORM)
 
 
 def _number(text: str) -> int:
@@ -82,8 +82,8 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
         if (vendor := _vendor(device)) == products.AMD:
             raise refused("only AMD's module gim makes them", _GIM.format(number=number))
         if vendor != products.NVIDIA:
-            attributes.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
-            attributes.write(f"{device}/sriov_numvfs", str(number), timeout_s)
+            sysfs.write(f"{device}/sriov_drivers_autoprobe", "0", timeout_s)
+            sysfs.write(f"{device}/sriov_numvfs", str(number), timeout_s)
         elif not SRIOV_MANAGE.exists():
             raise refused(
                 f"there is no {SRIOV_MANAGE}", "install NVIDIA's vGPU software on this host"

@@ -16,7 +16,7 @@ from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.host.pci import pci_path, sysfs
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
 
@@ -31,7 +31,7 @@ def of_cards(
     pcie = {
         address: link
         for address in dict.fromkeys([*(card.address for card in cards), *switches])
-        if (link := pci_path.link(sysfs.device(address, roots)))
+        if (link := sysfs.pcie_link(sysfs.device(address, roots)))
     }
     return devices.of_cards(cards, places, pcie)
 

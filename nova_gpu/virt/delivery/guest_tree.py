@@ -16,7 +16,7 @@ from nova_gpu.core.flavor.arrangement import GuestTopology
 from nova_gpu.core.guest import cells, tree
 from nova_gpu.core.guest.tree import Controller, Place, Tree
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import numa_nodes
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery import address_space
@@ -193,7 +193,7 @@ def _pin(guest: vconfig.LibvirtConfigGuest, cell: cells.Cell, roots: Roots) -> N
     # An emulated processor has no thread of its own to pin with every QEMU.
     if guest.virt_type != "kvm":
         return
-    of_node = numa_nodes.cpulist(cell.node, roots)
+    of_node = sysfs.cpulist(cell.node, roots)
     allowed = hardware.parse_cpu_spec(of_node) if of_node else set()
     if guest.cpuset:
         allowed &= set(guest.cpuset)

@@ -86,7 +86,7 @@ class MIGInstances(Parts):
 
 
 def _divide(card: str, profile: str) -> None:
-    """:raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_making.make`"""
+    """:raises DeviceUnavailable: as :func:`nova_gpu.host.mig.mig_layout.make`"""
     # Only now: privsep takes half a second, and the commands divide nothing.
     import nova_gpu.privsep.vgpu
 

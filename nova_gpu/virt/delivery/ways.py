@@ -11,7 +11,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
-from nova_gpu.host.mig import mig_layout, mig_making
+from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt.delivery import unbound
@@ -51,7 +51,7 @@ class Ways:
     ) -> None:
         self._roots = roots
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
-        profiles = mig_making.parse(CONF.gpu.mig_profile)
+        profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.fabric = Fabric(roots, ledger)
         self.whole: WholeCards
         self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]

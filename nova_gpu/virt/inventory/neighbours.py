@@ -23,7 +23,7 @@ from nova_gpu.core.model import GPU
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import nearness
 from nova_gpu.core.topology.nearness import Neighbour
-from nova_gpu.host.pci import pci_path
+from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import flavors
 from nova_gpu.virt.inventory.pool import Claimant
@@ -137,7 +137,7 @@ class Neighbours:
         found = []
         for address in addresses:
             if address not in self._read:
-                self._read[address] = pci_path.neighbour(address, self._roots)
+                self._read[address] = sysfs.neighbour(address, self._roots)
             if (each := self._read[address]) is not None:
                 found.append(each)
         return tuple(found)

@@ -18,7 +18,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.host.nvidia import nvml_turn
-from nova_gpu.host.pci import by_card
+from nova_gpu.host.pci import selection
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
@@ -103,7 +103,7 @@ class VGPUs:
         usage = self._ledger.now
         taken = usage.counted() | usage.taken()
         for card in self._survey.find():
-            divide = by_card.said_of(card, wanted)
+            divide = selection.said_of(card, wanted)
             if divide is None or card.address in taken:
                 continue
             try:

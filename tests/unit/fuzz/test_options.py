@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nova_gpu.core import exception, model
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.host.mig import mig_making
+from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
@@ -86,7 +86,7 @@ class OptionsTest(base.FuzzTestCase):
     @base.fuzzed(entries=_FUNCTIONS)
     def test_mig_profile(self, entries: Sequence[str]) -> None:
         try:
-            profiles = mig_making.parse(entries)
+            profiles = mig_layout.parse_profiles(entries)
         except exception.InvalidOption as error:
             self.assertIn(error.value, entries)
             return

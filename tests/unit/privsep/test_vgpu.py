@@ -142,13 +142,13 @@ class TestProfiles(VGPUTestCase):
 
     def test_a_driver_that_says_nothing(self) -> None:
         slot = f"{self.function}/nvidia-1147/0"
-        with mock.patch("nova_gpu.host.pci.attributes.write"):
+        with mock.patch("nova_gpu.host.pci.sysfs.write"):
             error = self.assertRaises(
                 exception.DeviceUnavailable, nova_gpu.privsep.vgpu.make, slot, INSTANCE
             )
         self.assertIn("gave the function no type", error.reason)
         nova_gpu.privsep.vgpu.make(slot, INSTANCE)
-        with mock.patch("nova_gpu.host.pci.attributes.write"):
+        with mock.patch("nova_gpu.host.pci.sysfs.write"):
             failed = self.assertRaises(
                 exception.NotClean, nova_gpu.privsep.vgpu.remove, slot, INSTANCE
             )

@@ -8,7 +8,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress, Product
-from nova_gpu.host.pci import by_card
+from nova_gpu.host.pci import selection
 from nova_gpu.host.vgpu import virtual_functions
 from tests.fixtures import hosts, sriov_kernel
 
@@ -22,13 +22,13 @@ class TestParse(base.BaseTestCase):
         flex = Product("8086", "56c0")
         for address, number in ((CARD, 7), ("0000:af:00.0", 4)):
             card = GPU(address=PciAddress.parse(address), product=flex, class_code=0x038000)
-            self.assertEqual(number, by_card.said_of(card, numbers))
+            self.assertEqual(number, selection.said_of(card, numbers))
         other = GPU(
             address=PciAddress.parse("0000:af:00.0"),
             product=Product("1002", "74a1"),
             class_code=0x120000,
         )
-        self.assertIsNone(by_card.said_of(other, numbers))
+        self.assertIsNone(selection.said_of(other, numbers))
 
     def test_what_cannot_be_used(self) -> None:
         for entry, said in (

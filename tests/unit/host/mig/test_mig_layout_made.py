@@ -10,7 +10,7 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.mig import mig_making
+from nova_gpu.host.mig import mig_layout
 from tests.fixtures import hosts
 from tests.fixtures import nvml as machines
 
@@ -24,7 +24,7 @@ COMPUTE = {"compute.0": "0 1", "compute.2": "2 3"}
 
 class TestParse(base.BaseTestCase):
     def test_by_address_and_product(self) -> None:
-        said = mig_making.parse([" 10DE:2335 = 1g.18gb", f"{CARD}=1g.18gb+me"])
+        said = mig_layout.parse_profiles([" 10DE:2335 = 1g.18gb", f"{CARD}=1g.18gb+me"])
         self.assertEqual({"10de:2335": "1g.18gb", CARD: "1g.18gb+me"}, said)
 
     def test_what_cannot_be_used(self) -> None:
@@ -35,7 +35,7 @@ class TestParse(base.BaseTestCase):
             ("10de:2335=1g/18gb", "'1g/18gb' is no profile"),
         ):
             error = self.assertRaises(
-                exception.InvalidOption, mig_making.parse, ["10de:2330=1g.10gb", entry]
+                exception.InvalidOption, mig_layout.parse_profiles, ["10de:2330=1g.10gb", entry]
             )
             self.assertIn(f"[gpu]mig_profile = '{entry}': {said}; write", str(error))
 
@@ -57,7 +57,7 @@ class TestMake(base.BaseTestCase):
         self.library.say(card, done=str(self.folder / "done"), **COMPUTE, **more)
 
     def make(self, profile: str = "1g.18gb", timeout_s: float = 60) -> int:
-        return mig_making.make(PciAddress.parse(CARD), profile, self.host.roots, timeout_s)
+        return mig_layout.make(PciAddress.parse(CARD), profile, self.host.roots, timeout_s)
 
     def refused(self, profile: str = "1g.18gb", timeout_s: float = 60) -> str:
         error = self.assertRaises(
@@ -120,7 +120,7 @@ class TestMake(base.BaseTestCase):
         self.host.add_gpu("0000:3b:00.0", "10de", "2335", driver="vfio-pci")
         error = self.assertRaises(
             exception.DeviceUnavailable,
-            mig_making.make,
+            mig_layout.make,
             PciAddress.parse("0000:3b:00.0"),
             "1g.18gb",
             self.host.roots,
