@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
-from nova_gpu.conf import cleaning, faults, health, scheduling, vgpu
+from nova_gpu.conf import scheduling, vgpu
+from nova_gpu.core import health
+from nova_gpu.core.disclosure import Detail
 
 GROUP = cfg.OptGroup(
     "gpu",
@@ -138,7 +140,40 @@ Related options:
 * ``[gpu]nvml``: only NVML knows which module of its board a card is.
 """,
     ),
-    *health.OPTS,
+    cfg.IntOpt(
+        "health_interval",
+        default=60,
+        min=1,
+        max=86400,
+        help="""
+Seconds that pass at least before NVML and the kernel's log are asked again how the cards are. They
+are asked in the periodic task that updates the host's resources, hence not more often than that
+runs. What sysfs tells is read every time.
+
+Related options:
+
+* ``[DEFAULT]update_resources_interval`` is the period of that task.
+* ``[gpu]nvml`` and ``[gpu]nvml_timeout``
+* ``[gpu]fatal_xids``
+""",
+    ),
+    cfg.ListOpt(
+        "fatal_xids",
+        item_type=types.Integer(min=1),
+        default=list(health.FATAL_XIDS),
+        sample_default=", ".join(map(str, health.FATAL_XIDS)),
+        help="""
+Errors of NVIDIA's driver (Xids, in the kernel's log) after which a card is put into quarantine: no
+other instance is given it before ``nova-gpu quarantine release``, or before the host has booted,
+except after Xid 79. The default are those for which NVIDIA's Xid catalog wants the card reset or
+the host restarted and that no program of a tenant brings about by itself. Empty: the kernel's log
+is not read.
+
+Related options:
+
+* ``[gpu]health_interval``
+""",
+    ),
     cfg.BoolOpt(
         "allow_privileged_containers",
         default=False,
@@ -206,9 +241,75 @@ the card and the step, and the instance is scheduled to another host; nova-compu
 """,
     ),
     *scheduling.OPTS,
-    *faults.OPTS,
+    cfg.StrOpt(
+        "fault_detail",
+        default=Detail.FITTING,
+        choices=[
+            (
+                Detail.ALL,
+                "how many GPUs there are, in use and out of service, and the host and PCI address "
+                "of a card that cannot be given: for a cloud whose users may know its hosts",
+            ),
+            (
+                Detail.FITTING,
+                "what would fit: which kinds of GPUs there are and how many of them are free in "
+                "one host, which a user could find out by asking for fewer",
+            ),
+            (
+                Detail.LEAST,
+                "that it does not fit, and what is wrong with the flavor or the image",
+            ),
+        ],
+        help="""
+How much the fault of an instance says of why it cannot have its GPUs, which its user reads. The
+logs of nova-scheduler and nova-compute, notifications and what ``openstack gpu`` shows to
+administrators always have all. Read by nova-scheduler and nova-compute.
+""",
+    ),
     *vgpu.OPTS,
-    *cleaning.OPTS,
+    cfg.MultiStrOpt(
+        "clean_command",
+        default=[],
+        help="""
+A program of yours that cleans a card after its guest is gone and before another one gets it, and
+its arguments: the option is given once for each of them, the absolute path of the program first.
+There is no shell. It is run as root, once for each card and for several at the same time, in ``/``,
+with nothing in its environment but ``PATH``, ``LC_ALL``, ``NOVA_GPU_ADDRESS`` (``0000:88:00.0``),
+``NOVA_GPU_MODE`` (``pci``: the card is with vfio-pci; ``lxc``: with its vendor's driver; ``vgpu``:
+only a MIG instance of it is to be cleaned, and others use the rest), ``NOVA_GPU_MIG_INSTANCE`` of
+such a one (``9/0``: GPU instance and compute instance) and ``NOVA_GPU_PRODUCT`` (``10de:2335``).
+What it prints is logged. Where it exits with anything but 0 the card goes into quarantine; a MIG
+instance is kept from guests, and cleaned again in every period. The program and all folders above
+it must be root's and writable by root only.
+
+Related options:
+
+* ``[gpu]clean_timeout``
+""",
+    ),
+    cfg.IntOpt(
+        "clean_timeout",
+        default=60,
+        min=1,
+        max=3600,
+        help="""
+Seconds that each step of cleaning a card may take: its reset, ending what processes a container
+left, and ``[gpu]clean_command``. What is not done by then is ended, and the card goes into
+quarantine. The deletion of an instance waits for it.
+
+Related options:
+
+* ``[gpu]clean_command``
+""",
+    ),
+    cfg.BoolOpt(
+        "require_reset",
+        default=True,
+        help="""
+Put a card into quarantine when it was a KVM guest's and could not be reset afterwards. Say false
+only for cards that nothing can reset, and where the next guest may find what the last one left.
+""",
+    ),
     cfg.StrOpt(
         "sysfs_root",
         default="/sys",
