@@ -14,7 +14,7 @@ from nova.virt.libvirt import driver
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
 from nova_gpu.virt import signatures
-from nova_gpu.virt.delivery import container_root, guest_config
+from nova_gpu.virt.delivery import container_domain, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.live_migration import arrivals, departures
@@ -127,7 +127,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return super().finish_revert_migration(context, instance, *named, *args, **kwargs)
 
     def _create_domain_cleanup_lxc(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        if not (self._gpus.has_gpus and container_root.is_in_use(self, instance)):
+        if not (self._gpus.has_gpus and container_domain.is_in_use(self, instance)):
             super()._create_domain_cleanup_lxc(instance, *args, **kwargs)
 
     # Operations that are refused for instances with GPUs
@@ -215,9 +215,9 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         super()._destroy(instance, *args, **kwargs)
 
     def _teardown_container(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        container_root.forget_stale_device(instance)
+        container_domain.forget_stale_device(instance)
         super()._teardown_container(instance, *args, **kwargs)
-        container_root.detach_left_devices(instance)
+        container_domain.detach_left_devices(instance)
 
     def _undefine_domain(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with self._gpus.releases.domain_goes(instance):

@@ -20,7 +20,6 @@ from nova_gpu.virt.inventory import (
     assigned,
     neighbours,
     provider_tree,
-    providers,
     stock,
     stranding,
     survey,
@@ -30,7 +29,7 @@ from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.lifecycle import refusals, releases, starts, stops, vgpus
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.usage import census, ledger
-from nova_gpu.virt.verify import abandoned, orphans, reconcile
+from nova_gpu.virt.verify import migrations, reconcile
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class HostGPUs:
         self.assigned = assigned.Assigned(
             self._stock,
             self.vgpus.stock,
-            providers.Providers(pathlib.Path(CONF.state_path, "gpu-providers")),
+            provider_tree.Providers(pathlib.Path(CONF.state_path, "gpu-providers")),
             lambda: (*self.offer, *self.vgpus.keys()),
             lambda: virtapi.reportclient,
             host.get_hostname,
@@ -71,8 +70,8 @@ class HostGPUs:
         self._census = census.Census(
             host, self.ledger, lambda: self._survey.parts(self.offer, self.vgpus.divided())
         )
-        self._abandoned = abandoned.AbandonedMoves(CONF.host)
-        self._orphans = orphans.Orphans()
+        self._abandoned = migrations.AbandonedMoves(CONF.host)
+        self._orphans = migrations.Orphans()
         self._reconciliation = reconcile.Reconciliation(
             self._survey, host, lambda: virtapi.reportclient
         )

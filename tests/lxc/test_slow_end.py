@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from nova_gpu.virt.delivery import container_end
+from nova_gpu.virt.delivery import container_domain
 from tests.lxc import base
 from tools.novalab import guest
 
@@ -42,7 +42,7 @@ class SlowEndTest(base.LXCTestCase):
         self.assertGPUs(self.boot_with(8), range(8))
 
     def test_refused_while_they_do_not(self) -> None:
-        with self._frozen(), mock.patch.object(container_end, "_PATIENCE_S", 4.0):
+        with self._frozen(), mock.patch.object(container_domain, "_PATIENCE_S", 4.0):
             self.api.delete_server(self._server["id"])
             self.wait_until(self._server, "ERROR")
             self.assertEqual(2, self.usage(), "GPUs of a guest that is still there")

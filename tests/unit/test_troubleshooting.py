@@ -23,13 +23,12 @@ _REASONS = (
         "core/scheduling/capacity",
         "core/flavor/condition",
         "core/health",
-        "core/flavor/held",
+        "core/flavor/compare",
         "core/refusal_texts",
     ),
     *(
         "core/flavor/quantity",
         "core/refusal_texts",
-        "core/flavor/vgpu_held",
         "host/pci/consoles",
         "host/pci/partitions",
         "host/vgpu/division",
@@ -47,7 +46,6 @@ _REASONS = (
     *(
         "virt/live_migration/arrivals",
         "virt/live_migration/departures",
-        "virt/live_migration/likeness",
         "virt/live_migration/moves",
     ),
     *(
@@ -57,9 +55,8 @@ _REASONS = (
         "virt/inventory/vgpu_cards",
     ),
     *(
-        "virt/inventory/vgpu_selection",
         "virt/delivery/pci_passthrough",
-        "virt/delivery/virtual_function",
+        "virt/delivery/hostdev",
         "virt/delivery/container_nodes",
     ),
 )

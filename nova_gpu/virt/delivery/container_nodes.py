@@ -158,9 +158,9 @@ class ContainerNodes(WholeCards):
             self._rights.close()
 
     def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
-        from nova_gpu.virt.delivery import container_end
+        from nova_gpu.virt.delivery import container_domain
 
-        container_end.wait(host, instance)
+        container_domain.wait_for_end(host, instance)
 
 
 def end_processes(device: str, roots: Roots) -> None:

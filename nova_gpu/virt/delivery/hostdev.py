@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parts of cards have in common that QEMU guests get as host devices of libvirt's."""
+"""What parts of cards have in common that QEMU guests get as host devices of libvirt's, and such of
+them as are virtual functions, whatever these are given as."""
 
 from __future__ import annotations
 
@@ -15,6 +16,17 @@ from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova import objects
+    from nova.virt.libvirt import config as vconfig
+
+
+from typing import TYPE_CHECKING, Any
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Parent
+from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
+
+if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
 
 
@@ -69,3 +81,55 @@ class HostdevParts(Parts, Delivery):
 
         if instance_uuid is not None:
             nova_gpu.privsep.vgpu.remove(str(slot), instance_uuid)
+
+
+class VirtualFunctions(HostdevParts):
+    """``managed``: libvirt binds the function to vfio-pci as long as the domain runs."""
+
+    managed: bool
+
+    def __init__(self, roots: Roots, fabric: Fabric, device_spec: DeviceSpec) -> None:
+        super().__init__(roots, fabric)
+        self._device_spec = device_spec
+
+    # What the host has
+
+    def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:
+        if reason := passthrough.without_iommu(functions[:1], self._roots):
+            return reason
+        for function in functions:
+            if reason := self._obstacle_of(function):
+                return reason
+        return self._device_spec.obstacle_of(functions, self._roots)
+
+    def _obstacle_of(self, function: PciAddress) -> str | None:
+        return None
+
+    def is_there(self, slot: Slot, instance_uuid: str, parent: Parent | None) -> bool:
+        """It does not tell whose it is."""
+        return parent is not None and slot.type_id in parent.made
+
+    # What is done
+
+    def _hostdev(self, instance_uuid: str, slot: Slot) -> vconfig.LibvirtConfigGuestHostdev:
+        # Only now: Nova's libvirt driver takes seconds, and the commands render nothing.
+        from nova_gpu.virt.delivery import guest_config
+
+        return guest_config.GuestVirtualFunction(slot.parent, managed=self.managed)
+
+    # While the guest runs
+
+    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
+        try:
+            driver = iommu.driver(slot.parent, self._roots)
+        except OSError as error:
+            return f"what drives {slot.parent} cannot be read: {error}"
+        if driver == iommu.DRIVER or (is_running and driver is None):
+            return (
+                f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a "
+                "vendor's variant of vfio-pci may"
+            )
+        return super().stateless(slot, is_running=is_running)
+
+    def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
+        data.pci_dev_map_src_dst[str(old.parent)] = str(new.parent)

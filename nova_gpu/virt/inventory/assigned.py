@@ -13,7 +13,7 @@ from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.vgpu.vgpu import device_uuid
-from nova_gpu.virt.inventory.providers import Providers
+from nova_gpu.virt.inventory.provider_tree import Providers
 from nova_gpu.virt.inventory.published import Group, Holding, Key, Published
 from nova_gpu.virt.inventory.stock import Stock
 from nova_gpu.virt.inventory.vgpu_stock import VGPUStock

@@ -18,7 +18,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, mdev
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import offer as offers
-from nova_gpu.virt.inventory import vgpu_selection
+from nova_gpu.virt.inventory import survey
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class VGPUCards:
         with self._reading:
             there = frozenset(mdev.devices(self._roots))
             divided = self._divided(gpus.values())
-            cards, others = vgpu_selection.sorted_out(gpus, divided, self._ways)
+            cards, others = survey.sorted_out(gpus, divided, self._ways)
             with self._lock:
                 for address, before in self._read.cards.items():
                     if address in cards or address in whole:
@@ -165,7 +165,7 @@ class VGPUCards:
                     if address not in cards:
                         continue
                     unfit = self._ways.unfit(cards[address].gpu, card)
-                    if selected := vgpu_selection.selected(card, unfit):
+                    if selected := survey.selected(card, unfit):
                         cards[address] = dataclasses.replace(cards[address], card=selected)
                 self._take_in(cards, there)
 

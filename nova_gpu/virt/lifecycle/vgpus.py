@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
 import pathlib
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+import futurist
 import libvirt
 from oslo_log import log as logging
 
@@ -24,13 +27,14 @@ from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import survey, vgpu_cards, vgpu_stock
-from nova_gpu.virt.lifecycle import retries
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
 # Has what stays at a slot cleaned in its way
 Clean = Callable[[Parts, Slot], None]
+# By default an hour
+_MOST_PERIODS = 60
 
 
 class VGPUs:
@@ -40,7 +44,7 @@ class VGPUs:
         self._ledger = ledger
         self._made = MadeVGPUs(looked.vgpus)
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
-        self.retries = retries.Retries(self._card_of)
+        self.retries = Retries(self._card_of)
         self.stock = vgpu_stock.VGPUStock(self.cards, self._made, ledger, looked.ways.fabric)
         kept = pathlib.Path(CONF.state_path, "gpu-failed-starts")
         self._failed = failed_starts.FailedStarts(kept, self._roots)
@@ -269,3 +273,57 @@ class VGPUs:
                 slot,
             )
         return is_another
+
+
+class Retries:
+    """What guests have left, released beside the periodic task, side by side over cards; what fails
+    is tried later and later again.
+
+    A command or a driver that hangs would keep the task, and with it the start of the service, for
+    as long as all of them take one after another.
+
+    :param card_of: the card that a device is a part of
+    """
+
+    def __init__(self, card_of: Callable[[Device], PciAddress]) -> None:
+        self._card_of = card_of
+        self._begun: dict[PciAddress, futurist.Future[None]] = {}
+        self._period = 0
+        self._lock = threading.Lock()
+        # How often it failed, and in which period it is tried again.
+        self._failed: dict[Device, tuple[int, int]] = {}
+
+    def begin(self, left: Iterable[Device], release: Callable[[Device], bool]) -> None:
+        """Once in a period: has those of *left* released that it is time for, and waits for none.
+
+        :param release: whether it is over; raises nothing
+        """
+        self._period += 1
+        devices = sorted(left, key=str)
+        with self._lock:
+            known = {each: self._failed[each] for each in devices if each in self._failed}
+            self._failed = known
+        self._begun = {card: each for card, each in self._begun.items() if not each.done()}
+        due = collections.defaultdict(list)
+        for part in devices:
+            if known.get(part, (0, 0))[1] <= self._period:
+                due[self._card_of(part)].append(part)
+        for card in due.keys() - self._begun.keys():
+            begun = threads.begin(lambda those: self._release(those, release), due[card])
+            self._begun[card] = begun
+
+    def wait(self) -> bool:
+        """Returns when nothing that was begun goes on, and whether anything did."""
+        begun = [each for each in self._begun.values() if not each.done()]
+        for each in begun:
+            each.result()
+        return bool(begun)
+
+    def _release(self, devices: Collection[Device], release: Callable[[Device], bool]) -> None:
+        for part in devices:
+            is_over = release(part)
+            with self._lock:
+                times, _ = self._failed.pop(part, (0, 0))
+                if not is_over:
+                    after = min(2**times, _MOST_PERIODS)
+                    self._failed[part] = (times + 1, self._period + after)

@@ -11,7 +11,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.disclosure import Detail
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.live_migration import likeness, moves
+from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.live_migration.moves import Moves
 
 
@@ -52,7 +52,7 @@ def _mismatch(host: Moves, instance: objects.Instance, asked: dict[Slot, str]) -
     if len(given) != len(asked) or len(moves.recorded(new)) != len(asked):
         return f"the guest has {len(asked)} vGPUs, and {len(given)} were claimed"
     for old, place in moves.pairs(instance):
-        if reason := likeness.mismatch(asked.get(old), given[place]):
+        if reason := moves.not_alike(asked.get(old), given[place]):
             return reason
         if reason := host.vgpus.way(place).stateless(place, is_running=False):
             return reason

@@ -9,13 +9,21 @@ will have in ``new_resources``. The rest is in fields of Nova's ``LibvirtLiveMig
 ``target_mdevs``: there, and empty, it says that the destination's driver is this one. Then it is
 Nova's map of mediated devices, and in all releases it has Nova clean up at both ends.
 
-``source_mdev_types``: what the guest has, in words that the destination compares with its own.
+``source_mdev_types``: what the guest has, in words that the destination compares with its own::
+
+    nvidia-1155 of 10de:26b9, a virtual function with a type; driver 550.54.16; ECC 1
+
+What stands behind the first semicolon an older release does not say, and then nothing is known of
+it. Source of what must be alike: of ECC, NVIDIA's vGPU user guide, "Migrating a VM Configured with
+vGPU"; of the version, Red Hat's guide to live migration with an NVIDIA vGPU: it fails on KVM hosts
+where that differs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nova import exception as nova_exception
 from nova import objects
@@ -23,21 +31,26 @@ from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
+from nova_gpu.host.nvidia import nvml, version
+from nova_gpu.host.pci import products
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.starts import Starts
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
-from nova_gpu.virt.live_migration import likeness
 
 LOG = logging.getLogger(__name__)
 
 Held = Collection[Holding[VGPUGroup, Slot]]
+_MODES = {"0": "off", "1": "on"}
+_FACTS = re.compile(r"; driver ([0-9.]+)|; ECC ([01])")
 
 
 def recorded(resources: Iterable[objects.Resource] | None) -> list[Slot]:
@@ -85,7 +98,7 @@ class Moves:
             for each in found
             if (card := each.group.card_of(each.device)) is not None
         }
-        facts = likeness.facts({gpu.address: gpu for gpu in cards.values()}.values(), self.roots)
+        facts = facts_of({gpu.address: gpu for gpu in cards.values()}.values(), self.roots)
         return {
             each.device: self._words(each) + facts.get(cards[each.device].address, "")
             if each.device in cards
@@ -126,3 +139,48 @@ class Moves:
                 f"host {self.nodename()} cannot move a running guest with vGPUs, which takes "
                 f"libvirt {libvirt} and QEMU {qemu} at both ends"
             )
+
+
+def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
+    """What is said of the driver and of each of *cards* behind all else, of NVIDIA's alone."""
+    asked = [card.address for card in cards if card.product.vendor_id == products.NVIDIA]
+    if not asked:
+        return {}
+    told = nvml.modes(asked, CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}
+    driver = version.driver(roots)
+    said = {}
+    for address in asked:
+        ecc = told[address].ecc if address in told else None
+        said[address] = f"; driver {driver}" if driver else ""
+        said[address] += "" if ecc is None else f"; ECC {ecc}"
+    return said
+
+
+def not_alike(has: str | None, gets: str) -> str | None:
+    """Why a guest that *has* the one cannot be given the other, ``None`` where nothing is known
+    against it."""
+    mine, its = (_FACTS.sub("", text or "") for text in (has, gets))
+    if has is None or mine != its:
+        return f"the guest has {has and mine}, and would get {its}"
+    mine_driver, mine_ecc = _read_facts(has)
+    its_driver, its_ecc = _read_facts(gets)
+    if mine_ecc and its_ecc and mine_ecc != its_ecc:
+        return (
+            f"its card has ECC {_MODES[mine_ecc]}, and the one that it would get has it "
+            f"{_MODES[its_ecc]}; both must be alike (nvidia-smi -e)"
+        )
+    if mine_driver and its_driver and mine_driver != its_driver:
+        return (
+            f"its vGPU manager is {mine_driver}, and the one there is {its_driver}, which takes no "
+            "state of another version"
+        )
+    return None
+
+
+def _read_facts(words: str) -> tuple[str | None, str | None]:
+    """The driver's version and the ECC mode, as far as they are said"""
+    found = [match.groups() for match in _FACTS.finditer(words)]
+    return (
+        next((driver for driver, _ in found if driver), None),
+        next((ecc for _, ecc in found if ecc), None),
+    )

@@ -25,7 +25,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.inventory import survey
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.verify import gather_host, gather_providers, orphans
+from nova_gpu.virt.verify import gather_host, migrations
 from nova_gpu.virt.verify.sources import Holder, Instance, Truths
 
 _T = TypeVar("_T")
@@ -92,7 +92,7 @@ def gather(sources: Sources) -> Truths:
         # Before the database: who comes to be in between is looked up there.
         providers = answers.of(
             "Placement",
-            lambda: gather_providers.read(sources.placement, context, node, mode, whole),
+            lambda: gather_host.read_providers(sources.placement, context, node, mode, whole),
         )
         with_gpus = [uuid for uuid, guest in (guests or {}).items() if guest.cards]
         found = answers.of("Nova's database", lambda: _instances(context, node, with_gpus))
@@ -193,7 +193,7 @@ def _holder(context: nova_context.RequestContext, consumer: str) -> Holder:
             return Holder.DELETED
         here = instance.host in (None, CONF.host)
         return Holder.ON_ITS_WAY if here or instance.task_state else Holder.ELSEWHERE
-    if orphans.ended(context, consumer):
+    if migrations.ended(context, consumer):
         return Holder.ENDED_MOVE
     try:
         objects.Migration.get_by_uuid(context, consumer)

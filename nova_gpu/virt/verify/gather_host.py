@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks sysfs, and what nova-compute has noted, about a host's cards and their parts."""
+"""Asks sysfs, what nova-compute has noted and Placement about a host's cards and their parts."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
+from nova import context as nova_context
 from nova.virt.libvirt import host as libvirt_host
 
-from nova_gpu.core import device
+from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import GPU, GroupKey, PciAddress
+from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
-from nova_gpu.virt.inventory import offer, survey
+from nova_gpu.virt.inventory import offer, placement, survey
 from nova_gpu.virt.usage import domains
-from nova_gpu.virt.verify.gather_providers import Card
-from nova_gpu.virt.verify.sources import Guest
+from nova_gpu.virt.verify.sources import Guest, Provider
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,3 +134,60 @@ def free(
         key: sum(c.room(group.facts.id, slots, pending).free for c in group.cards.values())
         for key, group in vgpu_group.groups(cards).items()
     }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """``obstacle``: why it cannot be given to a guest"""
+
+    gpu: GPU
+    obstacle: str | None
+
+
+def read_providers(
+    client: Any,
+    context: nova_context.RequestContext,
+    nodename: str,
+    mode: DeliveryMode,
+    cards: Mapping[PciAddress, Card],
+) -> dict[str, Provider]:
+    """The host's groups by uuid.
+
+    :param client: Nova's report client
+    :param mode: in which the host gives *cards*, those that are whole
+    """
+    root = client.get_provider_by_name(context, nodename)["uuid"]
+    providers = {}
+    for each in client.get_providers_in_tree(context, root):
+        key = names.parse_provider_name(nodename, each["name"])
+        if key is None:
+            continue
+        resource_class = device.resource_class_of(key)
+        uuid = each["uuid"]
+        inventory = _inventory(client, uuid, resource_class)
+        allocations = client.get_allocations_for_resource_provider(context, uuid).allocations
+        own = {
+            address: card.obstacle is None
+            for address, card in cards.items()
+            if offer.group_key(card.gpu, mode) == key
+        }
+        providers[uuid] = Provider(
+            name=each["name"],
+            total=inventory.get("total", 0),
+            reserved=inventory.get("reserved", 0),
+            allocated={
+                consumer: allocation["resources"][resource_class]
+                for consumer, allocation in allocations.items()
+                if resource_class in allocation["resources"]
+            },
+            cards=frozenset(own),
+            fit=frozenset(address for address, is_fit in own.items() if is_fit),
+            resource_class=resource_class,
+        )
+    return providers
+
+
+def _inventory(client: Any, provider_uuid: str, resource_class: str) -> Mapping[str, int]:
+    answer = placement.get(client, f"/resource_providers/{provider_uuid}/inventories")
+    inventory: Mapping[str, int] = answer["inventories"].get(resource_class, {})
+    return inventory

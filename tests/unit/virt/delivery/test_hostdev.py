@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pathlib
+import types
+from typing import Any
+
 import fixtures
+from lxml import etree
 from nova import objects
 from nova.virt.libvirt import config as vconfig
 from oslotest import base
 
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery import mediated_device
+from nova_gpu.virt.delivery import mediated_device, pci_aliases, plain_function, typed_function
 from nova_gpu.virt.delivery.delivery import Operation
+from nova_gpu.virt.delivery.hostdev import VirtualFunctions
 from nova_gpu.virt.fabric import fabric
-from tests.fixtures import cards
+from tests.fixtures import cards, hosts
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 SLOTS = [Slot.parse(f"0000:5e:00.0/nvidia-63/{number}") for number in (0, 1)]
+CARD = "0000:c3:00.0"
+FUNCTION = PciAddress.parse("0000:c3:00.1")
+PLAIN, TYPED = Slot(FUNCTION, "vf", 0), Slot(FUNCTION, "nvidia-1155", 0)
 
 
 class HostdevPartsTest(base.BaseTestCase):
@@ -55,3 +65,107 @@ class HostdevPartsTest(base.BaseTestCase):
     def test_refused(self) -> None:
         self.assertIs(self.way, self.way.delivery)
         self.assertEqual({Operation.SUSPEND, Operation.SNAPSHOT}, self.way.refused.keys())
+
+
+class VirtualFunctionsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root)
+        self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
+        self.host.add_vf(CARD, str(FUNCTION))
+
+        self.host.set_autoprobe(CARD, enabled=False)
+        self.plain, self.typed = self.ways()
+
+    def register(self) -> None:
+        """NVIDIA's driver has its functions, and registers them with VFIO."""
+        self.host.bind(str(FUNCTION), "nvidia")
+        self.host.register_with_vfio(str(FUNCTION))
+
+    def ways(self, *device_spec: str) -> tuple[VirtualFunctions, VirtualFunctions]:
+        spec = pci_aliases.DeviceSpec(device_spec)
+        wanted = {"8086:56c0": 4}
+        own = self.host.roots, fabric.Fabric(self.host.roots, None), spec
+        plain = plain_function.PlainFunctions(*own, wanted)
+        return plain, typed_function.TypedFunctions(*own, lambda: 10000000)
+
+    def obstacle(self, way: VirtualFunctions) -> str | None:
+        return way.obstacle(cards.card(CARD), [FUNCTION])
+
+    def test_there(self) -> None:
+        made = Parent(Kind.TYPED, {}, {"nvidia-1155": 1})
+        self.assertTrue(self.typed.is_there(TYPED, UUID, made))
+        self.assertFalse(self.typed.is_there(TYPED, UUID, Parent(Kind.TYPED, {}, {})))
+        self.assertTrue(self.plain.is_there(PLAIN, UUID, Parent(Kind.PLAIN, {}, {})))
+        self.assertFalse(self.plain.is_there(PLAIN, UUID, None))
+
+    def test_who_binds_it(self) -> None:
+        for way, slot, managed in ((self.plain, PLAIN, "yes"), (self.typed, TYPED, "no")):
+            guest = vconfig.LibvirtConfigGuest()
+            guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
+            way.render(objects.Instance(uuid=UUID), guest, [slot])
+            (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
+            self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
+
+    def test_a_plain_one_that_the_hosts_driver_would_take(self) -> None:
+        self.assertIsNone(self.obstacle(self.plain))
+        self.host.set_autoprobe(CARD, enabled=True)
+        self.assertIn("the host's driver would take", self.obstacle(self.plain) or "")
+        self.register()
+        self.assertIsNone(self.obstacle(self.typed))
+
+    def test_what_nova_gives_itself(self) -> None:
+        self.register()
+        for way in self.ways(f'{{"address": "{FUNCTION}"}}'):
+            self.assertIn("[pci]device_spec", self.obstacle(way) or "")
+
+    def test_what_nova_gives_itself_by_the_cards_address(self) -> None:
+        """Nova asks the machine's own sysfs whether there are virtual functions at that address."""
+        self.useFixture(
+            fixtures.MonkeyPatch("nova.pci.utils.is_physical_function", lambda *address: True)
+        )
+        plain, _ = self.ways(f'{{"address": "{CARD}"}}')
+        self.assertIn("[pci]device_spec", self.obstacle(plain) or "")
+        plain, _ = self.ways('{"address": "0000:01:00.0"}')
+        self.assertIsNone(self.obstacle(plain))
+
+    def test_only_who_is_enabled_by_option(self) -> None:
+        asked: list[tuple[str, int]] = []
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova_gpu.privsep.vgpu.enable_functions",
+                lambda card, number: asked.append((card, number)),
+            )
+        )
+        self.assertEqual({}, self.typed.dividers())
+        self.plain.dividers()["8086:56c0"](CARD)
+        self.assertEqual([(CARD, 4)], asked)
+
+    def test_whose_state_is_kept(self) -> None:
+        for driver, running, kept in (
+            ("vfio-pci", True, False),
+            ("xe-vfio-pci", True, True),
+            (None, True, False),
+            (None, False, True),
+        ):
+            with self.subTest(driver=driver, running=running):
+                self.host.bind(str(FUNCTION), driver)
+                reason = self.plain.stateless(PLAIN, is_running=running)
+                self.assertEqual(kept, reason is None, reason)
+
+    def test_moved(self) -> None:
+        data: Any = types.SimpleNamespace(pci_dev_map_src_dst={})
+        new = Slot(PciAddress.parse("0000:c4:00.2"), "vf", 0)
+        self.plain.moved(data, UUID, PLAIN, new)
+        self.assertEqual({str(FUNCTION): "0000:c4:00.2"}, data.pci_dev_map_src_dst)
+
+    def test_without_an_iommu(self) -> None:
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root, iommu=False)
+        self.host.add_gpu(CARD, "8086", "56c0", totalvfs=1)
+        self.host.add_vf(CARD, str(FUNCTION))
+        self.register()
+        for way in self.ways():
+            self.assertIn("IOMMU", self.obstacle(way) or "")

@@ -14,7 +14,7 @@ from oslotest import base
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import request
 from nova_gpu.virt.usage import records
-from nova_gpu.virt.verify import gather, gather_providers
+from nova_gpu.virt.verify import gather, gather_host
 from nova_gpu.virt.verify.sources import Holder, Provider
 from tests.fixtures import hosts
 from tests.fixtures.compute import Compute, devices
@@ -36,12 +36,12 @@ class GatherTest(base.BaseTestCase):
         self.away: set[str] = set()
         self.allocated = {self.instance.uuid: 1}
         for owner, name, what in (
-            (gather_providers, "read", self._providers),
+            (gather_host, "read_providers", self._providers),
             (objects.InstanceList, "get_by_host", lambda *_, **__: [self.instance]),
             (objects.MigrationList, "get_in_progress_and_error", lambda *_: []),
             (objects.Instance, "get_by_uuid", self._instance),
             (objects.Migration, "get_by_uuid", self._no_migration),
-            (gather.orphans, "ended", lambda *_: False),
+            (gather.migrations, "ended", lambda *_: False),
             (records, "read", self._records),
         ):
             self.useFixture(fixtures.MockPatchObject(owner, name, what))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pathlib
+
+# SPDX-License-Identifier: Apache-2.0
+import tempfile
 import types
+import unittest
 from typing import Any
 
 import fixtures
@@ -12,7 +16,7 @@ from nova.compute import power_state
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.virt.delivery import container_root
+from nova_gpu.virt.delivery import container_domain
 
 _UUID = "6f70656e-7374-4163-8b20-342065766572"
 
@@ -32,7 +36,7 @@ class _Driver:
 class InUseTest(base.BaseTestCase):
     def _is_in_use(self, state: int | None) -> bool:
         instance = types.SimpleNamespace(uuid=_UUID)
-        return container_root.is_in_use(_Driver(state), instance)
+        return container_domain.is_in_use(_Driver(state), instance)
 
     def test_while_the_guest_runs(self) -> None:
         self.assertIs(True, self._is_in_use(power_state.RUNNING))
@@ -53,7 +57,7 @@ class StaleDeviceTest(base.BaseTestCase):
     def _kept(self, device: str) -> bool:
         metadata = {"rootfs_device_name": device, "image_min_ram": "0"}
         instance = types.SimpleNamespace(uuid=_UUID, system_metadata=metadata)
-        container_root.forget_stale_device(instance, self._sysfs)
+        container_domain.forget_stale_device(instance, self._sysfs)
         self.assertEqual("0", metadata.pop("image_min_ram"))
         return bool(metadata)
 
@@ -83,7 +87,7 @@ class StaleDeviceTest(base.BaseTestCase):
 
     def test_nothing_recorded(self) -> None:
         instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
-        container_root.forget_stale_device(instance, self._sysfs)
+        container_domain.forget_stale_device(instance, self._sysfs)
         self.assertEqual({}, instance.system_metadata)
 
     def test_those_that_were_left(self) -> None:
@@ -94,5 +98,28 @@ class StaleDeviceTest(base.BaseTestCase):
         self._attach("loop10", f"/var/lib/nova/instances/{_UUID}_del/disk (deleted)")
         (self._sysfs / "block/loop4").mkdir()
         instance = types.SimpleNamespace(uuid=_UUID, system_metadata={})
-        container_root.detach_left_devices(instance, self._sysfs)
+        container_domain.detach_left_devices(instance, self._sysfs)
         self.assertEqual(["/dev/loop10", "/dev/loop2"], sorted(detached))
+
+
+class TestProcesses(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.proc = pathlib.Path(folder.name)
+
+    def process(self, pid, name, group):
+        (self.proc / str(pid)).mkdir()
+        (self.proc / str(pid) / "cgroup").write_text(f"5:devices:{group}\n")
+        (self.proc / str(pid) / "stat").write_text(f"{pid} ({name}) D 1 {pid} 0\n")
+
+    def test_of_the_guest_alone(self):
+        self.process(11, "init", "/machine/lxc-10-instance-00000001.libvirt-lxc")
+        self.process(12, "a (b) c", "/machine.slice/machine-lxc\\x2d10\\x2dinstance.scope/libvirt")
+        self.process(13, "neighbours", "/machine/lxc-101-instance-00000002.libvirt-lxc")
+        self.process(14, "hosts", "/")
+        (self.proc / "15").mkdir()  # It ends while it is read.
+
+        found = sorted(container_domain.processes(10, self.proc))
+
+        self.assertEqual(["a (b) c (pid 12, state D)", "init (pid 11, state D)"], found)

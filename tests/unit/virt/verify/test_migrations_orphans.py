@@ -8,7 +8,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.virt.verify import orphans
+from nova_gpu.virt.verify import migrations
 
 ROOT, ONE, TWO = "root", "group-1", "group-2"
 INSTANCE, MIGRATION = "instance", "migration"
@@ -49,8 +49,8 @@ class OrphansTest(base.BaseTestCase):
         super().setUp()
         self.placement = Placement()
         self.ended: str | None = None
-        self.useFixture(fixtures.MockPatchObject(orphans, "ended", lambda *_: self.ended))
-        self.looked = orphans.Orphans()
+        self.useFixture(fixtures.MockPatchObject(migrations, "ended", lambda *_: self.ended))
+        self.looked = migrations.Orphans()
         self.counted = {INSTANCE: {ONE}, "without GPUs": set[str]()}
 
     def asked(self) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, PciAddress
-from nova_gpu.virt.verify import gather_providers
-from nova_gpu.virt.verify.gather_providers import Card
+from nova_gpu.virt.verify import gather_host
+from nova_gpu.virt.verify.gather_host import Card
 from nova_gpu.virt.verify.sources import Provider
 from tests.fixtures import cards
 
@@ -55,7 +55,7 @@ class GatherProvidersTest(base.BaseTestCase):
             OTHER.address: Card(OTHER, None),
         }
         context: Any = object()
-        return gather_providers.read(client, context, NODE, DeliveryMode.PCI, found)
+        return gather_host.read_providers(client, context, NODE, DeliveryMode.PCI, found)
 
     def test_groups(self) -> None:
         found = self.read(Placement())

@@ -15,7 +15,7 @@ from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
-from nova_gpu.virt.inventory import vgpu_selection
+from nova_gpu.virt.inventory import survey
 from tests.fixtures import hosts, vgpu
 
 CARD = "0000:82:00.0"
@@ -54,7 +54,7 @@ class SelectionTestCase(base.BaseTestCase):
         found = discovery.discover(self.host.roots, selected, {}, dict)
         self.config.config(group="pci", device_spec=device_spec)
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: self.libvirt)
-        return vgpu_selection.in_parts(found, own, self.told)
+        return survey.in_parts(found, own, self.told)
 
 
 class TestInParts(SelectionTestCase):

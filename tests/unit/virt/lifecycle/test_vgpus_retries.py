@@ -9,7 +9,7 @@ from oslotest import base
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.virt.lifecycle import retries
+from nova_gpu.virt.lifecycle import vgpus
 
 ONE, TWO = (Slot.parse(f"0000:19:00.0/1g.18gb/{number}") for number in (900, 901))
 OTHER = Slot.parse("0000:3b:00.0/1g.18gb/900")
@@ -22,7 +22,7 @@ def _parent(device: Device) -> PciAddress:
 class RetriesTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.retries = retries.Retries(_parent)
+        self.retries = vgpus.Retries(_parent)
         self.tried: list[Device] = []
         self.bad: set[Device] = set()
 

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.model import DeliveryMode, GroupKey
-from nova_gpu.virt.inventory import providers
+from nova_gpu.virt.inventory import provider_tree
 
 NODE = "compute-7"
 KEY = GroupKey("10de", "2335", DeliveryMode.LXC)
@@ -28,13 +28,15 @@ class ProvidersTest(base.BaseTestCase):
         self.client = mock.Mock(spec=["get_provider_by_name"])
         self.client.get_provider_by_name.return_value = {"uuid": OTHER}
         for name in ("_PATIENCE_S", "_PAUSE_S"):
-            self.useFixture(fixtures.MonkeyPatch(f"nova_gpu.virt.inventory.providers.{name}", 0.05))
+            self.useFixture(
+                fixtures.MonkeyPatch(f"nova_gpu.virt.inventory.provider_tree.{name}", 0.05)
+            )
 
     def of(self, nodename: str = NODE) -> dict[GroupKey, str]:
-        return providers.Providers(self.path).of(self.client, nodename, [KEY, NEW])
+        return provider_tree.Providers(self.path).of(self.client, nodename, [KEY, NEW])
 
     def keep(self) -> None:
-        providers.Providers(self.path).keep(NODE, {KEY: UUID})
+        provider_tree.Providers(self.path).keep(NODE, {KEY: UUID})
 
     def test_kept(self) -> None:
         self.keep()
@@ -53,7 +55,7 @@ class ProvidersTest(base.BaseTestCase):
             self.assertEqual({KEY: OTHER, NEW: OTHER}, self.of(), damaged)
 
     def test_written_when_it_changes(self) -> None:
-        kept = providers.Providers(self.path)
+        kept = provider_tree.Providers(self.path)
         kept.keep(NODE, {})
         self.assertFalse(self.path.exists(), "a host without GPUs")
         kept.keep(NODE, {KEY: UUID})
@@ -78,7 +80,7 @@ class ProvidersTest(base.BaseTestCase):
         """It is waited for once: there may be many guests."""
         asked = self.client.get_provider_by_name
         asked.side_effect = OSError("nobody there")
-        found = providers.Providers(self.path)
+        found = provider_tree.Providers(self.path)
         for _ in range(2):
             error = self.assertRaises(
                 exception.ProvidersUnknown, found.of, self.client, NODE, [KEY]

@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mount of a container's root filesystem, for as long as its guest runs.
+"""The domain of a container with GPUs: the mount of its root filesystem, and its end.
 
-Nova unmounts it on the host once the guest has started, since the guest has a mount of its own.
-But when a guest reboots itself, libvirt starts it again from the same folder, and so does Nova
+Nova unmounts the root on the host once the guest has started, since the guest has a mount of its
+own. But when a guest reboots itself, libvirt starts it again from the same folder, and so does Nova
 after a soft reboot: the folder is empty then, no init is found and the guest stays down. So it
 stays mounted until the guest is destroyed, on a host with GPUs; without them all is Nova's.
+
+Processes of a GPU's driver may take their time to end. libvirt gives those of a guest 3 s
+(virLXCProcessStop, virCgroupKillPainfully), and twice that long once more when the guest's
+controller is gone. Where one needs longer, its LXC driver (9.0, seen) has the domain as running for
+good, without a process in it, and Nova's wait for the guest's end has no end either: a delete never
+returns, and keeps the instance's lock.
 """
 
 from __future__ import annotations
 
+import logging as python_logging
 import os
 import pathlib
+import re
+import time
+from collections.abc import Iterator
 
+import libvirt
 import nova.privsep.fs
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import power_state
 from nova.virt.libvirt import driver
+from nova.virt.libvirt import host as libvirt_host
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_concurrency import processutils
 from oslo_log import log as logging
@@ -27,6 +39,11 @@ LOG = logging.getLogger(__name__)
 _DEVICE = "rootfs_device_name"
 # The machine's own, whatever [gpu]sysfs_root says: loop devices are no part of a generated tree.
 _SYSFS = pathlib.Path("/sys")
+_PATIENCE_S = 120.0
+_PAUSE_S = 0.5
+# libvirt, src/lxc/lxc_process.c: an internal error that has no number of its own
+_REFUSAL = "Some processes refused to die"
+_PROC = pathlib.Path("/proc")
 
 
 def is_in_use(libvirt_driver: driver.LibvirtDriver, instance: objects.Instance) -> bool:
@@ -89,3 +106,53 @@ def _is_its(device: str, instance: objects.Instance, sysfs: pathlib.Path) -> boo
         return instance.uuid in (sysfs / f"block/{name}/loop/backing_file").read_text()
     except OSError:
         return False  # detached already
+
+
+def wait_for_end(host: libvirt_host.Host, instance: objects.Instance) -> None:
+    """Asks libvirt again and again to end the guest of *instance*, a container of a host with GPUs.
+
+    What else libvirt says is left to Nova, which asks once more and judges it.
+
+    :raises nova.exception.InstancePowerOffFailure: when processes are left after two minutes. The
+        instance keeps its GPUs then, and can be stopped or deleted again.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    level = python_logging.INFO
+    while (controller := _refused(host, instance)) is not None:
+        left = f"of its guest there are still: {', '.join(processes(controller)) or 'none'}"
+        if time.monotonic() > deadline:
+            raise nova_exception.InstancePowerOffFailure(
+                reason=f"after {_PATIENCE_S:.0f} s {left}; stop or delete it again when they have "
+                f"ended, or boot the host again if they cannot"
+            )
+        LOG.log(level, "Waiting, since %s", left, instance=instance)
+        level = python_logging.DEBUG
+        time.sleep(_PAUSE_S)
+
+
+def _refused(host: libvirt_host.Host, instance: objects.Instance) -> int | None:
+    """The process id of the guest's controller, when libvirt says that processes refuse to die"""
+    try:
+        guest = host.get_guest(instance)
+        controller: int = guest.id
+        if guest.is_active():
+            guest.poweroff()
+    except nova_exception.InstanceNotFound:
+        return None
+    except libvirt.libvirtError as error:
+        return controller if _REFUSAL in str(error) else None
+    return None
+
+
+def processes(controller: int, proc: pathlib.Path = _PROC) -> Iterator[str]:
+    """``python3 (pid 4711, state D)``, for all in the guest's control group, which is named after
+    its controller: ``lxc-4710-instance-00000001.libvirt-lxc``, by systemd with ``\\x2d`` for -."""
+    dash = r"(-|\\x2d)"
+    group = re.compile(rf"lxc{dash}{controller}{dash}")
+    for process in proc.glob("[0-9]*"):
+        try:
+            if group.search((process / "cgroup").read_text()):
+                name, _, rest = (process / "stat").read_text().rpartition(")")
+                yield f"{name.partition('(')[2]} (pid {process.name}, state {rest.split()[0]})"
+        except OSError:
+            continue  # It has ended.
