@@ -16,9 +16,12 @@ from nova_gpu.core.planning import consent
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Way
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import flavors, hosts, providers, query, rest, servers
+from nova_gpu.osc.planning import closed
 from nova_gpu.osc.providers import Provider
 
 _NOT_NOVAS = "Nova has no such instance"
+# As if it were a trait of groups: that preemptible instances get GPUs of them, too
+_FOR_ALL = "for all"
 _Amounts = Mapping[str, int]
 
 
@@ -29,8 +32,9 @@ def need(connection: Any, size: query.Size, request: FlavorRequest) -> Need:
     """
     asked = query.placement_query(size, request, lambda: hosts.known_traits(connection))
     # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
+    own = {asked.resource_class, *((_FOR_ALL,) if request.is_preemptible else ())}
     groups = tuple(
-        dataclasses.replace(group, required_traits=group.required_traits | {asked.resource_class})
+        dataclasses.replace(group, required_traits=group.required_traits | own)
         for group in asked.groups
     )
     return Need(groups, tuple(sorted(asked.amounts.items())), asked.isolate)
@@ -71,14 +75,15 @@ def read(connection: Any) -> Fleet:
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
     known = {server.id: server for server in listed}
-    up = hosts.up(connection)
+    up, kept = hosts.up(connection), closed.kept_until(connection)
     made, instances = [], []
     for name, listed_groups in by_host.items():
         own, taken = _own(connection, roots.get(name))
+        to_all = () if roots.get(name) in kept else (_FOR_ALL,)
         groups = tuple(
             # Which instance has which modules nobody tells: what a move frees is only counted.
             dataclasses.replace(
-                each.group, traits=each.group.traits | {each.resource_class}, board=None
+                each.group, traits=each.group.traits | {each.resource_class, *to_all}, board=None
             )
             for each in listed_groups
         )
