@@ -28,16 +28,21 @@ def last(connection: Any, server: Any) -> Any:
 
 def newest(connection: Any, server: Any) -> Any:
     """The last action, where that is one that failed, or ``None``"""
-    with rest.clean_refusals("Nova"):
-        actions = connection.compute.server_actions(server)
-        found = max(actions, key=lambda each: each.start_time, default=None)
+    found = latest(connection, server)
     return found if found and found.message else None
+
+
+def latest(connection: Any, server: Any) -> Any:
+    """The last action, or ``None``"""
+    with rest.clean_refusals("Nova"):
+        actions = connection.compute.server_actions(server.id)
+        return max(actions, key=lambda each: each.start_time, default=None)
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
     """What the host, or the conductor, said of it: nothing where Nova does not show that"""
     with rest.clean_refusals("Nova"):
-        action = connection.compute.get_server_action(failed.request_id, server)
+        action = connection.compute.get_server_action(failed.request_id, server.id)
     return [each["details"] for each in action.events or () if each.get("details")]
 
 

@@ -37,6 +37,7 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wanted:
     """:param zone: the availability zone it has to be in, or nothing
+    :param host: the host it has to be on, or nothing
     :param whose: in words
     :param short: the same for a cell of a table
     :param takers: the same for an item of metadata
@@ -46,6 +47,7 @@ class _Wanted:
     need: Need
     count: int
     zone: str
+    host: str
     whose: str
     short: str
     takers: str
@@ -267,7 +269,7 @@ class _Run:
         zones = hosts.zones(snapshot) if any(each.zone for each in wanted) else {}
         planned, now = [], fleet
         for each in wanted:
-            there, free = (_in_zone(one, zones, each.zone) for one in (fleet, now))
+            there, free = (_within(one, zones, each) for one in (fleet, now))
             have = plan.places(free, each.need)
             # What nobody takes may be where the scheduler gives it to none of those who asked: more
             # would be made there, and one with each request. Who was told waits meanwhile.
@@ -293,7 +295,7 @@ class _Run:
         (flavor,) = flavors.read(snapshot, [self._asked.flavor])
         need, count = preemptible.need_of(snapshot, flavor), self._asked.count or 1
         whose = f"{count} of {flavor.name}"
-        yield _Wanted(need, count, "", whose, whose, whose, at_once=True)
+        yield _Wanted(need, count, "", "", whose, whose, whose, at_once=True)
 
     def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
         since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
@@ -308,8 +310,10 @@ class _Run:
                 raise
             except exceptions.CommandError:
                 continue  # of a flavor that no plan can be made for
+            if each.host:
+                need = dataclasses.replace(need, amounts=())
             words = each.in_words, each.in_short, each.uuids
-            yield _Wanted(need, len(each.servers), each.zone, *words, at_once=False)
+            yield _Wanted(need, len(each.servers), each.zone, each.host, *words, at_once=False)
 
     def _tell(
         self, each: Candidate, wanted: _Wanted, now: datetime.datetime
@@ -345,14 +349,12 @@ def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[C
     ]
 
 
-def _in_zone(fleet: Fleet, zones: Any, zone: str) -> Fleet:
-    """With the hosts of other availability zones unusable"""
-    if not zone:
-        return fleet
+def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
+    """With the hosts unusable that are out of the question for it"""
     made = tuple(
         host
-        if zones.get(host.name) == zone
-        else dataclasses.replace(host, unusable=f"it is not in the availability zone {zone}")
+        if wanted.host in ("", host.name) and wanted.zone in ("", zones.get(host.name))
+        else dataclasses.replace(host, unusable="nobody asks for it")
         for host in fleet.hosts
     )
     return dataclasses.replace(fleet, hosts=made)

@@ -17,9 +17,14 @@ from nova_gpu.osc import asking, failures, rest, servers
 POLL_S = 2.0
 # For the end of one step, as an image of a disk takes its time.
 _STEP_S = 3600
+_EVERY_S = 30
 
 _OFFLOADED = "SHELVED_OFFLOADED"
 _STARTED = ("SHUTOFF", "SHELVED", _OFFLOADED)
+
+
+class _NoGPUs(exceptions.CommandError):
+    """No GPUs for it now, as far as that is known"""
 
 
 class StartServer(asking.Command):
@@ -40,13 +45,40 @@ class StartServer(asking.Command):
             default=_STEP_S,
             help=f"How long to wait for the end of one step (default: {_STEP_S})",
         )
+        parser.add_argument(
+            "--for",
+            metavar="<seconds>",
+            dest="for_s",
+            type=asking.seconds,
+            default=0.0,
+            help="How long to try again while there are no GPUs for it (default: once)",
+        )
+        parser.add_argument(
+            "--every",
+            metavar="<seconds>",
+            dest="every_s",
+            type=asking.seconds,
+            default=_EVERY_S,
+            help=f"With --for: how long after one try the next is made (default: {_EVERY_S})",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self._connection = self.connection(parsed_args)
         self._patience_s = parsed_args.step_timeout
+        until, said = time.monotonic() + parsed_args.for_s, ""
+        while True:
+            try:
+                return self._start(servers.find(self._connection, parsed_args.server))
+            except _NoGPUs as e:
+                if time.monotonic() + parsed_args.every_s > until:
+                    raise
+                if said != (said := str(e)):
+                    print(f"it waits: {said}", file=self.app.stderr, flush=True)
+            time.sleep(parsed_args.every_s)
+
+    def _start(self, server: Any) -> None:
         compute = self._connection.compute
-        server = servers.find(self._connection, parsed_args.server)
         if server.status == "SHUTOFF" and not server.task_state:
             server = self._step("starting it", server, compute.start_server)
             if server.status == "SHUTOFF":
@@ -57,7 +89,8 @@ class StartServer(asking.Command):
         if server.status == _OFFLOADED and not server.task_state:
             server = self._step("starting it where there are GPUs", server, compute.unshelve_server)
         if server.status != "ACTIVE" or server.task_state:
-            raise exceptions.CommandError(self._said(server))
+            waits = server.status == _OFFLOADED and not server.task_state
+            raise (_NoGPUs if waits else exceptions.CommandError)(self._said(server))
 
     def _step(self, doing: str, server: Any, action: Any) -> Any:
         """The server, when Nova does nothing more to it
@@ -98,7 +131,7 @@ class StartServer(asking.Command):
                 return
         except exception.InvalidExtraSpec as e:
             said = f"{said}; {e}"
-        raise exceptions.CommandError(
+        raise _NoGPUs(
             f"{said}; its flavor does not say {names.ON_STOP_MOVE}=true, so that it is not moved: "
             "openstack server shelve, and then unshelve, brings it to another host"
         )

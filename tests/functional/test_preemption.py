@@ -17,7 +17,7 @@ from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
 from nova_gpu import notifications
-from nova_gpu.osc import capacity, create, explain, host, preemption
+from nova_gpu.osc import capacity, create, explain, host, preemption, room, start
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
 from tests.functional.alone import IMAGE
@@ -27,14 +27,16 @@ STOPPED = {"gpu:preemptible": "0s", "gpu:on_stop": "release"}
 DELETED = {"gpu:preemptible": "0s", "gpu:on_preempt": "delete"}
 
 
-class PreemptionTest(base.GPUServersTestBase):
+class Preempting(base.GPUServersTestBase):
+    """A host that is full, half of it of who may be taken"""
+
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
         for module in (preemption, preemptible):
             self.useFixture(fixtures.MockPatchObject(module, "POLL_S", 0.1))
         self.useFixture(fixtures.MockPatchObject(preemption, "_SHORT_S", 0.1))
-        self.two = self._named("two", gpus="= 2")
+        self.two = self._named("two", **{"gpus": "= 2", "gpu:on_stop": "release"})
         self.three = self.boot(self.flavor(gpus="= 3", **STOPPED), name="stopped")
         self.one = self.boot(self.flavor(gpus="= 1", **DELETED), name="gone")
         hour = {**STOPPED, "gpu:preemptible": "1h"}
@@ -117,6 +119,8 @@ class PreemptionTest(base.GPUServersTestBase):
             self.assertEqual("ACTIVE", self.status(server))
             self.assertNotIn("gpu:preempt_at", self.in_guest(server))
 
+
+class PreemptionTest(Preempting):
     def test_place_for_a_flavor(self) -> None:
         fault = self.boot_refused(self.two)
         self.assertIn("Scheduling failed: ", fault)
@@ -195,28 +199,6 @@ class PreemptionTest(base.GPUServersTestBase):
         self.assertEqual([], self.apply()[0])
         self.assertNotIn("two, asked for by", self.apply()[1])
         self.assertUntouched(self.one, self.young)
-
-    def test_the_request_waits(self) -> None:
-        taken = []
-
-        def meanwhile(seconds: float) -> None:
-            if seconds == 7:
-                taken.append(self.apply()[0])
-
-        clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
-        with mock.patch.object(create, "time", clock):
-            waits = "--every", "7", "--flavor", "two", "--image", IMAGE, "waits"
-            (columns, values), said = sdk.run(self, create.CreateServer, *waits, admin=False)
-        self.assertEqual([["stopped"]], taken)
-        self.assertRegex(
-            said, "^waits: it waits: No valid host was found. Scheduling failed: .+\n$"
-        )
-        shown = dict(zip(columns, values, strict=True))
-        self.assertEqual("ACTIVE", shown["status"])
-        # Nothing is left of the one before.
-        named = [each["id"] for each in self.api.get_servers() if each["name"] == "waits"]
-        self.assertEqual([shown["id"]], named)
-        self.assertEqual({"host1": 2}, self.allocated(shown))
 
     def test_who_is_no_victim(self) -> None:
         said = self.refusal("two", project="another")
@@ -333,3 +315,52 @@ class PreemptionTest(base.GPUServersTestBase):
         owned = [self.recorded(each) for each in (*served, self.one, self.young, before)]
         self.assertEqual(8, len({card for each in owned for card in each}))
         self.assertEqual(8, sum(map(len, owned)))
+
+
+class WaitingTest(Preempting):
+    """Who waits, as in a real cloud, where Nova answers before a host does"""
+
+    CAST_AS_CALL = False
+
+    def test_the_request_waits(self) -> None:
+        taken = []
+
+        def meanwhile(seconds: float) -> None:
+            if seconds == 7:
+                taken.append(self.apply()[0])
+            time.sleep(0.1)
+
+        clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
+        with mock.patch.object(create, "time", clock):
+            waits = "--every", "7", "--flavor", "two", "--image", IMAGE, "waits"
+            (columns, values), said = sdk.run(self, create.CreateServer, *waits, admin=False)
+        self.assertEqual([["stopped"]], taken)
+        self.assertRegex(
+            said, "^waits: it waits: No valid host was found. Scheduling failed: .+\n$"
+        )
+        shown = dict(zip(columns, values, strict=True))
+        self.assertEqual("ACTIVE", shown["status"])
+        # Nothing is left of the one before.
+        named = [each["id"] for each in self.api.get_servers() if each["name"] == "waits"]
+        self.assertEqual([shown["id"]], named)
+        self.assertEqual({"host1": 2}, self.allocated(shown))
+        spot = self.flavor(gpus="= 1", **STOPPED)
+        refusal = self.assertRaises(exceptions.CommandError, sdk.run, self, room.MakePlace, spot)
+        self.assertIn("there is place for 0 now", str(refusal))  # as the host's are kept
+
+        # It gives them back, others have them meanwhile, and its start waits as well.
+        self.api.post_server_action(shown["id"], {"os-stop": None})
+        self._wait_for_state_change(shown, "SHUTOFF")
+        self.boot(self.gpu_flavor(2))
+        with mock.patch.object(start, "time", clock):
+            waits = shown["id"], "--for", "60", "--every", "7"
+            _, said = sdk.run(self, start.StartServer, *waits)
+        self.assertIn("waits: starting it\nit waits: waits is SHUTOFF: ", said)
+        self.assertEqual(["gone"], taken[1])
+        self.assertEqual({"host1": 2}, self.allocated(shown))
+        self._shelve_server(shown, expected_state="SHELVED_OFFLOADED")
+        self.boot(self.gpu_flavor(2))
+        self.api.post_server_action(shown["id"], {"unshelve": None})
+        self._wait_for_server_parameter(shown, {"OS-EXT-STS:task_state": None})
+        asks = f"two, asked for by waits ({shown['id']}) of project {self.api.project_id}"
+        self.assertIn(f"{asks}: place for 0 now, and no preemptible", self.run_it()[1])

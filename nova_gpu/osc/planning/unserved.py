@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from nova_gpu.core import exception
 from nova_gpu.osc import failures, rest, servers
 
+_STOPPED, _OFFLOADED = "SHUTOFF", "SHELVED_OFFLOADED"
 # Of the fault where a request filter found that there is nothing to be had, and of that where
 # somebody else had it first
 _REFUSED = ("Scheduling failed: ", failures.NOT_ENOUGH_HOSTS)
@@ -20,10 +22,14 @@ _RECORDED = 6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unserved:
-    """Requests of one flavor, and one availability zone if they name any; the oldest is first."""
+    """Requests of one flavor, and one availability zone if they name any; the oldest is first.
+
+    ``host``: the node on which they are stopped, and have all but GPUs, or nothing.
+    """
 
     flavor: Any
     zone: str
+    host: str
     from_volume: bool
     servers: tuple[Any, ...]
 
@@ -46,7 +52,8 @@ class Unserved:
 def read(
     connection: Any, since: datetime.datetime, holders: Callable[[], Collection[str]]
 ) -> list[Unserved]:
-    """Those made after *since* for GPUs that are not preemptible, the oldest first.
+    """Those made after *since* for GPUs that are not preemptible, the oldest first: of new servers,
+    and of starts and unshelves of such that have none.
 
     Nobody can tell Nova to try such a server again, so that whoever still wants it asks anew: one
     of which a newer server of its project and flavor has its name, or was started in its place, is
@@ -66,13 +73,15 @@ def read(
     earliest = since.isoformat()
     found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for (_, name, specs), each in alike.items():
-        for server in _left(each, holders):
-            if server.created_at > earliest:
-                key = name, specs, server.availability_zone or "", not _image(server)
-                found[key].append(server)
+        left = [server for server in _left(each, holders) if server.created_at > earliest]
+        left += [server for server in each if _is_to_start(connection, server, earliest)]
+        for server in left:
+            host = server.hypervisor_hostname if server.status == _STOPPED else ""
+            key = name, specs, server.availability_zone or "", host, not _image(server)
+            found[key].append(server)
     made = [
-        Unserved(each[0].flavor, zone, volume, tuple(sorted(each, key=_age)))
-        for (_, _, zone, volume), each in found.items()
+        Unserved(each[0].flavor, zone, host, volume, tuple(sorted(each, key=_age)))
+        for (_, _, zone, host, volume), each in found.items()
     ]
     return sorted(made, key=lambda each: _age(each.servers[0]))
 
@@ -82,6 +91,22 @@ def found_none(server: Any) -> bool:
     fault = (server.fault or {}).get("message", "")
     refused = any(each in fault for each in _REFUSED)
     return server.status == "ERROR" and not server.compute_host and refused
+
+
+def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
+    """Whether it was to be started or unshelved last, and got no GPUs. Of an unshelve that found
+    no host Nova shows no failure."""
+    if server.status not in (_STOPPED, _OFFLOADED) or server.task_state:
+        return False
+    if (server.updated_at or "") < earliest:
+        return False  # and is not asked about
+    last = failures.latest(connection, server)
+    if last is None or last.start_time < earliest:
+        return False
+    if server.status == _OFFLOADED:
+        return bool(last.action == "unshelve")
+    said = failures.details(connection, server, last) if last.action == "start" else ()
+    return any(exception.GAVE_BACK in each for each in said)
 
 
 def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:

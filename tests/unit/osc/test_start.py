@@ -21,12 +21,12 @@ GIVES = {"gpus": "1", "gpu:on_stop": "release"}
 
 
 class _Nova:
-    """One server, and what Nova does with it: ``becomes`` by action the status it ends with, or
-    what is raised. What fails leaves the server as it is."""
+    """One server, and what Nova does with it: ``becomes`` by action the status it ends with, of a
+    list one after the other, or what is raised. What fails leaves the server as it is."""
 
     def __init__(
         self,
-        becomes: Mapping[str, str | Exception],
+        becomes: Mapping[str, str | Exception | list[str]],
         status: str = "SHUTOFF",
         specs: Mapping[str, str] = GIVES,
         details: str | None = None,
@@ -55,6 +55,8 @@ class _Nova:
     def _do(self, action: str) -> None:
         self.done.append(action)
         outcome = self._becomes.get(action, self.status)
+        if isinstance(outcome, list):
+            outcome = outcome.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
         message = "Error" if outcome == self.status else None
@@ -84,6 +86,13 @@ class _Nova:
 
 
 class StartTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 0.0
+        self.clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._pass)
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+
     def start(self, nova: _Nova, *options: str) -> str:
         """What it says while it works"""
         app = SimpleNamespace(stderr=io.StringIO())
@@ -156,6 +165,25 @@ class StartTest(unittest.TestCase):
         nova = _Nova({}, "SHELVED_OFFLOADED", details="No valid host was found")
         said = self.refused(nova)
         self.assertIn("mine is SHELVED_OFFLOADED: No valid host was found", said)
+
+    def test_until_there_are_some(self) -> None:
+        for status, action, details in (
+            ("SHUTOFF", "start", NONE_FREE),
+            ("SHELVED_OFFLOADED", "unshelve", None),
+        ):
+            nova = _Nova({action: [status, status, "ACTIVE"]}, status, details=details)
+            with mock.patch.object(start, "time", self.clock):
+                said = self.start(nova, "--for", "100", "--every", "30")
+            self.assertEqual([action] * 3, nova.done)
+            self.assertEqual(1, said.count("it waits: mine is"), said)
+        nova = _Nova({}, details=NONE_FREE)
+        with mock.patch.object(start, "time", self.clock):
+            self.assertIn(NONE_FREE, self.refused(nova, "--for", "100", "--every", "30"))
+        self.assertEqual(["start"] * 4, nova.done)
+        # What is no lack of GPUs is not tried again.
+        nova = _Nova({}, details="no such network")
+        self.refused(nova, "--for", "100")
+        self.assertEqual(["start"], nova.done)
 
     def test_what_it_can_say(self) -> None:
         """To whom Nova does not show why a start was refused"""

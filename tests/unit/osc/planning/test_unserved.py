@@ -10,6 +10,7 @@ from typing import Any
 
 from openstack.compute.v2.server import Server
 
+from nova_gpu.core import exception
 from nova_gpu.osc.planning import unserved
 
 FAULT = "No valid host was found. Scheduling failed: no host can give the GPUs asked for now"
@@ -40,9 +41,15 @@ def started(name: str, minute: int, **more: Any) -> Server:
 class UnservedTest(unittest.TestCase):
     def setUp(self) -> None:
         self.holders: set[str] = set()
+        self.actions: list[Any] = []
+        self.events: list[Any] = []
 
     def read(self, *servers: Any) -> list[list[str]]:
-        compute = SimpleNamespace(servers=lambda **options: list(servers))
+        compute = SimpleNamespace(
+            servers=lambda **options: list(servers),
+            server_actions=lambda uuid: self.actions,
+            get_server_action=lambda request, uuid: SimpleNamespace(events=self.events),
+        )
         since = datetime.datetime(2026, 11, 24, 15, 0)
         found = unserved.read(SimpleNamespace(compute=compute), since, lambda: self.holders)
         return [[each.id for each in group.servers] for group in found]
@@ -86,6 +93,40 @@ class UnservedTest(unittest.TestCase):
         self.assertEqual([["a2"]], self.read(server("a", 2), built))
         self.holders = {built.id}
         self.assertEqual([], self.read(server("a", 2), built))
+
+    def test_starts_and_unshelves(self) -> None:
+        """Of servers that are there, and have no GPUs"""
+
+        def did(action: str, minute: int, message: str | None = None) -> Any:
+            time = f"2026-11-24T15:{minute:02}:00.000000"
+            return SimpleNamespace(
+                action=action, start_time=time, message=message, request_id="req"
+            )
+
+        def there(status: str, **more: Any) -> Server:
+            old = {"created_at": "2026-11-20T15:00:00Z", "updated_at": "2026-11-24T15:09:00Z"}
+            fields = {"status": status, "hypervisor_hostname": "node1", "fault": None}
+            return server("a", 1, **old | fields | more)
+
+        stopped, shelved = there("SHUTOFF"), there("SHELVED_OFFLOADED")
+        start, unshelve = did("start", 9, "Error"), did("unshelve", 9)
+        gave_back = [{"details": f"on host1: {exception.GAVE_BACK}, and gets none now"}]
+        busy = there("SHUTOFF", task_state="powering-on")
+        long_ago = there("SHUTOFF", updated_at="2026-11-24T14:09:00Z")
+        spot = there("SHUTOFF", specs={"gpus": "1", "gpu:preemptible": "0s"})
+        for each, action, events, found in (
+            (stopped, start, gave_back, [["a1"]]),
+            (stopped, start, [{"details": "no such network"}], []),
+            (stopped, did("stop", 10), gave_back, []),  # its user wants it no more
+            (busy, start, gave_back, []),
+            (long_ago, start, gave_back, []),
+            (spot, start, gave_back, []),
+            (shelved, unshelve, [], [["a1"]]),
+            (shelved, did("shelveOffload", 10), [], []),
+        ):
+            with self.subTest(status=each.status, action=action.action, events=events):
+                self.actions, self.events = [action, did("create", 0)], events
+                self.assertEqual(found, self.read(each))
 
     def test_who_was_served_since(self) -> None:
         for newer, left in (
