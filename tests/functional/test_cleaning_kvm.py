@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from nova_gpu.core import model
 from nova_gpu.host.state import quarantine
+from tests.fixtures import nvml as machines
 from tests.functional import alone, kvm
 
 
@@ -94,3 +97,30 @@ class LateBoundTest(alone.Alone, kvm.KVMServersTestBase):
         self.period()
         self.assertEqual(["nouveau", "snd_hda_intel"], self.drivers(self.CARD))
         self.assertInventory(total=1, reserved=0)
+
+
+class LeftMIGTest(alone.Alone, kvm.KVMServersTestBase):
+    """An A30 remembers the MIG mode that its guest turned on (NVIDIA/gpu-admin-tools#2)."""
+
+    CARD = "0000:3b:00.0"
+
+    def test_is_seen_before_the_next_guest(self) -> None:
+        self.leaves = dict.fromkeys(("quarantine", "reserved"), "the card is not as it was")
+        self.flags(nvml=True, nvml_timeout=120, group="gpu")
+        card = machines.Card(self.CARD, "NVIDIA A30", 7, 24576, "8.0")
+        library = self.useFixture(machines.Library(card))
+        self.start_host(machine="cpu-only")
+        self.hosts["host1"].add_gpu(self.CARD, "10de", "20b7", driver="nvidia", minor=0)
+        self.kernel("host1", "nvidia")
+        self.period()
+        clean, left = self.boot(self.gpu_flavor(1)), dataclasses.replace(card, mig=())
+        self._delete_server(clean)
+        self.assertInventory(total=1, reserved=0)
+        server = self.boot(self.gpu_flavor(1))
+        library.say(left)
+        self._delete_server(server)
+        self.period()
+        self.assertInventory(total=1, reserved=1)
+        said = "it is in MIG mode without instances, which a guest has left on"
+        self.assertIn(said, self.stdlog.logger.output)
+        self.assertEqual(["nvidia"], self.drivers(self.CARD))
