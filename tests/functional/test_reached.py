@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
 from typing import ClassVar
 
 import fixtures
 from nova.exception import ComputeResourcesUnavailable
 
+from nova_gpu.host.container import contents
 from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import daemons
+from tests.fixtures import cdi, daemons, hosts
 from tests.functional import alone, base, cleaned, mig, test_verify
 from tests.functional.base import Server
 from tests.functional.mig import FIRST, LARGE, SMALL, nodes_of, slot
@@ -157,6 +161,40 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         )
         self.period()
         self.assertFound()
+
+
+class SpecificationTest(ContainerTestBase):
+    """The host has what nvidia-ctk writes: nvidia-modeset for every container, by which NVIDIA's
+    kernel modules open any card (``nvkms_open_gpu`` in src/nvidia-modeset/src/nvkms.c)."""
+
+    def prepare(self, host: hosts.Host) -> None:
+        by_owner = functools.partial(contents.contents, owner_uid=os.getuid())
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.host.container.contents.contents", by_owner))
+        self.file = host.roots.cdi_spec_dirs[0] / "nvidia.json"
+        self.file.write_text(json.dumps(cdi.nvidia(host.root / "driver", range(8))))
+        (host.roots.dev / "nvidia-modeset").touch()
+
+    def assertGiven(self, server: Server, *, has_driver: bool) -> None:
+        domain = self.domain(server)
+        made = set(domain.xpath("devices/hostdev/source/char/text()"))
+        expected = {"/dev/nvidia4", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+        self.assertEqual(expected, made)
+        targets = domain.xpath("devices/filesystem/target/@dir")
+        self.assertEqual(has_driver, "/usr/bin/nvidia-smi" in targets)
+
+    def test_no_node_that_leads_to_all_cards(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.assertGiven(server, has_driver=True)
+        self._reboot_server(server, hard=True)
+        self.assertGiven(server, has_driver=True)
+
+    def test_one_that_a_group_can_write(self) -> None:
+        """Whoever is in it could have tenants given any file of the host's."""
+        group = 1000 if os.getuid() == 0 else os.getgid()
+        os.chown(self.file, -1, group)
+        self.file.chmod(0o664)
+        self.assertGiven(self.boot(self.gpu_flavor(1)), has_driver=False)
+        self.assertIn(f"the group {group} can write to it", self.stdlog.logger.output)
 
 
 class RoadTest(ContainerTestBase):
