@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu exporter``"""
+"""``nova-gpu exporter``: this host's cards as Prometheus' metrics"""
 
 from __future__ import annotations
 
@@ -7,17 +7,72 @@ import pathlib
 import re
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import prometheus_client
 from oslo_log import log as logging
+from prometheus_client import core
+from prometheus_client.registry import Collector
 
-from nova_gpu.cmd import arguments, metrics
+from nova_gpu.cmd import arguments, cards, holders
+from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.virt import counters
+from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import survey
 
 LOG = logging.getLogger(__name__)
 
 _LISTEN = re.compile(r"\[?([0-9A-Za-z.:-]+?)\]?:([0-9]{1,5})")
+# Prometheus gives up after 10 s, by default.
+_LIBVIRT_S = 4.0
+
+# Whoever asks meanwhile is told the same: a look takes a process for NVML, and any user may ask.
+_FRESH_S = 1.0
+
+# name: (what it says, its labels). A counter's name has _total added by the library, as ever. The
+# reference is made of these, too.
+GAUGES = {
+    "nova_gpu_up": ("Whether this host's cards can be listed.", ()),
+    "nova_gpu_libvirt_up": ("Whether libvirt says who has which card.", ()),
+    "nova_gpu_info": (
+        "What the card is, by the labels. Always 1.",
+        ("address", "product_id", "name", "architecture", "driver", "numa_node"),
+    ),
+    "nova_gpu_offered": ("Whether instances are given the card.", ("address",)),
+    "nova_gpu_divided": ("Whether the card is for several instances, as vGPUs.", ("address",)),
+    "nova_gpu_healthy": ("Whether nothing ails the card.", ("address",)),
+    "nova_gpu_quarantined": ("Whether the card is in quarantine.", ("address",)),
+    "nova_gpu_assigned": ("How many guests name the card, running or only defined.", ("address",)),
+    "nova_gpu_instance": (
+        "A guest that names the card, by its uuid. Always 1.",
+        ("address", "instance"),
+    ),
+    "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, as NVML says.", ("address",)),
+    "nova_gpu_memory_used_bytes": ("Memory of the card in use, as NVML says.", ("address",)),
+    "nova_gpu_memory_total_bytes": ("Memory of the card, as NVML says.", ("address",)),
+}
+COUNTERS = {
+    "nova_gpu_claims": ("Cards that instances were given when they started here.", ()),
+    "nova_gpu_vgpu_claims": ("vGPUs that instances were given when they started here.", ()),
+    "nova_gpu_start_failures": (
+        "Starts of guests that failed for their GPUs, by the name of the error.",
+        ("reason",),
+    ),
+}
+SUMMARIES = {
+    "nova_gpu_cleaning_seconds": (
+        "How long cards were cleaned after a guest. The outcome is clean or failed.",
+        ("outcome",),
+    ),
+}
+
+_Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 def main(
@@ -30,7 +85,7 @@ def main(
     :raises OSError: where nobody can listen there
     """
     registry = prometheus_client.CollectorRegistry()
-    registry.register(metrics.Metrics(looked, pathlib.Path(CONF.state_path)))
+    registry.register(Metrics(looked, pathlib.Path(CONF.state_path)))
     if once:
         print(prometheus_client.generate_latest(registry).decode(), end="")
         return 0
@@ -55,3 +110,119 @@ def main(
         server.server_close()
         thread.join()
     return 0
+
+
+class Metrics(Collector):
+    """Looks at the host whenever it is asked, for one who asks at a time.
+
+    NVML is asked only where containers use the cards by the host's driver: a process that has a
+    card's node open keeps it from changing hands.
+    """
+
+    def __init__(self, looked: survey.Survey, state_path: pathlib.Path) -> None:
+        self._looked = looked
+        self._state_path = state_path
+        self._watch = monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)
+        self._looking = threading.Lock()
+        self._seen: tuple[float, list[core.Metric]] | None = None
+
+    def describe(self) -> list[Any]:
+        """Nothing: else the registry would look at the host for the names."""
+        return []
+
+    def collect(self) -> Iterator[core.Metric]:
+        with self._looking:
+            if self._seen is None or time.monotonic() - self._seen[0] >= _FRESH_S:
+                found = list(self._look())
+                self._seen = time.monotonic(), found
+            return iter(self._seen[1])
+
+    def _look(self) -> Iterator[core.Metric]:
+        began = time.monotonic()
+        try:
+            found = cards.read(self._looked, self._watch)
+        except exception.DiscoveryFailed as error:
+            LOG.error("%s", error)
+            yield _gauge("nova_gpu_up", [((), 0)])
+        else:
+            yield _gauge("nova_gpu_up", [((), 1)])
+            yield from self._of_cards(found)
+        yield from self._counted()
+        LOG.debug("Looked for %.3f s", time.monotonic() - began)
+
+    def _of_cards(self, found: list[Card]) -> Iterator[core.Metric]:
+        yield _gauge("nova_gpu_info", [(_info(each), 1) for each in found])
+        yield _of_each("nova_gpu_offered", found, lambda each: each.reason is None)
+        yield _of_each("nova_gpu_divided", found, lambda each: each.parts is not None)
+        yield _of_each("nova_gpu_healthy", found, lambda each: each.ailment is None)
+        yield _of_each("nova_gpu_quarantined", found, lambda each: each.quarantine is not None)
+        held, unknown = holders.read(self._looked, [each.gpu for each in found], _LIBVIRT_S)
+        yield _gauge("nova_gpu_libvirt_up", [((), unknown is None)])
+        if unknown is None:
+            yield from _assigned(found, held)
+        yield from self._used(found)
+
+    def _used(self, found: list[Card]) -> Iterator[core.Metric]:
+        if not CONF.gpu.nvml or not self._looked.delivery.shares_driver:
+            return
+        driven = [each.gpu.address for each in found if each.gpu.driver == nvml.DRIVER]
+        told = nvml.usage(driven, CONF.gpu.nvml_timeout)
+        for name, field, scale in (
+            ("nova_gpu_utilization_ratio", "utilization", 100),
+            ("nova_gpu_memory_used_bytes", "memory_used", 1),
+            ("nova_gpu_memory_total_bytes", "memory_total", 1),
+        ):
+            known = ((address, getattr(each, field)) for address, each in sorted(told.items()))
+            yield _gauge(name, [((str(a),), v / scale) for a, v in known if v is not None])
+
+    def _counted(self) -> Iterator[core.Metric]:
+        now = counters.read(self._state_path)
+        yield _counter("nova_gpu_claims", [((), now.claims)])
+        yield _counter("nova_gpu_vgpu_claims", [((), now.vgpu_claims)])
+        failures = [((reason,), count) for reason, count in sorted(now.failures.items())]
+        yield _counter("nova_gpu_start_failures", failures)
+        name = "nova_gpu_cleaning_seconds"
+        text, labels = SUMMARIES[name]
+        family = core.SummaryMetricFamily(name, text, labels=labels)
+        for outcome, count in sorted(now.cleanings.items()):
+            seconds = now.cleaning_seconds.get(outcome, 0.0)
+            family.add_metric([outcome], count_value=count, sum_value=seconds)
+        yield family
+
+
+def _info(each: Card) -> tuple[str, ...]:
+    gpu = each.gpu
+    told = (gpu.product.name, gpu.product.architecture, gpu.driver, gpu.numa_node)
+    texts = ("" if value is None else str(value) for value in told)
+    return (str(gpu.address), gpu.product.key, *texts)
+
+
+def _assigned(
+    found: Iterable[Card], held: Mapping[PciAddress, tuple[str, ...]]
+) -> Iterator[core.Metric]:
+    addresses = [each.gpu.address for each in found]
+    counts = [((str(each),), len(held.get(each, ()))) for each in addresses]
+    yield _gauge("nova_gpu_assigned", counts)
+    pairs = [((str(each), uuid), 1) for each in addresses for uuid in held.get(each, ())]
+    yield _gauge("nova_gpu_instance", pairs)
+
+
+def _of_each(name: str, found: Iterable[Card], judge: Callable[[Card], bool]) -> core.Metric:
+    return _gauge(name, [((str(each.gpu.address),), judge(each)) for each in found])
+
+
+def _gauge(name: str, samples: _Samples) -> core.Metric:
+    text, labels = GAUGES[name]
+    return _filled(core.GaugeMetricFamily(name, text, labels=labels), samples)
+
+
+def _counter(name: str, samples: _Samples) -> core.Metric:
+    text, labels = COUNTERS[name]
+    return _filled(core.CounterMetricFamily(name, text, labels=labels), samples)
+
+
+def _filled(family: Any, samples: _Samples) -> core.Metric:
+    for values, number in samples:
+        family.add_metric(values, float(number))
+    metric: core.Metric = family
+    return metric

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nova_gpu.cmd import deadline, libvirt_connection, progress
+from nova_gpu.cmd import libvirt_connection, waiting
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.inventory import offer, survey
@@ -23,8 +23,8 @@ def read(
     every = offer.offer(found, {}, looked.delivery.mode, {}, offer.Ailments())
     parts = survey.parts(every, looked.roots)
     try:
-        with progress.shown("asking libvirt"):
-            ask = deadline.within(deadline_s)
+        with waiting.shown("asking libvirt"):
+            ask = waiting.within(deadline_s)
             named = ask(lambda: domains.gpus_by_domain(libvirt_connection.Reader(), parts))
     except exception.DomainsUnreadable as error:
         return {}, error.fact

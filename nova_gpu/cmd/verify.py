@@ -17,7 +17,7 @@ from nova.conductor import rpcapi as conductor_rpcapi
 from nova.objects import base as objects_base
 from nova.scheduler.client import report
 
-from nova_gpu.cmd import deadline, host_check, libvirt_connection, progress
+from nova_gpu.cmd import host_check, libvirt_connection, waiting
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
@@ -133,8 +133,8 @@ def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
         reasons = {gpu.address: host_check.obstacle(looked, gpu) for gpu in found}
         return {address: reason for address, reason in reasons.items() if reason}
 
-    sources = gather.Sources(looked, host, Placement(), obstacles, deadline.within(_DEADLINE_S))
-    with progress.shown("comparing sysfs, libvirt, Nova's database and Placement"):
+    sources = gather.Sources(looked, host, Placement(), obstacles, waiting.within(_DEADLINE_S))
+    with waiting.shown("comparing sysfs, libvirt, Nova's database and Placement"):
         verdict = judge(sources, mend=mend)
     print(json.dumps(as_plain(verdict), indent=2) if as_json else text(verdict))
     sys.stdout.flush()

@@ -9,7 +9,7 @@ from oslo_config import cfg, types
 
 from nova_gpu.conf import scheduling, vgpu
 from nova_gpu.core import health
-from nova_gpu.core.disclosure import Detail
+from nova_gpu.core.exception import Detail
 
 GROUP = cfg.OptGroup(
     "gpu",

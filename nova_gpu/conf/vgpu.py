@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from nova_gpu.core.vgpu.vgpu_choice import Order
+from nova_gpu.core.vgpu.vgpu_room import Order
 
 OPTS: Sequence[cfg.Opt] = (
     cfg.ListOpt(

@@ -35,12 +35,13 @@ They know nothing of Nova; the Nova side translates each of them once, at its bo
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import re
-
-from nova_gpu.core.disclosure import Detail
 
 # A PCI address, or the slot of a vGPU on it
 _PLACE = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](/[^\s/:;,]+/[0-9]+)?")
+_LEAST = "no host can give the GPUs asked for now"
 
 
 class GPUError(Exception):
@@ -288,3 +289,38 @@ class GuestFilesUnavailable(GuestCannotStart):
             "make that folder writable for nova-compute, with room for one copy of the driver",
         )
         self.args, self.path = (path, reason), path
+
+
+class Detail(enum.StrEnum):
+    """``[gpu]fault_detail``"""
+
+    ALL = "all"
+    FITTING = "fitting"
+    LEAST = "least"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """Why no host can give the GPUs asked for.
+
+    ``full`` is for operators. ``fitting`` has what the user could find out as well by asking for
+    less, and neither how many GPUs there are nor how many are in use.
+    """
+
+    full: str
+    fitting: str
+    least: str = _LEAST
+
+    @classmethod
+    def of_request(cls, text: str) -> Reason:
+        """Of a mistake in flavor or image, which says nothing of hosts"""
+        return cls(text, text, text)
+
+    @classmethod
+    def of_kind(cls, text: str) -> Reason:
+        """Of which GPUs there are"""
+        return cls(text, text)
+
+    def told(self, detail: Detail) -> str:
+        """To the instance's user"""
+        return {Detail.ALL: self.full, Detail.FITTING: self.fitting}.get(detail, self.least)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu.mig import MIGInstance
 
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 
@@ -88,6 +87,27 @@ class Product:
     def key(self) -> str:
         """``10de:2335``, the way operators and lspci write it"""
         return f"{self.vendor_id}:{self.product_id}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class MIGInstance:
+    """A compute instance of a GPU instance; ``None`` is what the library would not tell.
+
+    ``profile`` is its size as NVIDIA's tools call it (``1g.18gb``), ``slices`` how many of those of
+    its card's compute it has.
+    """
+
+    gpu_instance: int
+    compute_instance: int
+    profile: str | None = None
+    memory_mib: int | None = None
+    slices: int | None = None
+    uuid: str | None = None
+
+    @property
+    def index(self) -> str:
+        """``9/0``, the GPU instance and the compute instance as NVIDIA's tools write them"""
+        return f"{self.gpu_instance}/{self.compute_instance}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.model import GPU, DeliveryMode
-from nova_gpu.core.vgpu.mig import of_slot
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.host import child
 from nova_gpu.host.state import files
 

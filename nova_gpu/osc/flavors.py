@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
 
+from nova_gpu import data
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import request, summary, validation
+from nova_gpu.core.flavor import condition, request, summary, validation, words
 from nova_gpu.core.flavor.arrangement import Distribution, Near, Topology, TopologyPolicy
 from nova_gpu.core.flavor.preemptible import End
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.flavor.words import OnStop
-from nova_gpu.osc import asking, hosts, rest, vocabulary
+from nova_gpu.osc import asking, hosts, rest
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
 # What is no name to be compared
@@ -32,6 +34,8 @@ _SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public"
 NOTHING = "no GPU"
 # From this version on the API judges values. The proxy's own methods speak an older one.
 _CHECKED = "2.86"
+# As Nova calls them, and what a flavor may write for QEMU.
+_HYPERVISORS = ("kvm", "lxc", "qemu")
 
 
 def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
@@ -199,7 +203,7 @@ class CreateFlavor(asking.ShowOne):
         connection = self.connection(parsed_args)
         # Not of --property: that is for who knows better.
         of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
-        vocabulary.refuse_unknown(of_options, lambda: hosts.known_traits(connection))
+        refuse_unknown(of_options, lambda: hosts.known_traits(connection))
         compute = connection.compute
         fields = {
             "name": parsed_args.name,
@@ -259,3 +263,44 @@ def properties(
     except exception.InvalidExtraSpec as e:
         raise exceptions.CommandError(str(e)) from e
     return specs
+
+
+def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]) -> None:
+    """Refuses an architecture that neither the table of products nor a host has, and a hypervisor
+    that no host with GPUs can have.
+
+    :param specs: those that can be read
+    :param known_traits: asked only where the table has not all
+    :raises CommandError: with what is meant, where that can be guessed
+    """
+    hypervisor = words.parse_hypervisor(specs)
+    if unknown := _unknown(hypervisor, _HYPERVISORS):
+        raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
+    architecture = words.parse_architecture(specs)
+    known = {names.word(each) or "" for _, _, each, _ in data.products()} - {""}
+    if _unknown(architecture, known):
+        known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())
+    if unknown := _unknown(architecture, known):
+        what = "an architecture of no product that is known, and of no host's GPUs"
+        raise _refused("--arch", unknown, what, known, _OF_YOUR_OWN)
+
+
+_OF_YOUR_OWN = (
+    f"; one that only [gpu]product of a host to come will have is given as "
+    f"--property {names.GPU_ARCH}=NAME"
+)
+
+
+def _unknown(asked: condition.Condition | None, known: Collection[str]) -> str | None:
+    """The first name that is not among *known*, of a condition on whole names"""
+    if asked is None or asked.operator is condition.Operator.IN:
+        return None
+    return next(iter(sorted(asked.values - set(known))), None)
+
+
+def _refused(
+    option: str, value: str, what: str, known: Collection[str], more: str = ""
+) -> exceptions.CommandError:
+    alike = difflib.get_close_matches(value, known, n=1)
+    hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(sorted(known))}"
+    return exceptions.CommandError(f"{option} {value} is {what}; {hint}{more}")

@@ -18,7 +18,7 @@ from nova.scheduler.client import report
 from oslo_utils import timeutils
 
 from nova_gpu.core import names
-from nova_gpu.core.disclosure import Reason
+from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.core.placement import kept
 from nova_gpu.core.scheduling import reasons

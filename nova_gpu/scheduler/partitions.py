@@ -14,7 +14,7 @@ from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
-from nova_gpu.core.disclosure import Reason
+from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit, reasons

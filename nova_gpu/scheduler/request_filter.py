@@ -18,7 +18,7 @@ from oslo_log import log as logging
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import events, exception, names
-from nova_gpu.core.disclosure import Detail, Reason
+from nova_gpu.core.exception import Detail, Reason
 from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest

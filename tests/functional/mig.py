@@ -8,8 +8,8 @@ from typing import Any
 
 import fixtures
 
-from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.mig import MIGInstance, slot_number
+from nova_gpu.core.model import MIGInstance, PciAddress
+from nova_gpu.core.vgpu.vgpu import slot_number
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import hosts, nvidia
 from tests.functional import base

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_gpu.core.vgpu.mig import of_slot
+from nova_gpu.core.vgpu.vgpu import of_slot
 from tests.functional import divided, mig, profiled, test_plain_functions, vgpu_operations
 from tests.functional.base import Server
 from tests.functional.divided import FIRST, SECOND, WHOLE, slots

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nova_gpu.core.contents import GuestContents
-from nova_gpu.core.vgpu.mig import slot_number
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, slot_number
 from nova_gpu.host.container import cdi, contents, nodes
 from tests.gpu import isolated, machine
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import fixtures
 
-from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.mig import MIGInstance, of_slot
+from nova_gpu.core.model import MIGInstance, PciAddress
+from nova_gpu.core.vgpu.vgpu import of_slot
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import nvidia
 from tests.lxc import base, place

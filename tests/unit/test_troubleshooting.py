@@ -34,7 +34,7 @@ _REASONS = (
         "host/vgpu/division",
         "host/vfio/passthrough",
     ),
-    *("core/vgpu/mig", "host/mig/mig_layout"),
+    *("core/vgpu/vgpu", "host/mig/mig_layout"),
     *("host/clean_command", "host/pci/direct_links", "host/pci/selection", "scheduler/cpu_only"),
     *(
         "scheduler/filters",

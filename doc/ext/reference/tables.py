@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 
 from nova_gpu.api import extra_specs
-from nova_gpu.cmd import metrics, status
+from nova_gpu.cmd import exporter, status
 from nova_gpu.core import events
 from nova_gpu.core.placement import traits
 
@@ -47,9 +47,9 @@ def _metrics() -> Table:
     rows = [
         (f"``{name}{suffix}``", kind, ", ".join(labels) or "none", commands.plain(text))
         for kind, suffix, told in (
-            ("gauge", "", metrics.GAUGES),
-            ("counter", "_total", metrics.COUNTERS),
-            ("summary", "", metrics.SUMMARIES),
+            ("gauge", "", exporter.GAUGES),
+            ("counter", "_total", exporter.COUNTERS),
+            ("summary", "", exporter.SUMMARIES),
         )
         for name, (text, labels) in told.items()
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_gpu.core import names, refusal_texts
-from nova_gpu.core.disclosure import Reason
+from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest

@@ -22,6 +22,12 @@ FUNCTION_TYPE = "vf"
 # No card carries nearly as many of a type. Each is listed, so that a driver's nonsense could fill
 # the memory.
 MAX_PER_CARD = 4096
+# The driver has a node for each of eight compute instances of a GPU instance. Two digits are read
+# as what they are, and leave nobody in doubt where the number of the GPU instance ends.
+_COMPUTE_INSTANCES = 100
+_GPU_INSTANCES = 10_000
+
+LOST = "the MIG instance is no longer on its card"
 
 
 def is_type_id(text: str) -> bool:
@@ -99,7 +105,7 @@ class DividedCard:
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Slot:
     """The place of one vGPU of a type, made or not: ``0000:3b:00.0/nvidia-35/0``, counted from 0.
-    Of a MIG instance the number is :func:`nova_gpu.core.vgpu.mig.slot_number`.
+    Of a MIG instance the number is :func:`nova_gpu.core.vgpu.vgpu.slot_number`.
     """
 
     parent: PciAddress
@@ -148,3 +154,19 @@ def device_uuid(instance_uuid: str, slot: Slot) -> str:
     except ValueError:
         raise exception.InvalidValue(f"{instance_uuid!r} is not the uuid of an instance") from None
     return str(uuid.uuid5(namespace, str(slot)))
+
+
+def slot_number(gpu_instance: int, compute_instance: int) -> int | None:
+    """The number of the slot of a MIG instance: 900 of ``9/0``; ``None`` where it can have none.
+
+    It is made of the ids that the driver's nodes are found by, and that an instance keeps as long
+    as it is there. A place in the list of all would be another's as soon as the layout changes.
+    """
+    if compute_instance in range(_COMPUTE_INSTANCES) and gpu_instance in range(_GPU_INSTANCES):
+        return gpu_instance * _COMPUTE_INSTANCES + compute_instance
+    return None
+
+
+def of_slot(number: int) -> tuple[int, int]:
+    """The GPU instance and the compute instance: the reverse of :func:`slot_number`"""
+    return divmod(number, _COMPUTE_INSTANCES)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Kind, Slot, VGPUType
 
 
@@ -177,3 +179,25 @@ def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
         yield max(each.memory_mib or 0 for each in listed) // facts.memory_mib
     if facts.slices:
         yield max(each.slices or 0 for each in listed) // facts.slices
+
+
+class Order(enum.StrEnum):
+    DEPTH_FIRST = "depth_first"
+    BREADTH_FIRST = "breadth_first"
+
+
+def choose(free: Mapping[PciAddress, Sequence[Slot]], count: int, order: Order) -> tuple[Slot, ...]:
+    """*count* slots, in the order in which they are drawn: the first n are the choice for n.
+
+    :param free: the free slots of each card
+    :raises ValueError: where there are fewer than *count*
+    """
+    left = {card: list(slots) for card, slots in free.items()}
+    if not 0 <= count <= sum(map(len, left.values())):
+        raise ValueError(f"{count} of {sum(map(len, left.values()))} free vGPUs")
+    sign = 1 if order is Order.DEPTH_FIRST else -1
+    chosen = []
+    for _ in range(count):
+        card = min((each for each in left if left[each]), key=lambda c: (sign * len(left[c]), c))
+        chosen.append(left[card].pop(0))
+    return tuple(chosen)

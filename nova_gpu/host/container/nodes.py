@@ -18,8 +18,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import model
 from nova_gpu.core.device import Device
-from nova_gpu.core.vgpu.mig import of_slot
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import partitions, sysfs

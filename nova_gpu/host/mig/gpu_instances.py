@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu.mig import of_slot
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
 

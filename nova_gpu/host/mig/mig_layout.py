@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.model import GPU, MIGInstance, PciAddress
 from nova_gpu.core.vgpu import vgpu
-from nova_gpu.core.vgpu.mig import MIGInstance, slot_number
+from nova_gpu.core.vgpu.vgpu import slot_number
 from nova_gpu.host import child
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import nvml

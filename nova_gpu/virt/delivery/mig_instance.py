@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu import mig
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import gpu_instances
@@ -64,7 +64,7 @@ class MIGInstances(Parts):
         if not nodes.instance_nodes(slot, self._roots):
             raise exception.DeviceUnavailable(
                 str(slot),
-                mig.LOST,
+                vgpu.LOST,
                 "make the card's layout what it was (nvidia-smi mig), or move the instance",
             )
 

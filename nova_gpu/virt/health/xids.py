@@ -14,8 +14,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, health
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_room
-from nova_gpu.core.vgpu.mig import of_slot
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.nvidia import kernel_log, nvml
 from nova_gpu.host.roots import Roots

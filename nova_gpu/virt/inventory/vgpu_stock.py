@@ -15,7 +15,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling import stats
-from nova_gpu.core.vgpu import mig, vgpu_choice
+from nova_gpu.core.vgpu import vgpu, vgpu_room
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
 from nova_gpu.core.vgpu.vgpu_room import Room
@@ -62,7 +62,7 @@ class VGPUStock(Published[VGPUGroup, Slot]):
         card = group.card_of(key)
         if card is None:
             return "no card of this host has it"
-        return card.ill or (mig.LOST if card.lacks(key) else None)
+        return card.ill or (vgpu.LOST if card.lacks(key) else None)
 
     def _given(self, group: VGPUGroup, key: Slot) -> Slot:
         return key
@@ -156,8 +156,8 @@ class VGPUStock(Published[VGPUGroup, Slot]):
             joined = self._fabric.choose(by_card.keys(), count)
             if joined is not None:
                 return tuple(by_card[card][0] for card in joined)
-        order = vgpu_choice.Order(CONF.gpu.vgpu_order)
-        return vgpu_choice.choose(by_card, count, order)
+        order = vgpu_room.Order(CONF.gpu.vgpu_order)
+        return vgpu_room.choose(by_card, count, order)
 
     def divided(self) -> stats.Divided:
         """What the scheduler reads of these cards, by what was read last"""

@@ -17,7 +17,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.disclosure import Detail
+from nova_gpu.core.exception import Detail
 from nova_gpu.core.flavor import compare, request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU

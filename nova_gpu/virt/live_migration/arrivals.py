@@ -9,7 +9,7 @@ from nova import objects
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.disclosure import Detail
+from nova_gpu.core.exception import Detail
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.live_migration.moves import Moves

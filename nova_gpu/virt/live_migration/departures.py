@@ -16,7 +16,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.disclosure import Detail
+from nova_gpu.core.exception import Detail
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors

@@ -20,7 +20,7 @@ from unittest import mock
 import yaml
 
 from doc.ext.reference import tables
-from nova_gpu.cmd import cards, exporter, metrics
+from nova_gpu.cmd import cards, exporter
 from nova_gpu.cmd.cards import Card
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.inventory import survey
@@ -87,7 +87,7 @@ class ExporterTest(base.HostTestCase):
         self.build()
         found = [Card(gpu, None) for gpu in survey.Survey().find()]
         held = {found[0].gpu.address: ("one", "two"), found[1].gpu.address: ("one",)}
-        assigned, instances = metrics._assigned(found, held)
+        assigned, instances = exporter._assigned(found, held)
         counts = {sample.labels["address"]: sample.value for sample in assigned.samples}
         self.assertEqual((2, 1, 0), tuple(counts[str(each.gpu.address)] for each in found[:3]))
         self.assertEqual(3, len(instances.samples))
@@ -101,15 +101,15 @@ class ExporterTest(base.HostTestCase):
             looks.append(None)
             return read(*args)
 
-        asked = metrics.Metrics(survey.Survey(), self.root)
+        asked = exporter.Metrics(survey.Survey(), self.root)
         with mock.patch.object(cards, "read", counting):
-            with mock.patch.object(metrics, "_FRESH_S", 600.0):
+            with mock.patch.object(exporter, "_FRESH_S", 600.0):
                 with concurrent.futures.ThreadPoolExecutor(6) as pool:
                     told = list(pool.map(lambda _: list(asked.collect()), range(6)))
                 self.assertEqual(1, len(looks))
                 self.assertEqual(told[0], told[5])
                 self.assertGreater(len(told[0]), 10)
-            with mock.patch.object(metrics, "_FRESH_S", 0.0):
+            with mock.patch.object(exporter, "_FRESH_S", 0.0):
                 list(asked.collect())
         self.assertEqual(2, len(looks))
 
@@ -182,9 +182,9 @@ class FilesTest(base.HostTestCase):
     """What etc/ asks of the exporter it has."""
 
     def names(self) -> set[str]:
-        counted = {f"{name}_total" for name in metrics.COUNTERS}
-        summed = {f"{name}_{part}" for name in metrics.SUMMARIES for part in ("sum", "count")}
-        return {*metrics.GAUGES, *counted, *summed}
+        counted = {f"{name}_total" for name in exporter.COUNTERS}
+        summed = {f"{name}_{part}" for name in exporter.SUMMARIES for part in ("sum", "count")}
+        return {*exporter.GAUGES, *counted, *summed}
 
     def assertKnown(self, text: str) -> None:
         asked = set(re.findall(r"\bnova_gpu_[a-z_]+", text))

@@ -10,7 +10,7 @@ import sys
 import time
 from unittest import mock
 
-from nova_gpu.cmd import cards, holders, libvirt_connection, progress, show, topology
+from nova_gpu.cmd import cards, holders, libvirt_connection, show, topology, waiting
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
@@ -110,7 +110,7 @@ class ProgressTest(base.HostTestCase):
         def work() -> int:
             with (
                 mock.patch.object(sys.stderr, "isatty", return_value=terminal),
-                progress.shown("asking libvirt", after_s=0.05),
+                waiting.shown("asking libvirt", after_s=0.05),
             ):
                 time.sleep(seconds)
             return 0

@@ -6,7 +6,7 @@ import threading
 import time
 import unittest
 
-from nova_gpu.cmd import deadline, verify
+from nova_gpu.cmd import verify, waiting
 from nova_gpu.virt.verify.sources import Difference, Kind
 
 SAFE = Difference(Kind.ALLOCATION_DIFFERS, "one", "one has 2 and 0 are counted", "repair it", True)
@@ -53,13 +53,13 @@ class VerdictTest(unittest.TestCase):
 
 class WithinTest(unittest.TestCase):
     def test_an_answer_and_an_error(self) -> None:
-        ask = deadline.within(200)
+        ask = waiting.within(200)
         self.assertEqual(5, ask(lambda: 5))
         self.assertRaises(ZeroDivisionError, ask, lambda: 1 // 0)
         self.assertEqual(ask(threading.get_ident), ask(threading.get_ident))
 
     def test_what_does_not_answer_is_given_up_and_the_next_is_asked(self) -> None:
-        ask, goes_on = deadline.within(0.1), threading.Event()
+        ask, goes_on = waiting.within(0.1), threading.Event()
         self.addCleanup(goes_on.set)
         started = time.monotonic()
         self.assertRaises(TimeoutError, ask, goes_on.wait)

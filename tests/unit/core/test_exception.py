@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from oslotest import base
 
 from nova_gpu.core import exception
-from nova_gpu.core.disclosure import Detail
-from nova_gpu.core.exception import GuestError
+from nova_gpu.core.exception import Detail, GuestError
 
 ALL = Detail.ALL
 CARD = "0000:88:00.0"

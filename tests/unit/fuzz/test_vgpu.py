@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import query, request
+from nova_gpu.core.model import MIGInstance
 from nova_gpu.core.vgpu import vgpu, vgpu_room
-from nova_gpu.core.vgpu.mig import MIGInstance, of_slot
+from nova_gpu.core.vgpu.vgpu import of_slot
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import gpu_instances, mig_layout
 from nova_gpu.host.vgpu import division, mdev, sriov

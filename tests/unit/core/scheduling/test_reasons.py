@@ -5,7 +5,7 @@ import unittest
 
 from nova import exception as nova_exception
 
-from nova_gpu.core.disclosure import Detail
+from nova_gpu.core.exception import Detail
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.placement.inventory import Offer

@@ -7,6 +7,9 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu
 
+# SPDX-License-Identifier: Apache-2.0
+
+
 CARD = PciAddress.parse("0000:3b:00.0")
 
 
@@ -67,3 +70,18 @@ class TypeIdTest(unittest.TestCase):
             self.assertTrue(vgpu.is_type_id(text), text)
         for text in ("", ".", "..", "a/b", "a b", "-a", "a\n", "n" * 101, "é"):
             self.assertFalse(vgpu.is_type_id(text), text)
+
+
+class SlotNumberTest(unittest.TestCase):
+    def test_there_and_back(self) -> None:
+        for gpu_instance, compute_instance, number in ((0, 0, 0), (9, 0, 900), (14, 7, 1407)):
+            self.assertEqual(number, vgpu.slot_number(gpu_instance, compute_instance))
+            self.assertEqual((gpu_instance, compute_instance), vgpu.of_slot(number))
+
+    def test_no_two_have_one(self) -> None:
+        every = [(gi, ci) for gi in range(120) for ci in range(120)]
+        numbers = [vgpu.slot_number(*each) for each in every]
+        known = [each for each in numbers if each is not None]
+        self.assertEqual(len(known), len(set(known)))
+        self.assertIsNone(vgpu.slot_number(1, 100))
+        self.assertIsNone(vgpu.slot_number(10_000, 0))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import fixtures
 from oslotest import base
 
-from nova_gpu.core.vgpu.mig import MIGInstance
+from nova_gpu.core.model import MIGInstance
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, VGPUType
 from nova_gpu.host.mig import mig_layout
 from tests.fixtures import cards, hosts

@@ -14,7 +14,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import model
-from nova_gpu.core.vgpu.mig import MIGInstance
+from nova_gpu.core.model import MIGInstance
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import nvidia, processes
 from tests.fixtures import nvml as machines

@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu import mig
+from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.delivery import container_nodes, mig_instance
 from tests.fixtures import hosts, nodes
@@ -50,7 +50,7 @@ class MIGInstancesTest(base.BaseTestCase):
         self.host.set_mig(CARD, [(10, 0)])
         self.assertFalse(self.way.is_there(SLOT, UUID, None))
         error = self.assertRaises(exception.DeviceUnavailable, self.way.make, SLOT, UUID)
-        self.assertIn(mig.LOST, str(error))
+        self.assertIn(vgpu.LOST, str(error))
         self.assertFalse(self.way.clean(SLOT))
         self.assertEqual([], self.ended)
 

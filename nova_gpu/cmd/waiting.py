@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not answer is given up."""
+"""What a command waits for: said to who waits at a terminal, given up where it does not answer."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+_AFTER_S = 2.0
 
 
 def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
@@ -49,3 +53,21 @@ class _Worker:
                 answers.put((read(), None))
             except Exception as error:  # the asker's
                 answers.put((None, error))
+
+
+@contextlib.contextmanager
+def shown(what: str, after_s: float = _AFTER_S) -> Iterator[None]:
+    """Says on standard error that it is *what* takes so long; in a pipe and a log it says nothing.
+
+    :param what: such as ``asking libvirt``
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(after_s, lambda: print(f"nova-gpu: {what} ...", file=sys.stderr))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,22 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Over a real Placement, asked by openstacksdk; what Nova says is made up."""
+
 from __future__ import annotations
 
+# SPDX-License-Identifier: Apache-2.0
 import base64
+import collections
 import dataclasses
 import datetime
 import hashlib
 import re
 import unittest
+from collections.abc import Iterator
 from html import parser
+from types import SimpleNamespace
+from typing import Any
 
+from keystoneauth1 import session
 from lxml import html
+from nova import test
+from openstack import connection
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer, Group
-from nova_gpu.osc import page
-from nova_gpu.osc.fleet import Capacity, Fleet
+from nova_gpu.osc import report, rest
 from nova_gpu.osc.providers import Provider
+from nova_gpu.osc.report import Capacity, Fleet
 from nova_gpu.osc.usage import Held
+from tests.fixtures.cloud_gpus import PlacementWithGPUs
+from tests.functional.sdk import Auth
 
 _WHEN = datetime.datetime(2026, 11, 22, 2, 30)
 _TRAITS = frozenset({"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_MODEL_TESLA_M2090"})
@@ -54,6 +67,94 @@ _ATTRIBUTES = frozenset(
 )
 
 
+class FleetTest(test.NoDBTestCase):
+    USES_DB_SELF = True  # Placement's
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = self.useFixture(PlacementWithGPUs())
+        self.nodes: list[Any] = []
+        self.flavors: list[Any] = []
+        self.asked: collections.Counter[str] = collections.Counter()
+
+    def add_host(self, name: str) -> str:
+        uuid = self.placement.add_host(name, vcpus=16)
+        node = SimpleNamespace(id=uuid, name=name, state="up", status="enabled", service_details={})
+        self.nodes.append(node)
+        return uuid
+
+    def add_flavor(self, name: str, **words: str) -> None:
+        size = {"vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
+        self.flavors.append(SimpleNamespace(name=name, extra_specs=words, **size))
+
+    def read(self, token: str = "admin") -> report.Fleet:
+        endpoints = {"placement": self.placement.endpoint}
+        real = connection.Connection(
+            session=session.Session(auth=Auth(endpoints, {"X-Auth-Token": token}))
+        )
+
+        def get(url: str, **options: Any) -> Any:
+            self.asked[url] += 1
+            return real.placement.get(url, **options)
+
+        def hypervisors(details: bool) -> Iterator[Any]:
+            self.asked["hypervisors"] += 1
+            yield from self.nodes
+
+        compute = SimpleNamespace(
+            hypervisors=hypervisors,
+            flavors=lambda **options: iter(self.flavors),
+            servers=lambda **options: iter(()),
+            get_server=lambda uuid: SimpleNamespace(id=uuid, name="vm", project_id="p1"),
+        )
+        return report.read(SimpleNamespace(placement=SimpleNamespace(get=get), compute=compute))
+
+    def test_all_of_it_from_one_look(self) -> None:
+        free, full = self.add_host("free"), self.add_host("full")
+        roomy = self.placement.add_group(free, 8, used=2, reserved=1)
+        packed = self.placement.add_group(full, 4, used=4)
+        self.add_flavor("two", gpus="= 2", gpu_arch="s== fermi")
+        self.add_flavor("four", gpus="= 4")
+        self.add_flavor("plain")
+        self.add_flavor("wrong", gpus="two")
+        found = self.read()
+        self.assertEqual(
+            [("free", 8, 1, 2), ("full", 4, 0, 4)],
+            [(g.host, g.group.total, g.group.reserved, g.group.used) for g in found.groups],
+        )
+        self.assertEqual(
+            [("free", "vm", 2), ("full", "vm", 4)],
+            [(each.provider.host, each.name, each.gpus) for each in found.held],
+        )
+        could = {each.flavor: capacity.could_boot(each.answers) for each in found.capacities}
+        self.assertEqual({"four": (1, 1), "two": (2, 1), "wrong": (0, 0)}, could)
+        self.assertIn("not a whole number", found.capacities[-1].wrong)
+
+        self.assertEqual([], [url for url, times in self.asked.items() if times > 1])
+        of_group = collections.Counter(
+            uuid for uuid in (roomy, packed) for url in self.asked if uuid in url
+        )
+        self.assertEqual({roomy: 2, packed: 4}, of_group)
+
+    def test_gpus_and_vgpus_are_counted_apart(self) -> None:
+        host = self.add_host("host")
+        self.placement.add_group(host, 8, used=2)
+        self.placement.add_vgpus(host, 8, "nvidia-35", used=5)
+        held = [(each.gpus, each.vgpus) for each in self.read().held]
+        self.assertEqual([(0, 5), (2, 0)], sorted(held))
+
+    def test_who_may_not_know(self) -> None:
+        self.add_host("free")
+        self.assertRaises(rest.Refused, self.read, token="user:project")
+
+    def test_nobody_has_gpus(self) -> None:
+        self.add_host("host")
+        self.add_flavor("two", gpus="= 2")
+        found = self.read()
+        self.assertEqual(((), ()), (found.groups, found.held))
+        self.assertEqual(((),), tuple(each.answers for each in found.capacities))
+
+
 class _Seen(parser.HTMLParser):
     """As a browser splits it up"""
 
@@ -75,7 +176,7 @@ class _Seen(parser.HTMLParser):
 
 
 def render(fleet: Fleet = _FLEET, title: str = "GPUs") -> str:
-    return page.render(fleet, title, _WHEN)
+    return report.render(fleet, title, _WHEN)
 
 
 def texts(text: str, where: str) -> list[str]:
@@ -95,7 +196,7 @@ class PageTest(unittest.TestCase):
 
     def test_projects_are_listed_by_what_they_have(self) -> None:
         one = Held("5f7d", "second", "p2", "", _PROVIDER, 0, 3)
-        shown = html.fromstring(page.render(Fleet((_PROVIDER,), (_HELD, one), ()), "GPUs", _WHEN))
+        shown = html.fromstring(report.render(Fleet((_PROVIDER,), (_HELD, one), ()), "GPUs", _WHEN))
         rows = shown.xpath("//*[@id='projects']//tbody/tr")
         self.assertEqual(
             [["p2", "1", "0", "3"], ["p1", "1", "2", "0"]],
