@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -132,18 +133,15 @@ class RoomTest(ShownTestBase):
     def test_killed_at_any_moment(self) -> None:
         """What is left is said, and led to its end by the next plan, or by what that names."""
 
-        class Killed(BaseException):
-            pass
-
         def die(*args: Any, **kwargs: Any) -> None:
-            raise Killed
+            raise _Killed
 
         proxy = _proxy.Proxy
         with mock.patch.object(proxy, "migrate_server", die):
-            self.assertRaises(Killed, self.apply, room.Drain, "host1")
+            self.assertRaises(_Killed, self.apply, room.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
         with mock.patch.object(moves._Step, "_when_idle", die):
-            self.assertRaises(Killed, self.apply, room.Drain, "host1")
+            self.assertRaises(_Killed, self.apply, room.Drain, "host1")
         self._wait_for_state_change(self.server, "VERIFY_RESIZE")
         said = self.refusal(room.Drain, "host1")
         self.assertIn(
@@ -153,7 +151,7 @@ class RoomTest(ShownTestBase):
         self._wait_for_state_change(self.server, "ACTIVE")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
         with mock.patch.object(moves._Step, "_wait_for_source", die):
-            self.assertRaises(Killed, self.apply, room.Drain, "host1")
+            self.assertRaises(_Killed, self.apply, room.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual([], self.apply(room.Drain, "host1")[0])
 
@@ -256,6 +254,20 @@ class RoomTest(ShownTestBase):
             self.assertIn("for administrators", refused)
 
 
+class _Killed(BaseException):
+    @classmethod
+    def at(cls, call: int, real: Callable[..., Any]) -> Callable[..., Any]:
+        """What does as *real* does, until it is called so often"""
+        calls = itertools.count(1)
+
+        def do(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == call:
+                raise cls
+            return real(*args, **kwargs)
+
+        return do
+
+
 class LiveTest(live.Moving, divided.DividedServersTestBase):
     """Guests with vGPUs, of two cards a host"""
 
@@ -274,23 +286,37 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
         taken, _ = sdk.run(self, room.Drain, "host1")
         self.assertEqual([], list(taken[1]))
 
-    def test_applied(self) -> None:
-        self.start_host("host1")
-        self.start_host("host2")
-        first = self.boot(self.of_type(64), host="host1", name="first")
-        second = self.boot(self.of_type(64), host="host1", name="second")
+    def test_applied_and_killed_at_every_step(self) -> None:
+        for number in (1, 2, 3):
+            self.start_host(f"host{number}")
+        flavor = self.of_type(64)
+        servers = [self.boot(flavor, host="host1", name=name) for name in ("a", "b", "c")]
         self.useFixture(fixtures.MockPatchObject(moves, "POLL_S", 0.1))
         self.refusal = live.NO_STATE.format(divided.FIRST)
         said = str(self.assertRaises(moves.Stopped, self.drain))
-        self.assertRegex(said, "step 1 of 2, (first|second) .*: it is ACTIVE on host1: ")
+        self.assertRegex(said, "step 1 of 3, [abc] .*: it is ACTIVE on host1: ")
         self.assertIn("run the command again for a new plan", said)
         self.refusal = None
 
+        # Before Nova is asked, before it is seen to be done, before the next, and at the end
+        for where, step, left in (
+            ("make", 1, 3),
+            ("_when_idle", 1, 2),
+            ("make", 2, 1),
+            ("_wait_for_source", 1, 0),
+        ):
+            with mock.patch.object(
+                moves._Step, where, _Killed.at(step, getattr(moves._Step, where))
+            ):
+                self.assertRaises(_Killed, self.drain)
+            for server in servers:
+                self._wait_for_state_change(server, "ACTIVE")  # Nova goes on with what was begun
+            hosts = [self.allocated(server, "VGPU") for server in servers]
+            self.assertEqual(left, hosts.count({"host1": 1}), hosts)
+            self.assertEqual(3, sum(sum(each.values()) for each in hosts), hosts)
         taken, said = self.drain()
-        self.assertEqual(2, len(list(taken[1])))
-        self.assertIn("step 2 of 2: ", said)
-        for server in (first, second):
-            self.assertEqual({"host2": 1}, self.allocated(server, "VGPU"))
+        self.assertEqual([], list(taken[1]))
+        self.assertIn("host1: no instance has GPUs of it.", said)
 
     def drain(self) -> Any:
         return sdk.run(self, room.Drain, "host1", "--apply")
