@@ -89,7 +89,7 @@ IMAGE_ON_STOP = f"image_{ON_STOP}"
 PREEMPT_AT, PREEMPT_FOR = "gpu:preempt_at", "gpu:preempt_for"
 
 # What a running guest's diagnostics have of each of its GPUs: a number from 0, and one of address,
-# product, name, numa_node and trouble.
+# product, name, numa_node, trouble and module.
 DIAGNOSTIC = "gpu{}_{}"
 
 # The environment of [gpu]clean_command.

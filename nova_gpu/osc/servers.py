@@ -136,6 +136,8 @@ def _card(each: Mapping[str, Any]) -> str:
         text += f" {each.get('name') or 'unknown'} ({product})"
     if each.get("numa_node") is not None:
         text += f", NUMA node {each['numa_node']}"
+    if each.get("module") is not None:
+        text += f", module {each['module']}"
     return f"{text}: {each['trouble']}" if each.get("trouble") else text
 
 

@@ -6,12 +6,13 @@ From there on Nova's own fields are all there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from oslo_log import log as logging
 
 from nova_gpu.core import device, exception, names
+from nova_gpu.core.fabric.partitions import Module
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
@@ -25,10 +26,17 @@ from nova_gpu.virt.usage import domains
 LOG = logging.getLogger(__name__)
 
 
-def gpus(guest: Any, assigned: Assigned, shared: VGPUCards, roots: Roots) -> dict[str, Any]:
+def gpus(
+    guest: Any,
+    assigned: Assigned,
+    shared: VGPUCards,
+    roots: Roots,
+    modules: Mapping[PciAddress, Module],
+) -> dict[str, Any]:
     """By address, numbered from 0: :data:`nova_gpu.core.names.DIAGNOSTIC` says the keys.
 
     :param guest: a nova.virt.libvirt.guest.Guest
+    :param modules: of its board with NVSwitches that cards are
     :returns: nothing where the guest's XML cannot be read: what else Nova has of it is shown
     """
     if not assigned:
@@ -42,8 +50,11 @@ def gpus(guest: Any, assigned: Assigned, shared: VGPUCards, roots: Roots) -> dic
         return {}
     found = {}
     devices = [
-        *((str(each), _facts(offered, each)) for each in sorted(device.cards(named))),
-        *((str(each), _facts_of_vgpu(cards, each)) for each in sorted(device.slots(named))),
+        *((str(each), _facts(offered, each, modules)) for each in sorted(device.cards(named))),
+        *(
+            (str(each), _facts_of_vgpu(cards, each, modules))
+            for each in sorted(device.slots(named))
+        ),
     ]
     for index, (address, own) in enumerate(devices):
         facts = {"address": address, **dict(own)}
@@ -51,7 +62,9 @@ def gpus(guest: Any, assigned: Assigned, shared: VGPUCards, roots: Roots) -> dic
     return found
 
 
-def _facts(offered: Offer, address: PciAddress) -> Iterator[tuple[str, Any]]:
+def _facts(
+    offered: Offer, address: PciAddress, modules: Mapping[PciAddress, Module]
+) -> Iterator[tuple[str, Any]]:
     """None of a card that is gone"""
     for group in offered.values():
         if gpu := group.gpus.get(address):
@@ -59,9 +72,13 @@ def _facts(offered: Offer, address: PciAddress) -> Iterator[tuple[str, Any]]:
             yield "name", gpu.product.name
             yield "numa_node", gpu.numa_node
             yield "trouble", group.withheld.get(address)
+            if address in modules:
+                yield "module", modules[address]
 
 
-def _facts_of_vgpu(cards: Iterable[SharedCard], slot: Slot) -> Iterator[tuple[str, Any]]:
+def _facts_of_vgpu(
+    cards: Iterable[SharedCard], slot: Slot, modules: Mapping[PciAddress, Module]
+) -> Iterator[tuple[str, Any]]:
     """Product of the vGPU's card"""
     for card in cards:
         if card.has(slot):
@@ -69,3 +86,5 @@ def _facts_of_vgpu(cards: Iterable[SharedCard], slot: Slot) -> Iterator[tuple[st
             yield "name", card.gpu.product.name
             yield "numa_node", card.gpu.numa_node
             yield "trouble", card.ill or card.withheld
+            if card.gpu.address in modules:
+                yield "module", modules[card.gpu.address]

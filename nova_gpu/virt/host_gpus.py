@@ -245,7 +245,9 @@ class HostGPUs:
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
         """As :func:`nova_gpu.virt.diagnostics.gpus`"""
-        return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots)
+        board = self._survey.ways.fabric.board
+        modules = board.modules if board else {}
+        return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
 
     def end(self, instance: objects.Instance) -> None:
         """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it

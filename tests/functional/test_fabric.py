@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from nova_gpu.osc import capacity, explain
+from osc_lib import exceptions
+
+from nova_gpu.osc import capacity, explain, room
 from tests.fixtures import hosts, kernel, partitions
 from tests.functional import boards, kvm, sdk
 
@@ -82,7 +84,8 @@ class FabricTest(BoardTestBase):
 
 class CapacityTest(BoardTestBase):
     def test_as_many_as_have_a_partition(self) -> None:
-        servers = [self.boot(self.gpu_flavor(1)) for _ in range(5)]
+        one = self.flavor(**{"gpus": "= 1", "gpu:move": "cold"})
+        servers = [self.boot(one) for _ in range(5)]
         four = self.gpu_flavor(4)
         self.assertEqual((0, "4 GPUs asked for, 3 of 8 free"), self.shown(four))
         for server in servers[1:4]:
@@ -96,8 +99,24 @@ class CapacityTest(BoardTestBase):
         told = dict(zip(*taken, strict=True))
         self.assertIn(said, str(told["hosts"].machine_readable()))
         self.assertIn("Exhausted all hosts", told["fault"])
-        self._delete_server(servers[0])
-        self.assertEqual((1, "no more GPUs"), self.shown(four))
+        self.assertRoomMade(four)
+
+    def assertRoomMade(self, four: str) -> None:
+        """One has a card in each half of host1, and one move makes a half whole."""
+        wrong = self.assertRaises(exceptions.CommandError, sdk.run, self, room.MakePlace, four)
+        self.assertIn("there is place for 0 now", str(wrong))
+        self.start_board("host2")
+        self.boot(four, host="host2")
+        self.boot(self.gpu_flavor(1), host="host2")
+        taken, said = sdk.run(self, room.MakePlace, four)
+        (move,) = sdk.rows(taken)
+        self.assertIn("place for 0 now; for 1 after 1 move. No plan has fewer.", said)
+        self.assertEqual(("host1", "host2"), (move["From"], move["To"]))
+        self._migrate_server({"id": move["Server"]})
+        self.confirm({"id": move["Server"]}, source="host1")
+        self.assertIn("no move is needed", sdk.run(self, room.MakePlace, four)[1])
+        placed = self.boot(four)
+        self.assertEqual({"host1": 4}, self.allocated(placed))
 
     def shown(self, flavor: str) -> tuple[int, str]:
         """How many could boot on the host, and why no more"""

@@ -30,12 +30,25 @@ class Board:
 
     def choose(self, count: int) -> Partition | None:
         """The partition that the host would give a guest of *count* cards"""
-        return partitions.choose(self.offered, self.taken, count)
+        return _choose(self, count)
+
+    def given(self, modules: Collection[Module]) -> Board:
+        """The board when somebody has them, too"""
+        return Board(self.offered, self.taken.union(modules))
+
+    def freed(self, modules: Collection[Module]) -> Board:
+        """The board when nobody has them any more"""
+        return Board(self.offered, self.taken.difference(modules))
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _room(board: Board) -> Mapping[int, int]:
     return partitions.room(board.offered, board.taken)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _choose(board: Board, count: int) -> Partition | None:
+    return partitions.choose(board.offered, board.taken, count)
 
 
 def traits(offered: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:

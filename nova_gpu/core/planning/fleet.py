@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from nova_gpu.core.fabric.partitions import Module
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.scheduling.capacity import Host
+from nova_gpu.core.scheduling.capacity import Group, Host
 
 
 class Way(enum.StrEnum):
@@ -37,6 +38,8 @@ _IN_WORDS = {
 
 # GPUs by the index of their group
 Held = tuple[tuple[int, int], ...]
+# The modules that these are, by the index of each group whose GPUs NVSwitches join
+Sets = tuple[tuple[int, tuple[Module, ...]], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -45,6 +48,7 @@ class Spot:
 
     host: int
     held: Held
+    sets: Sets = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,8 +63,9 @@ class Need:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """``held`` has, of each group of its host it has GPUs of, the index and how many. ``way`` is
-    ``None`` of one that may not be moved, and ``stays`` says why."""
+    """``held`` has, of each group of its host it has GPUs of, the index and how many; ``sets`` is
+    without the groups of which it is not known. ``way`` is ``None`` of one that may not be moved,
+    and ``stays`` says why."""
 
     uuid: str
     name: str
@@ -69,10 +74,30 @@ class Instance:
     held: Held
     way: Way | None
     stays: str = ""
+    sets: Sets = ()
 
     @property
     def gpus(self) -> int:
         return sum(count for _, count in self.held)
+
+
+def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[Instance]:
+    """The instances of one host, with the set of one of which it is not known, such as a stopped
+    one, where only it can have what is left of its board."""
+    found = list(there)
+    for number, group in enumerate(groups):
+        holders = [n for n, each in enumerate(found) if number in dict(each.held)]
+        unknown = [n for n in holders if number not in dict(found[n].sets)]
+        if group.board is None or len(unknown) != 1:
+            continue
+        (last,) = unknown
+        others = (dict(found[n].sets)[number] for n in holders if n != last)
+        left = group.board.taken.difference(*others)
+        # More have cards that nobody can be given, or instances of another group.
+        if len(left) == dict(found[last].held)[number]:
+            sets = tuple(sorted((*found[last].sets, (number, tuple(sorted(left))))))
+            found[last] = dataclasses.replace(found[last], sets=sets)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,6 +109,17 @@ class Fleet:
     hosts: tuple[Host, ...]
     instances: tuple[Instance, ...]
     shared: Mapping[str, tuple[frozenset[int], ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all the room is counted that moves make: not where vGPUs share cards, or where it
+        is not known which cards of a board an instance has."""
+        hosts = {each.name: each for each in self.hosts}
+        return not self.shared and all(
+            hosts[each.host].groups[group].board is None or group in dict(each.sets)
+            for each in self.instances
+            for group, _ in each.held
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -66,11 +66,11 @@ def _places(room: Room, need: Need) -> int:
 def _plan(fleet: Fleet, goal: Goal) -> Plan:
     least = goal.least(Room(fleet))
     if least is None:
-        return Plan((), reached=False, proven=not fleet.shared)
+        return Plan((), reached=False, proven=fleet.is_known)
     if least == 0:
         return Plan((), reached=True, proven=True)
-    # Where vGPUs share cards there may be more room than is counted, and a shorter plan.
-    proven = not fleet.shared
+    # There may be more room than is counted, and a shorter plan.
+    proven = fleet.is_known
     try:
         steps = exact.search(fleet, goal)
     except exact.TooLarge:

@@ -7,12 +7,16 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from nova_gpu.core.planning.fleet import Fleet, Held, Need, Spot
+from nova_gpu.core.fabric.published import Board
+from nova_gpu.core.planning.fleet import Fleet, Held, Need, Sets, Spot
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Host
 
 # Past so many ways to serve one instance of several groups on one host the others are not tried.
 _MOST_WAYS = 64
+
+# By group, where its GPUs are given in sets
+Boards = Sequence[Board | None]
 
 # More than a group has
 _ALL = 1 << 20
@@ -27,8 +31,9 @@ class Room:
         index = {host.name: number for number, host in enumerate(fleet.hosts)}
         self.fleet = fleet
         self.free = [[g.total - g.reserved - g.used for g in host.groups] for host in fleet.hosts]
+        self.boards = [[group.board for group in host.groups] for host in fleet.hosts]
         self.own = [dict(host.free) for host in fleet.hosts]
-        self.spots = [Spot(index[each.host], each.held) for each in fleet.instances]
+        self.spots = [Spot(index[each.host], each.held, each.sets) for each in fleet.instances]
         self._first = list(self.spots)
         self.on: list[set[int]] = [set() for _ in fleet.hosts]
         for number, spot in enumerate(self.spots):
@@ -63,6 +68,10 @@ class Room:
                 for cards in self.fleet.shared.get(host.name, ()):
                     for other in cards - {group} if group in cards else ():
                         self.free[spot.host][other] += sign * _ALL
+        boards = self.boards[spot.host]
+        for group, modules in spot.sets:
+            if board := boards[group]:
+                boards[group] = board.freed(modules) if sign > 0 else board.given(modules)
         own = self.own[spot.host]
         for resource_class, amount in self.fleet.instances[number].need.amounts:
             # What a node does not have itself (a disk that hosts share) moves take nothing of.
@@ -84,8 +93,20 @@ class Room:
                 continue
             free = self.free[host]
             for held in ways:
-                if all(free[group] >= count for group, count in held):
-                    yield Spot(host, held)
+                if any(free[group] < count for group, count in held):
+                    continue
+                if (sets := self._sets(host, held)) is not None:
+                    yield Spot(host, held, sets)
+
+    def _sets(self, host: int, held: Held) -> Sets | None:
+        """What the host would give of its boards now, ``None`` where it has no set of that size"""
+        found = []
+        for group, count in held:
+            if board := self.boards[host][group]:
+                if (chosen := board.choose(count)) is None:
+                    return None
+                found.append((group, tuple(sorted(chosen.modules))))
+        return tuple(found)
 
     def _ways_of(self, need: Need) -> list[tuple[int, list[Held]]]:
         """The hosts that could have it, were they empty, and the GPUs it could get of each"""
@@ -100,16 +121,25 @@ class Room:
 
     def fitting(self, need: Need, host: int, without: Collection[int] = ()) -> int:
         """How many of it the host has room for, when the instances *without* have left."""
-        free, own = self.free[host], self.own[host]
+        free, own, boards = self.free[host], self.own[host], self.boards[host]
         if without:
-            free, own = list(free), dict(own)
+            free, own, boards = list(free), dict(own), self._boards(host, without)
             for number in without:
                 for group, count in self.spots[number].held:
                     free[group] += count
                 for name, amount in self.fleet.instances[number].need.amounts:
                     if name in own:
                         own[name] += amount
-        return self._counted(need, host, free, own)
+        return self._counted(need, host, free, own, boards)
+
+    def _boards(self, host: int, without: Collection[int]) -> list[Board | None]:
+        """The host's, by group, when the instances *without* have left"""
+        boards = list(self.boards[host])
+        for number in without:
+            for group, modules in self.spots[number].sets:
+                if board := boards[group]:
+                    boards[group] = board.freed(modules)
+        return boards
 
     def least_leaving(self, need: Need, host: int, wanted: int) -> int | None:
         """A number of instances: unless so many leave the host, it has no room for *wanted*.
@@ -126,6 +156,8 @@ class Room:
                 gains.setdefault(name, []).append(amount)
         for each in gains.values():
             each.sort(reverse=True)
+        # Which of them leave is not looked at: as if all sets became free.
+        boards = self._boards(host, leaving)
         for count in range(len(leaving) + 1):
             free = [
                 left + sum(gains.get(group, ())[:count])
@@ -135,17 +167,20 @@ class Room:
                 name: left + sum(gains.get(name, ())[:count])
                 for name, left in self.own[host].items()
             }
-            if self._counted(need, host, free, own) >= wanted:
+            there = boards if count else self.boards[host]
+            if self._counted(need, host, free, own, there) >= wanted:
                 return count
         return None
 
-    def _counted(self, need: Need, number: int, free: Sequence[int], own: Mapping[str, int]) -> int:
-        key = (need, number, *free, *own.values())
+    def _counted(
+        self, need: Need, number: int, free: Sequence[int], own: Mapping[str, int], boards: Boards
+    ) -> int:
+        key = (need, number, *free, *own.values(), *(board and board.taken for board in boards))
         if key not in self._fitting:
             host = self.fleet.hosts[number]
             groups = tuple(
-                dataclasses.replace(group, used=group.total - group.reserved - left)
-                for group, left in zip(host.groups, free, strict=True)
+                dataclasses.replace(group, used=group.total - group.reserved - left, board=board)
+                for group, left, board in zip(host.groups, free, boards, strict=True)
             )
             left = {name: max(amount, 0) for name, amount in own.items()}
             # Placement's word is about the present; whether it would have one is found out here.

@@ -7,6 +7,7 @@ itself, and what is found there is put together.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TypeAlias
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Way
 from nova_gpu.core.planning.room import Room
 from nova_gpu.core.scheduling import capacity
-from nova_gpu.core.scheduling.capacity import Group, Host
+from nova_gpu.core.scheduling.capacity import Group
 
 # What is looked at on all hosts together: some ten seconds of one processor at most
 MOST_LOOKS = 200_000
@@ -80,8 +81,8 @@ def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Ch
                 joined[at] = price, who, room
         best = joined
     _, chosen, rooms = next(each for each in reversed(best) if each)
-    # Where vGPUs share cards more room may come of it than is counted.
-    proven = search.exhaustive and not fleet.shared
+    # More room may come of it than is counted.
+    proven = search.exhaustive and fleet.is_known
     return Choice(tuple(fleet.instances[number] for number in chosen), rooms, proven)
 
 
@@ -89,13 +90,19 @@ def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
     """The fleet when those have left"""
     hosts = []
     for host in fleet.hosts:
-        used, free = [group.used for group in host.groups], dict(host.free)
+        groups, free = list(host.groups), dict(host.free)
         for each in leaving:
             if each.host == host.name:
                 for group, amount in each.held:
-                    used[group] -= amount
+                    modules = dict(each.sets).get(group, ())
+                    board = groups[group].board
+                    groups[group] = dataclasses.replace(
+                        groups[group],
+                        used=groups[group].used - amount,
+                        board=board and board.freed(modules),
+                    )
                 _add(free, each.need.amounts, 1)
-        hosts.append(dataclasses.replace(host, free=free, groups=_groups(host, used)))
+        hosts.append(dataclasses.replace(host, free=free, groups=tuple(groups)))
     gone = {each.uuid for each in leaving}
     left = tuple(each for each in fleet.instances if each.uuid not in gone)
     return dataclasses.replace(fleet, hosts=tuple(hosts), instances=left)
@@ -107,21 +114,25 @@ def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
     hosts = list(fleet.hosts)
     for number, count in choice.room.items():
         host = hosts[number]
-        used, free = [group.used for group in host.groups], dict(host.free)
+        groups, free = list(host.groups), dict(host.free)
         for _ in range(count):
-            for way in capacity.ways(need.groups, _groups(host, used), isolate=need.isolate)[:1]:
+            for way in capacity.ways(need.groups, groups, isolate=need.isolate)[:1]:
+                counts: collections.Counter[int] = collections.Counter()
                 for part, group in zip(need.groups, way, strict=True):
-                    used[group] += part.count
+                    counts[group] += part.count
+                for group, amount in counts.items():
+                    groups[group] = _with_more(groups[group], amount)
             _add(free, need.amounts, -1)
-        hosts[number] = dataclasses.replace(host, free=free, groups=_groups(host, used))
+        hosts[number] = dataclasses.replace(host, free=free, groups=tuple(groups))
     return dataclasses.replace(fleet, hosts=tuple(hosts))
 
 
-def _groups(host: Host, used: Sequence[int]) -> tuple[Group, ...]:
-    return tuple(
-        dataclasses.replace(group, used=count)
-        for group, count in zip(host.groups, used, strict=True)
-    )
+def _with_more(group: Group, amount: int) -> Group:
+    """The group when one more instance has so many of it"""
+    board = group.board
+    if board and (chosen := board.choose(amount)):
+        board = board.given(chosen.modules)
+    return dataclasses.replace(group, used=group.used + amount, board=board)
 
 
 def _add(free: dict[str, int], amounts: Sequence[tuple[str, int]], sign: int) -> None:
@@ -179,7 +190,7 @@ class _Search:
         alike: dict[object, list[int]] = {}
         for number in there:
             each = self.room.fleet.instances[number]
-            like = each.held, each.need.amounts, self._costs[each.uuid]
+            like = each.held, each.sets, each.need.amounts, self._costs[each.uuid]
             alike.setdefault(like, []).append(number)
 
         def of(classes: Sequence[Sequence[int]], left: int) -> Iterator[tuple[int, ...]]:

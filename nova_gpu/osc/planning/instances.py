@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from osc_lib import exceptions
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.planning import consent
-from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Way
+from nova_gpu.core.planning import consent, fleet
+from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Sets, Way
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.osc import flavors, hosts, providers, query, rest, servers
 from nova_gpu.osc.planning import closed
@@ -81,23 +81,39 @@ def read(connection: Any) -> Fleet:
         own, taken = _own(connection, roots.get(name))
         to_all = () if roots.get(name) in kept else (_FOR_ALL,)
         groups = tuple(
-            # Which instance has which modules nobody tells: what a move frees is only counted.
             dataclasses.replace(
-                each.group, traits=each.group.traits | {each.resource_class, *to_all}, board=None
+                each.group, traits=each.group.traits | {each.resource_class, *to_all}
             )
             for each in listed_groups
         )
         made.append(Host(name, listed_groups[0].unusable, True, own, groups))
+        there = []
         for consumer, held in _held(connection, listed_groups).items():
             server = known.get(consumer) or known.get(_moving(connection, consumer))
-            instances.append(
-                _instance(
-                    *(connection, consumer, server, name),
-                    *(held, groups, taken.get(consumer, {}), name in up),
-                )
+            found = _instance(
+                *(connection, consumer, server, name),
+                *(held, groups, taken.get(consumer, {}), name in up),
             )
+            if name in up and server and server.id == consumer:
+                found = dataclasses.replace(found, sets=_sets(connection, server, held, groups))
+            there.append(found)
+        instances += fleet.with_last_set(there, groups)
     shared = {name: cards for name, each in by_host.items() if (cards := _shared(each))}
     return Fleet(tuple(made), tuple(instances), shared)
+
+
+def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
+    """Which modules of a board it has, as far as its host tells: while it runs"""
+    on_boards = [number for number in held if groups[number].board]
+    if len(on_boards) != 1 or server.status == "SHUTOFF":
+        return ()
+    try:
+        listed, _ = servers.cards(connection, server)
+    except exceptions.CommandError:
+        return ()
+    modules = tuple(sorted(each["module"] for each in listed if "module" in each))
+    (number,) = on_boards
+    return ((number, modules),) if len(modules) == held[number] else ()
 
 
 def _moving(connection: Any, consumer: str) -> str | None:

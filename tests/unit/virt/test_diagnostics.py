@@ -44,7 +44,8 @@ class VGPUsTest(unittest.TestCase):
                 "gpu0_name": "L40S",
                 "gpu0_numa_node": 1,
                 "gpu0_trouble": "it is in quarantine",
+                "gpu0_module": 4,
                 "gpu1_address": str(GONE),
             },
-            diagnostics.gpus(guest, assigned, parts, roots),
+            diagnostics.gpus(guest, assigned, parts, roots, {CARD: 4}),
         )
