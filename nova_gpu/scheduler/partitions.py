@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs that are free and yet no partition of their boards with NVSwitches.
 
-Placement counts GPUs and knows no partitions; a host's report does, and is up to a period old.
+Placement counts GPUs and knows no partitions. A host's report does, and is up to a period old; the
+traits of its providers are as new as the last claim or release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from nova import context as nova_context
 from nova import objects
@@ -15,6 +16,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import exception
 from nova_gpu.core.exception import Reason
+from nova_gpu.core.fabric import published
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit, reasons
@@ -25,6 +27,8 @@ LOG = logging.getLogger(__name__)
 
 # Each costs some requests to Placement. Of more boards one has got a set free meanwhile.
 _MOST_HOSTS = 10
+# Claims that Nova tries by default
+_MOST_TRIED = 3
 
 
 def shortage(
@@ -39,35 +43,62 @@ def shortage(
     several = "num_instances" in spec and spec.num_instances > 1
     if several or not hosts or len(hosts) > _MOST_HOSTS:
         return None
-    reports: list[Report] = []
-    for host in hosts:
-        report = reported.report(host)
-        if report is None or all(any(fit.giving(report, asked, part)) for part in asked.groups):
-            return None
-        reports.append(report)
+    reports = [report for host in hosts if (report := reported.report(host))]
+    if len(reports) < len(hosts):
+        return None
     for part in asked.groups:
-        if not any(any(fit.giving(report, asked, part)) for report in reports):
-            if _is_late(asked, part, hosts, reports):
-                return None
-            return reasons.no_partition(asked, part, reports)
+        giving = [
+            report.host.groups[number].partitions
+            for report in reports
+            for number, _ in fit.giving(report, asked, part)
+        ]
+        # Of more hosts one has a set still, or Nova tries another.
+        if len(giving) > _MOST_TRIED or not all(giving):
+            continue
+        if reason := _shortage(asked, part, hosts, reports):
+            return reason
     return None
 
 
-def _is_late(
+def _shortage(
     asked: GPURequest,
     part: GroupRequest,
     hosts: Collection[HostState],
     reports: Collection[Report],
-) -> bool:
-    """Whether Placement has more GPUs free than a host said at its last period, or nobody knows"""
+) -> Reason | None:
+    """That no set is free, by Placement's count, ``None`` where one may be or nobody knows"""
     context = nova_context.get_admin_context()
-    for host, report in zip(hosts, reports, strict=True):
+    free = total = 0
+    gives = [any(fit.giving(report, asked, part)) for report in reports]
+    # Those that call a set free come first: mostly one has it, and no more are asked.
+    each_host = sorted(zip(gives, hosts, reports, strict=True), key=lambda each: not each[0])
+    for is_giving, host, report in each_host:
         try:
-            providers = placement.providers(context, part, host.uuid)
-            offers = placement.offers(context, providers, asked.resource_class)
+            offers = {
+                uuid: offer
+                for uuid in placement.providers(context, part, host.uuid)
+                for offer in placement.offers(context, [uuid], asked.resource_class)
+            }
+            there = sum(offer.free for offer in offers.values())
+            # Somebody has given GPUs back since the report, or may have taken what it calls free.
+            is_late = is_giving or there > fit.free(report, asked, part)
+            if is_late and _may_have_set(context, offers, part.count, there):
+                return None
         except exception.PlacementFailed as error:
             LOG.warning("Which partitions are free is left to the hosts: %s", error)
-            return True
-        if sum(offer.free for offer in offers) > fit.free(report, asked, part):
-            return True
-    return False
+            return None
+        free, total = free + there, total + sum(offer.total for offer in offers.values())
+    return reasons.without_partition(asked, part, free, total)
+
+
+def _may_have_set(
+    context: nova_context.RequestContext, providers: Iterable[str], count: int, free: int
+) -> bool:
+    """Whether a set of *count* is free by the providers' traits, or these do not tell it of all
+    that are *free*"""
+    boards = [published.board(placement.traits(context, uuid)) for uuid in providers]
+    known = [board for board in boards if board]
+    told = sum(len(board.free) for board in known)
+    return (
+        len(known) < len(boards) or told < free or any(board.room().get(count) for board in known)
+    )

@@ -162,6 +162,12 @@ def _traits(group: GroupRequest) -> dict[str, str]:
     return {"required": ",".join(sorted(traits))} if traits else {}
 
 
+def traits(context: nova_context.RequestContext, uuid: str) -> frozenset[str]:
+    """Those of a provider; none of one that is gone by now"""
+    answer = _get(context, f"/resource_providers/{uuid}/traits", missing={"traits": []})
+    return frozenset(answer["traits"])
+
+
 def offers(
     context: nova_context.RequestContext,
     uuids: Iterable[str],

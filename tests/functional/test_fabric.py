@@ -93,12 +93,12 @@ class CapacityTest(BoardTestBase):
         said = "4 GPUs asked for, 6 of 8 free, no free partition of 4"
         self.assertEqual((0, said), self.shown(four))
         self.assertEqual((2, "no more GPUs"), self.shown(self.gpu_flavor(2)))
-        # Before its next report the scheduler does not know, and the host refuses it
+        # The traits are newer than the host's report.
         refused = self.boot(four, expected_state="ERROR")
         taken, _ = sdk.run(self, explain.ExplainServer, refused["id"])
         told = dict(zip(*taken, strict=True))
         self.assertIn(said, str(told["hosts"].machine_readable()))
-        self.assertIn("Exhausted all hosts", told["fault"])
+        self.assertIn("4 GPUs asked for, no free partition of 4 in any host", told["fault"])
         self.assertRoomMade(four)
 
     def assertRoomMade(self, four: str) -> None:

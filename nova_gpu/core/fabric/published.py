@@ -24,6 +24,11 @@ class Board:
     offered: tuple[Partition, ...]
     taken: frozenset[Module]
 
+    @property
+    def free(self) -> frozenset[Module]:
+        """The modules that an instance could be given"""
+        return frozenset[Module]().union(*(each.modules for each in self.offered)) - self.taken
+
     def room(self) -> Mapping[int, int]:
         """As :func:`nova_gpu.core.fabric.partitions.room`"""
         return _room(self)

@@ -17,8 +17,6 @@ from nova_gpu.core.flavor.request import GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.placement.inventory import Offer
-from nova_gpu.core.scheduling import fit
-from nova_gpu.core.scheduling.stats import Report
 
 _NAMES_SHOWN = 8
 # What there is else is listed of these, where a flavor requires a trait that nobody has.
@@ -105,23 +103,8 @@ def shortage(
     return Reason(f"{text})", f"{begin}, {fitting}")
 
 
-def no_partition(request: GPURequest, group: GroupRequest, reports: Sequence[Report]) -> Reason:
-    """GPUs are free, and in no set in which the NVSwitches of their boards join that many.
-
-    :param reports: of the hosts that have enough of them free
-    """
-    total = sum(
-        each.total
-        for report in reports
-        for each in report.host.groups
-        if fit.serves(each, request, group)
-    )
-    free = sum(fit.free(report, request, group) for report in reports)
-    return without_partition(request, group, free, total)
-
-
 def without_partition(request: Request, group: GroupRequest, free: int, total: int) -> Reason:
-    """Of *total* GPUs so many are free, and no partition is of that many."""
+    """So many of *total* GPUs are free, and no set of the size asked for that NVSwitches join."""
     begin = f"{group.count} {summary.gpus(request, group, group.count)} asked for"
     none = f"no free partition of {group.count}"
     return Reason(f"{begin}, {free} of {total} free, {none}", f"{begin}, {none} in any host")

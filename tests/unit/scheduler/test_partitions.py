@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from unittest import mock
 
 from nova import exception as nova_exception
@@ -11,15 +12,19 @@ from nova.scheduler import host_manager
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception, names
+from nova_gpu.core.fabric import published
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.core.topology.topology import Cells
 from nova_gpu.scheduler import placement
 from nova_gpu.scheduler.filters import GPUFilter
 from tests.fixtures.cloud_gpus import PlacementWithGPUs, request_spec
+from tests.fixtures.partitions import H100
 
 HOPPER = GroupStats("10de:2330", "hopper", "pci", 8, partitions=(1, 2, 4, 8))
 PLAIN = GroupStats("10de:1091", "fermi", "pci", 8)
 SIX = (((-1, 0, -1, -1, 3), (-1, 1, -1, -1, 3)),)
+THREE = (((-1, 0, -1, -1, 1), (-1, 1, -1, -1, 2)),)
 # A card of each half is somebody's
 APART = (((1, 6), (2, 2)),)
 
@@ -38,8 +43,14 @@ class PartitionsTest(test.NoDBTestCase):
         used: int = 2,
         free_partitions: tuple[tuple[tuple[int, int], ...], ...] | None = APART,
         group: GroupStats = HOPPER,
+        cells: tuple[Cells, ...] = SIX,
+        free: Collection[int] | None = None,
     ) -> host_manager.HostState:
-        """A host with six GPUs free at its last period"""
+        """A host with six GPUs free
+
+        :param cells: what was free at its last period
+        :param free: the modules that are free by its traits
+        """
         state = host_manager.HostState(name, name, uuids.cell)
         state.uuid = self.placement.add_host(name)
         product_id = group.product.rpartition(":")[2]
@@ -48,11 +59,12 @@ class PartitionsTest(test.NoDBTestCase):
             hypervisor="QEMU",
             product_id=product_id,
             used=used,
+            sets=() if free is None else published.traits(H100, free),
         )
         state.allocation_candidates = [{"allocations": {"": {"resources": {"PGPU": 8}}}}]
         state.hypervisor_type = "QEMU"
         host = stats.HostStats("QEMU", (group,))
-        report = stats.Report(host, SIX, free_partitions=free_partitions)
+        report = stats.Report(host, cells, free_partitions=free_partitions)
         state.stats = {names.STATS: stats.dumps(report)}
         return state
 
@@ -86,7 +98,24 @@ class PartitionsTest(test.NoDBTestCase):
     def test_more_is_free_than_the_report_says(self) -> None:
         """Somebody has given a card back since."""
         self.assertEqual(1, self.passing(self.board(used=1)))
-        self.assertIn("no free partition", self.refused(self.board("host2", used=3)))
+        self.assertIn("5 of 8 free, no free", self.refused(self.board("host2", used=3)))
+
+    def test_what_has_become_free_is_no_set(self) -> None:
+        """Their traits are newer than their reports."""
+        for free in (None, (1, 2, 3, 4, 5, 6), (1, 2, 3, 5, 6)):
+            with self.subTest(free=free):
+                self.assertEqual(1, self.passing(self.board(f"of {free}", cells=THREE, free=free)))
+        late = self.board("apart", cells=THREE, free=(1, 2, 3, 5, 6, 7))
+        self.assertIn("6 of 8 free, no free partition of 4", self.refused(late))
+
+    def test_what_was_free_is_taken(self) -> None:
+        had = (((1, 6), (4, 1)),)
+        gone = self.board("gone", free_partitions=had, free=(1, 2, 3, 5, 6, 7))
+        self.assertIn("6 of 8 free, no free partition of 4", self.refused(gone))
+        there = self.board("there", free_partitions=had, free=(1, 2, 3, 4, 6, 7))
+        self.assertEqual(2, self.passing(gone, there))
+        others = [self.board(f"host{n}", free_partitions=had, free=()) for n in range(4)]
+        self.assertEqual(4, self.passing(*others))
 
     def test_no_set_at_all(self) -> None:
         self.assertIn("no free partition", self.refused(self.board(free_partitions=None)))
