@@ -13,6 +13,7 @@ from typing import Any
 
 from nova_gpu.core.vgpu import vgpu
 from tests.moves import base
+from tests.vfio import cloud
 from tools.vfiolab import cards
 
 HERE, THERE = base.HERE, base.THERE
@@ -55,8 +56,8 @@ class LiveMigrationTest(base.MovesTestCase):
         """Nobody tells what the device writes in the guest's memory, and QEMU is not told to move
         it all the same."""
         host = self.cloud.hosts[HERE]
-        host.start_qemu_as_it_is(True)
-        self.addCleanup(host.start_qemu_as_it_is, False)
+        host.tell_qemu()
+        self.addCleanup(host.tell_qemu, cloud.MOVABLE)
         server = self.boot_at(HERE, self.one)
         before = self.counted(server, HERE)
         slot = self.slot(server, HERE)

@@ -23,6 +23,11 @@ from tests.vfio import images, place
 from tools.vfiolab import cards, modules
 from tools.vfiolab import vm as vms
 
+# What a pretend vGPU has written to the guest's memory nothing tells: not the device, for which its
+# kernel would have to have iommufd, nor the IOMMU. Such a device QEMU (8.1 and later) moves in a
+# live migration only where it is told to.
+MOVABLE = "-global vfio-pci.enable-migration=on"
+
 # What the tests have, while it is up.
 current: Cloud
 
@@ -132,6 +137,8 @@ class Cloud(apart.Apart):
         for host in self.hosts.values():
             host.clean_with("/usr/bin/true")
             host.load(module, f"parent={cards.OTHER}")
+            if module == modules.LINE:
+                host.tell_qemu(MOVABLE)
             self.addCleanup(host.unload, module)
 
     def own_options(self, host: str) -> Iterator[str]:

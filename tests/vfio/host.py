@@ -23,13 +23,13 @@ from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.inventory import survey
 from tests.vfio import place
 from tools.vfiolab import cards as pci_cards
-from tools.vfiolab import modules, system
+from tools.vfiolab import modules
 
 # Of function 0 and 1 of a card that the host has, and of one that guests may have
 HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]
 VFIO_DRIVERS = ["vfio-pci", "vfio-pci"]
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
-_EMULATOR = f"/{system.EMULATOR}"
+_QEMU_OPTIONS = pathlib.Path("/run/lab/qemu-options")
 # include/uapi/linux/vfio.h
 _SET_IOMMU = 0x3B66
 _GROUP_SET_CONTAINER = 0x3B68
@@ -205,10 +205,9 @@ def mediated() -> list[str]:
     return sorted(path.name for path in pathlib.Path("/sys/bus/mdev/devices").glob("*"))
 
 
-def start_qemu_as_it_is(begin: bool) -> None:
-    """Whether guests are started from now on without what :mod:`tools.vfiolab` tells QEMU."""
-    words = ["mount", "--bind", f"{_EMULATOR}.real"] if begin else ["umount", "--lazy"]
-    subprocess.run([*words, _EMULATOR], check=True)
+def tell_qemu(*options: str) -> None:
+    """What QEMU is started with from now on, beside what libvirt says."""
+    _QEMU_OPTIONS.write_text(" ".join(options))
 
 
 def hostname() -> str:

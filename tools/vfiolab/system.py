@@ -84,8 +84,7 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
             (folder / KERNEL).write_bytes((vm / f"boot/vmlinuz-{version}").read_bytes())
             _make_initramfs(folder / INITRAMFS, root, version)
             _make_guest(root / "guest", root, guest)
-            if release is debian.NEWER:
-                _wrap_emulator(root / EMULATOR)
+            _wrap_emulator(root / EMULATOR)
             for name in ("opt/nova", "lab"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             make_disk(folder / DISK, root, _DISK_MIB, log)
