@@ -47,6 +47,10 @@ _H100 = {"class": "0x030200", "vendor": "0x10de", "device": "0x2330"}
 _NVSWITCH = {"class": "0x068000", "vendor": "0x10de", "device": "0x22a3"}
 _BOARDS_OWN = "1b36 0011"
 
+# What a guest with cards of the tree can be given: H100 NVL
+_H100_NVL = {**_H100, "device": "0x2321"}
+_IN_TREE = (*pci_cards.LARGE, *pci_cards.BOARD)
+
 
 def functions(card: str) -> list[str]:
     """The functions in the slot of *card*."""
@@ -171,6 +175,24 @@ def be_no_board() -> None:
     for address in pci_cards.BOARD:
         own_up(address, _H100)
     own_up(pci_cards.NETWORK, _NVSWITCH)
+
+
+def become_tree() -> None:
+    """Until :func:`be_no_tree` the cards of :data:`cards.LARGE` and of :data:`cards.BOARD` are some
+    of a product without a board."""
+    for address in _IN_TREE:
+        pretend(address, _H100_NVL)
+
+
+def be_no_tree() -> None:
+    for address in _IN_TREE:
+        own_up(address, _H100_NVL)
+
+
+def place_of(address: str) -> tuple[str, int]:
+    """Its path in the tree of PCI Express, and its NUMA node"""
+    path = (_DEVICES / address).resolve()
+    return str(path.relative_to("/sys/devices")), int((path / "numa_node").read_text())
 
 
 def sriov_manage(*words: str) -> None:

@@ -57,7 +57,7 @@ class BoardTest(base.VFIOTestCase):
         self.host.tell_environment(inside)
 
     def test_a_half_each_and_a_third_is_refused(self) -> None:
-        four = self.cloud.flavor(gpus="= 4")
+        four = self.cloud.flavor(**{"gpus": "= 4", "gpu:guest_topology": "flat"})
         servers = [self.begin(four) for _ in range(2)]
         for each in servers:
             self.cloud.wait_until(each, "ACTIVE")

@@ -12,6 +12,11 @@ import struct
 _PLAIN = (0x1234, 0x1111)
 # What they are here: a Tesla M2090, which nova-gpu's table knows as Fermi.
 VENDOR_ID, PRODUCT_ID = "10de", "1091"
+# The downstream ports of QEMU's switches have no ACS capability, so that what is behind them would
+# be in one IOMMU group. Of these of Zhaoxin's the kernel knows that they separate it without one
+# (drivers/pci/quirks.c).
+_DOWNSTREAM = (0x104C, 0x8233)
+_SEPARATING = (0x1D17, 0x0721)
 
 _QEMU = pathlib.Path("/usr/bin/qemu-system-x86_64")
 
@@ -19,14 +24,30 @@ _QEMU = pathlib.Path("/usr/bin/qemu-system-x86_64")
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
     """A root port with what is behind it. ``devices`` are QEMU's words, ``{bus}`` being the port's;
-    ``port`` is the port's place on the root bus, its options behind it. ``unsaved``: QEMU refuses
-    to save the last of the devices."""
+    ``port`` is the port's place on the bus ``root``, its options behind it. ``unsaved``: QEMU
+    refuses to save the last of the devices."""
 
     port: str
     devices: tuple[str, ...]
     unsaved: bool = False
+    root: str = "pcie.0"
 
 
+def _switch(name: str, chassis: int) -> tuple[str, ...]:
+    """One with two of what :data:`BOARD` is made of."""
+    words = [f"x3130-upstream,id={name},bus={{bus}}"]
+    for number in range(2):
+        port = f"{name}port{number}"
+        place = f"chassis={chassis},slot={number},bus={name},addr={number:#x}"
+        words += [f"xio3130-downstream,id={port},{place}", f"{_IDLE},bus={port}"]
+    return tuple(words)
+
+
+_LARGE = "pci-testdev,membar"
+# It does nothing, and QEMU saves it.
+_IDLE = "pvpanic-pci"
+# The roots beside the first: bus number, and NUMA node where it is on one.
+_ROOTS = {"near": (0x20, 0), "far": (0x40, 1), "nowhere": (0x60, None)}
 _DISPLAY = "secondary-vga,bus={bus},addr=0.0,multifunction=on"
 _AUDIO = "intel-hda,bus={bus},addr=0.1"
 
@@ -61,11 +82,22 @@ SLOTS = (
         ),
         unsaved=True,
     ),
-    # Eight devices that do nothing and that QEMU saves: they pretend to be the cards of one board.
+    # No cards to the host, but with memory of such a size: BARs for which QEMU and firmware have to
+    # find room.
     *(
-        Slot(f"0xb.{number}{'' if number else ',multifunction=on'}", ("pvpanic-pci,bus={bus}",))
-        for number in range(8)
+        Slot(
+            f"0xb.{number}{'' if number else ',multifunction=on'}",
+            (f"{_LARGE}={size},bus={{bus}}",),
+        )
+        for number, size in enumerate(("8G", "64G"))
     ),
+    # Nor these eight, which pretend to be the cards of one board: two switches on one root, a
+    # switch and a port on another, and one card of which nobody knows the NUMA node.
+    Slot("0x0", _switch("first", 101), root="near"),
+    Slot("0x1", _switch("second", 102), root="near"),
+    Slot("0x0", _switch("third", 103), root="far"),
+    Slot("0x1", (f"{_IDLE},bus={{bus}}",), root="far"),
+    Slot("0x0", (f"{_IDLE},bus={{bus}}",), root="nowhere"),
 )
 # Their addresses.
 WHOLE = ("0000:01:00.0", "0000:02:00.0")
@@ -74,17 +106,22 @@ BEHIND_BRIDGE, ON_BRIDGE = "0000:05:01.0", "0000:05:02.0"
 WITH_STRANGER, STRANGER = "0000:06:00.0", "0000:07:00.0"
 NETWORK = "0000:08:00.0"
 DIVIDED = "0000:09:00.0"
-BOARD = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x0A, 0x12))
-# Of ati-vga and edu QEMU saves nothing, not even where their memory is.
-FORGOTTEN = (OTHER, ON_BRIDGE)
+LARGE = ("0000:0a:00.0", "0000:0b:00.0")
+BOARD = tuple(f"0000:{bus:02x}:00.0" for bus in (0x23, 0x24, 0x27, 0x28, 0x43, 0x44, 0x45, 0x61))
+# Of ati-vga, edu and pci-testdev QEMU saves nothing, not even where their memory is.
+FORGOTTEN = (OTHER, ON_BRIDGE, *LARGE)
 
 
 def arguments(*, saved: bool = False) -> list[str]:
     """QEMU's. *saved*: of a VM that is to be saved, or that was; it lacks :func:`late`."""
     words = []
+    for number, (name, (bus_number, node)) in enumerate(_ROOTS.items()):
+        root = f"pxb-pcie,id={name},bus_nr={bus_number},bus=pcie.0,addr={0xC + number:#x}"
+        words += ["-device", root if node is None else f"{root},numa_node={node}"]
     for number, slot in enumerate(SLOTS, start=1):
         bus = _bus(number)
-        port = f"pcie-root-port,id={bus},chassis={number},slot={number},bus=pcie.0,addr={slot.port}"
+        place = f"bus={slot.root},addr={slot.port}"
+        port = f"pcie-root-port,id={bus},chassis={number},slot={number},{place}"
         devices = slot.devices[: -1 if saved and slot.unsaved else None]
         for device in (port, *(each.format(bus=bus) for each in devices)):
             words += ["-device", device]
@@ -107,16 +144,22 @@ def _bus(number: int) -> str:
 
 
 def emulator(folder: pathlib.Path) -> pathlib.Path:
-    """A copy in *folder* of the machine's QEMU whose displays have the pretended id.
+    """A copy in *folder* of the machine's QEMU whose displays, and whose switches' ports, have the
+    pretended ids.
 
-    :raises ValueError: where this build of QEMU has the id elsewhere than expected
+    :raises ValueError: where this build of QEMU has an id elsewhere than expected
     """
     program = _QEMU.read_bytes()
-    plain = struct.pack("<HH", *_PLAIN)
-    if (count := program.count(plain)) != 1:
-        raise ValueError(f"{_QEMU} has the PCI id of its displays {count} times, not once")
-    pretended = struct.pack("<HH", int(VENDOR_ID, 16), int(PRODUCT_ID, 16))
+    pretended = (int(VENDOR_ID, 16), int(PRODUCT_ID, 16))
+    for name, plain, other in (
+        ("displays", _PLAIN, pretended),
+        ("switches' ports", _DOWNSTREAM, _SEPARATING),
+    ):
+        found = struct.pack("<HH", *plain)
+        if (count := program.count(found)) != 1:
+            raise ValueError(f"{_QEMU} has the PCI id of its {name} {count} times, not once")
+        program = program.replace(found, struct.pack("<HH", *other))
     path = folder / _QEMU.name
-    path.write_bytes(program.replace(plain, pretended))
+    path.write_bytes(program)
     shutil.copymode(_QEMU, path)
     return path

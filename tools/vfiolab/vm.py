@@ -14,6 +14,8 @@ from tools.vfiolab import cards, debian, environment, place, system
 
 # Of a saved VM, its state and what it has changed on its disk.
 STATE, OVERLAY = "state", "system.qcow2"
+# Of the second NUMA node, which has no processor.
+_OTHER_NODE_MIB = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class VM:
             # One processor: with two, SVM of QEMU 7.2 lets an interrupt through after VMRUN, and
             # the VM's kernel panics in every other run. Five-level page tables only cost time.
             *("-cpu", "max,la57=off,erms=off", "-smp", "1", "-m", str(self.memory_mib)),
+            *_node(0, self.memory_mib - _OTHER_NODE_MIB, ",cpus=0"),
+            *_node(1, _OTHER_NODE_MIB),
             *("-L", "/usr/share/qemu", "-L", "/usr/share/seabios", "-L", "/usr/lib/ipxe/qemu"),
             *("-nodefaults", "-vga", "none", "-display", "none", "-no-reboot"),
             *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
@@ -147,6 +151,12 @@ def _emulator(state: pathlib.Path) -> pathlib.Path:
             raise steps.Failed(f"no card can be pretended: {error}") from error
 
     return place.made(state, "emulator", key, make)
+
+
+def _node(number: int, memory_mib: int, more: str = "") -> list[str]:
+    memory = f"memory-backend-ram,id=memory{number},size={memory_mib}M"
+    node = f"node,nodeid={number},memdev=memory{number}{more}"
+    return ["-object", memory, "-numa", node]
 
 
 def _disk(

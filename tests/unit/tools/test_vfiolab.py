@@ -220,10 +220,21 @@ class CardsTest(testtools.TestCase):
         self.assertNotIn("{", words)
 
     def test_addresses_are_those_of_the_slots(self) -> None:
-        """The kernel numbers the buses: one for each port, and one behind the bridge."""
-        last, *board = (int(each.split(":")[1], 16) for each in (cards.DIVIDED, *cards.BOARD))
-        self.assertEqual([last + number for number in range(1, 9)], board)
-        self.assertEqual(len(cards.SLOTS) + 1, board[-1])
+        """The kernel numbers the buses from a root's on: one behind each port and each bridge."""
+        numbers = {"pcie.0": 0}
+        found = set()
+        for word in cards.arguments():
+            driver, _, options = word.partition(",")
+            if match := re.search(r"bus_nr=(\d+)", options):
+                root = re.findall(r"id=(\w+)", options)[0]
+                numbers[root] = int(match[1])
+            elif match := re.search(r"(?:port|upstream|downstream|bridge)$", driver):
+                above = re.findall(r"\bbus=([\w.]+)", options)[0]
+                root = above if above in numbers else root
+                numbers[root] += 1
+            elif "port" in options:
+                found.add(f"0000:{numbers[root]:02x}:00.0")
+        self.assertLess({*cards.WHOLE, cards.DIVIDED, *cards.LARGE, *cards.BOARD}, found)
 
 
 class EnvironmentTest(testtools.TestCase):

@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: Apache-2.0
-# A guest's only program: says on its console which PCI functions it sees, then stays. On a serial
+# A guest's only program: says on its console which PCI functions it sees, where each is in its tree,
+# on which NUMA node, and of memory above 4 GiB from where to where, then stays. On a serial
 # line that gives back what is written to it, as the one of a pretend vGPU, it counts; and in the byte
 # that a virtual function of fakefunctions.c remembers.
 /bin/busybox --install -s /bin
@@ -13,6 +14,14 @@ for device in /sys/bus/pci/devices/*; do
     read -r product <"$device/device"
     read -r class <"$device/class"
     echo "guest: function ${device##*/} ${vendor#0x}:${product#0x} ${class#0x}"
+    read -r node <"$device/numa_node"
+    cd -P "$device" && echo "guest: place ${PWD#/sys/devices/} $node"
+    while read -r begin end _; do
+        case $begin in
+        0x00000000*) ;;
+        *) echo "guest: memory ${device##*/} $begin $end" ;;
+        esac
+    done <resource
 done
 echo "guest: ready"
 for line in /sys/bus/pci/devices/*/tty/tty*; do

@@ -298,12 +298,7 @@ class SeenTest(GuestTreeTestCase):
     def test_a_guest_sees_what_its_host_does(self) -> None:
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for path, node in (line.split() for line in SEEN.splitlines()):
-            _, *bridges, card = path.split("/")
-            for parent, bridge in itertools.pairwise([None, *bridges]):
-                if not host.has(bridge or ""):
-                    host.add_bridge(bridge, parent=parent)
-            numa_node = None if node == "-1" else int(node)
-            host.add_gpu(card, "10de", "2335", parent=bridges[-1], numa_node=numa_node)
+            host.add_gpu_at(path, int(node), "10de", "2335")
         nvidia = selection.Selection.parse(["10de"], [], [])
         found = discovery.discover(host.roots, nvidia, {}, dict)
         seen = {card.address: card for card in found}

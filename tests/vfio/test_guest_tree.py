@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that see the host's tree of PCI Express, and cards with large BARs.
+
+The VM has three roots beside its first, with QEMU's switches; on them and on the first are devices
+of QEMU's that say in sysfs that they are cards. Guests see whose they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+from nova_gpu.cmd import cards as listed
+from nova_gpu.cmd import topology
+from nova_gpu.host.pci import discovery, selection
+from tests.fixtures import hosts
+from tests.vfio import base
+from tools.vfiolab import cards
+
+# pci-testdev and pvpanic-pci
+_LARGE, _OTHER = "1b36:0005", "1b36:0011"
+_PLACE = re.compile(r"^guest: place (\S+/(\S+)) (-?\d+)\r?$", re.MULTILINE)
+_MEMORY = re.compile(r"^guest: memory (\S+) (\S+) (\S+)\r?$", re.MULTILINE)
+_NAMES = re.compile(r"\S*0000:\S+")
+# Else QEMU maps the cards' memory into the guest's, for which the kernel of the VM, whose IOMMU is
+# emulated, takes a minute and a half where it is 8 GiB.
+_UNMAPPED = "-global vfio-pci.x-no-mmap=on"
+_GIB = 1 << 30
+
+_Place = tuple[str, int]
+
+
+class GuestTreeTest(base.VFIOTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.cloud._run_periodics)
+        self.addCleanup(self.host.be_no_tree)
+        self.host.become_tree()
+        self.addCleanup(self.host.tell_qemu)
+        self.host.tell_qemu(_UNMAPPED)
+        self.addCleanup(self.cloud._delete_everything)
+        self.cloud._run_periodics()
+
+    def test_ten_cards_of_four_roots(self) -> None:
+        """Two behind ports of one, two switches with two each on one, a switch with two and a port
+        on one, and one alone; of two NUMA nodes and of none."""
+        server = self.cloud.boot(self.cloud.flavor(gpus="= 10", gpu_arch="s== hopper"))
+        held = [*cards.LARGE, *cards.BOARD]
+        self.assertEqual(held, self.hostdevs(server))
+        seen = self.seen_topology(server)
+        self.assertEqual(self.topology(map(self.host.place_of, held)), seen)
+        self.assertEqual({"X", "PIX", "PHB", "SYS", "?"}, _words(seen))
+        self.assertEqual([8 * _GIB, 64 * _GIB], self.sizes(server))
+
+    def seen_topology(self, server: dict[str, Any]) -> str:
+        """What ``nova-gpu topology`` says of the cards in the guest"""
+        self.seen_in(server)
+        said = self.cloud.console(server)
+        own = set(re.findall(rf"^guest: function (\S+) (?:{_LARGE}|{_OTHER}) ", said, re.M))
+        there = sorted(
+            ((path, int(node)) for path, address, node in _PLACE.findall(said) if address in own),
+            key=lambda place: place[0].rpartition("/")[2],
+        )
+        return self.topology(there)
+
+    def topology(self, places: Iterable[_Place]) -> str:
+        """What the command prints of cards at these places, without their names"""
+        host = hosts.Host(self.enterContext(tempfile.TemporaryDirectory()))
+        for path, node in places:
+            host.add_gpu_at(path, node, "10de", "2321")
+        nvidia = selection.Selection.parse(["10de"], [], [])
+        found = discovery.discover(host.roots, nvidia, {}, dict)
+        shown = topology.picture([listed.Card(each, None) for each in found], {}, None)
+        return "\n".join(_NAMES.sub("", line) for line in shown)
+
+    def sizes(self, server: dict[str, Any]) -> list[int]:
+        """Of the large BARs, that lie beside each other where the guest has nothing else"""
+        said = self.cloud.console(server)
+        of_large = set(re.findall(rf"^guest: function (\S+) {_LARGE} ", said, re.M))
+        found = sorted(
+            (int(begin, 16), int(end, 16) + 1)
+            for address, begin, end in _MEMORY.findall(said)
+            if address in of_large
+        )
+        for (_, end), (begin, _) in itertools.pairwise(found):
+            self.assertLessEqual(end, begin)
+        return sorted(end - begin for begin, end in found)
+
+
+def _words(shown: str) -> set[str]:
+    """How the cards lie to each other, of the lines of the command's matrix"""
+    _, matrix, _ = shown.split("\n\n")
+    return {word for row in matrix.splitlines()[1:] for word in row.split()[1:]}
