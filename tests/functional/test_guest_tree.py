@@ -52,13 +52,24 @@ class GuestTreeTest(kvm.KVMServersTestBase):
             (self.hosts["host2"].path(address) / "numa_node").write_text("-1\n")
         self.period("host2")
         self._migrate_server(server)
-        self._confirm_resize(server)
+        self.confirm(server, source="host1")
         self.assertGPUs(server, kvm.ALL, host="host2")
         self.assertEqual([], self.expanders(server, "host2"))
         self.assertEqual([], self.domain(server, "host2").xpath("cpu/numa"))
         told = self.told_by_service(server)
         self.assertEqual([None] * 4, [each["address"] for each in told["devices"]])
         self.assertIsNone(told["nccl_topology"])
+
+        self._resize_server(server, self.flavor(gpus="= 3", hypervisor="KVM"))
+        self.confirm(server, source="host2")
+        self.assertEqual(3, len(self.rendered(server)))
+        self.assertEqual({"0", "1"}, set(self.expanders(server)))
+        self.assertEqual(["0", "1"], self.domain(server).xpath("cpu/numa/cell/@id"))
+
+        self.force_down("host1")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertEqual(3, len(self.rendered(server, "host2")))
+        self.assertEqual([], self.expanders(server, "host2"))
 
     def test_words(self) -> None:
         self.start_host()
