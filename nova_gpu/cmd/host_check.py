@@ -81,7 +81,7 @@ def _finding(
     """:param undivided: why it is not given in parts, where it is divided
     :param alike: how many cards of its product the host has
     """
-    functions = passthrough.functions(gpu)
+    functions = gpu.functions
     found = [reason for reason in (undivided, looked.obstacle(gpu)) if reason]
     remarks: tuple[str, ...] = ()
     if not looked.delivery.shares_driver:
@@ -122,7 +122,7 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
 
     :raises OSError: where the card cannot be read
     """
-    prepared = iommu.is_prepared(passthrough.functions(gpu), roots)
+    prepared = iommu.is_prepared(gpu.functions, roots)
     if not prepared and (who := _holders(gpu, roots)):
         yield f"it is in use by {who}; end that first"
 
@@ -134,7 +134,7 @@ def _holders(gpu: GPU, roots: Roots) -> str:
 
 
 def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
-    if not iommu.is_prepared(passthrough.functions(gpu), roots):
+    if not iommu.is_prepared(gpu.functions, roots):
         yield (
             "it is bound to vfio-pci when a guest gets it and given back afterwards; "
             "nova-gpu host prepare has it there from boot on"

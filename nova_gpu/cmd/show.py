@@ -11,7 +11,7 @@ import prettytable
 from nova_gpu.cmd import cards, holders, topology
 from nova_gpu.cmd.output import print_json
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import iommu
 from nova_gpu.virt.inventory import survey
 
 
@@ -32,7 +32,7 @@ def main(looked: survey.Survey, text: str, *, as_json: bool) -> int:
     held, unknown = holders.read(looked, [each.gpu for each in found])
     described = topology.described(card, held, unknown)
     described["functions"] = {
-        str(function): _driver(function, looked) for function in passthrough.functions(card.gpu)
+        str(function): _driver(function, looked) for function in card.gpu.functions
     }
     described["uuid"] = card.gpu.uuid
     if as_json:

@@ -132,6 +132,11 @@ class GPU:
     uuid: str | None = None
     mig: tuple[MIGInstance, ...] | None = None
 
+    @property
+    def functions(self) -> tuple[PciAddress, ...]:
+        """Every function of the card's slot, in their order: what goes to a KVM guest"""
+        return tuple(sorted((self.address, *self.companions)))
+
 
 class GroupKey(NamedTuple):
     """What makes cards one group on a host, and with it one resource provider.

@@ -9,7 +9,6 @@ from nova_gpu.core import model
 from nova_gpu.core.health import ErrorCounts
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import passthrough
 
 # What a read of a function gives that does not answer: the root complex makes all ones of it
 # (PCI Express Base Specification, 2.3.2; PCI_POSSIBLE_ERROR in the kernel's pci.h). No vendor has
@@ -23,7 +22,7 @@ def silent(gpu: model.GPU, roots: Roots) -> tuple[model.PciAddress, ...]:
     ``vendor`` and ``device`` of sysfs are what the kernel read when it found the function;
     ``config`` asks the function itself. One that is gone is not silent: discovery tells that.
     """
-    return tuple(each for each in passthrough.functions(gpu) if _is_silent(each, roots))
+    return tuple(each for each in gpu.functions if _is_silent(each, roots))
 
 
 def _is_silent(address: model.PciAddress, roots: Roots) -> bool:

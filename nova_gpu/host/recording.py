@@ -16,7 +16,7 @@ from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
-from nova_gpu.host.vfio import iommu, passthrough
+from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import sriov
 
 _Entry = dict[str, Any]
@@ -64,7 +64,7 @@ def _readable(describe: Any, addresses: Iterable[PciAddress], roots: Roots) -> I
 
 def _around(gpus: Iterable[GPU], roots: Roots) -> Iterator[PciAddress]:
     for gpu in gpus:
-        for function in passthrough.functions(gpu):
+        for function in gpu.functions:
             yield function
             yield from _parsed(iommu.group_members(function, roots))
     for address in _parsed(os.listdir(roots.sysfs / "bus/pci/devices")):

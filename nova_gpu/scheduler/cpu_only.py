@@ -12,7 +12,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.conf.scheduling import NEVER
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.scheduling import stranding
+from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import Report
 from nova_gpu.scheduler import reported
 
@@ -44,7 +44,7 @@ def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) 
     total_mib = host_state.total_usable_ram_mb
     used_mib = total_mib - host_state.free_ram_mb
     memory_mib = total_mib * host_state.ram_allocation_ratio - used_mib
-    return stranding.stranded(
+    return fit.stranded(
         vcpus - spec.vcpus,
         memory_mib - spec.memory_mb,
         report.free_cards,

@@ -11,7 +11,6 @@ import libvirt
 
 from nova_gpu.core import exception, model
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.host.vfio import passthrough
 
 _CHECK = "nova-gpu host check, on that host, says more"
 _GONE = "mend or replace the card, or boot the host again"
@@ -122,7 +121,7 @@ def translate(message: str, cards: Sequence[model.GPU]) -> exception.DeviceUnava
     the guest may have more devices of the host than its GPUs.
     """
     card_by_function: Mapping[str, model.GPU] = {
-        str(function): card for card in cards for function in passthrough.functions(card)
+        str(function): card for card in cards for function in card.functions
     }
     named = _ADDRESS.findall(message)
     about = [card_by_function[address] for address in named if address in card_by_function]

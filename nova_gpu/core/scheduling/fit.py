@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether GPUs, and how many vGPUs, of a host are what is asked for."""
+"""Whether GPUs, and how many vGPUs, of a host are what is asked for; and whether an instance
+without any leaves enough for those that are free."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import GPURequest, VGPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.scheduling.stats import Divided, GroupStats, Report
+from nova_gpu.core.scheduling.stats import Divided, GroupStats, Report, Reserved
 from nova_gpu.core.topology.topology import Cells
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
@@ -76,3 +77,26 @@ def _takes(asked: VGPURequest, facts: VGPUType) -> bool:
         and (asked.memory_mib is None or asked.memory_mib.matches(facts.memory_mib))
         and (asked.heads is None or asked.heads.matches(facts.heads))
     )
+
+
+def stranded(
+    vcpus_left: float, memory_mib_left: float, free_gpus: int, reserved: Reserved
+) -> str | None:
+    """Why an instance without GPUs takes too much, ``None`` where it does not.
+
+    :param vcpus_left: what the host has for others beside it, as Placement counts: with its
+        allocation ratio, without what the host keeps for itself
+    :param memory_mib_left: the same of memory
+    :param free_gpus: those that nobody has
+    :param reserved: what is to be left for each of them
+    """
+    for left, each, what in (
+        (vcpus_left, reserved.vcpus, "vCPUs"),
+        (memory_mib_left, reserved.memory_mib, "MiB of memory"),
+    ):
+        # Nothing is kept for no GPU, and what is over the top already is not made good by this.
+        if each and free_gpus and left < each * free_gpus:
+            return (
+                f"{max(left, 0):g} {what} would be left, and {free_gpus} free GPUs need {each} each"
+            )
+    return None

@@ -25,7 +25,7 @@ from nova_gpu.host.pci import consoles, discovery
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files, former_drivers
 from nova_gpu.host.state.former_drivers import ByFunction, Former, Formers
-from nova_gpu.host.vfio import iommu, open_devices, passthrough, rebinder
+from nova_gpu.host.vfio import iommu, open_devices, rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
 LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def give_to_guests(address: model.PciAddress, means: Means) -> None:
         gpu = discovery.card_at(address, means.roots)
         if gpu is None:
             raise _NotMoved("there is no GPU at this address", "see nova-gpu list")
-        functions = passthrough.functions(gpu)
+        functions = gpu.functions
         if iommu.is_prepared(functions, means.roots):
             return
         shown = consoles.console(functions, means.roots)
@@ -111,7 +111,7 @@ def give_to_host(address: model.PciAddress, means: Means) -> None:
         formers = former_drivers.load(means.records, address, means.roots)
         gpu = discovery.card_at(address, means.roots) if formers else None
         if gpu is not None:
-            now = _drivers(passthrough.functions(gpu), means.roots)
+            now = _drivers(gpu.functions, means.roots)
             ours = (each for each in now if _is_ours(each, now[each], means.roots))
             back = {each: formers[each] for each in ours if each in formers}
             _move(gpu, back, open_devices.numbers(gpu, means.roots), means)

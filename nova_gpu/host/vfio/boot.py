@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from nova_gpu.core import boot_files, exception, model
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import passthrough
 
 _MODULE = "vfio-pci.ko"
 
@@ -27,7 +26,7 @@ def functions(
         be listed
     :raises OSError, ValueError: where a function cannot be read
     """
-    mine = {address for gpu in gpus for address in passthrough.functions(gpu)}
+    mine = {address for gpu in gpus for address in gpu.functions}
     by_ids = collections.defaultdict(set)
     folder = roots.sysfs / "bus/pci/devices"
     try:

@@ -24,7 +24,7 @@ from nova_gpu.core import exception, model
 from nova_gpu.host import child
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import open_devices, passthrough, rebinder
+from nova_gpu.host.vfio import open_devices, rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
 SCRIPT = pathlib.Path(__file__).with_name("reset_script.py")
@@ -42,7 +42,7 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
     :param required: where it is not, a card for which there is no way must only answer
     :raises NotClean: where one of them is not reset, or does not answer afterwards
     """
-    functions, roots = passthrough.functions(gpu), means.roots
+    functions, roots = gpu.functions, means.roots
     request = {
         "devices": f"{roots.sysfs}/bus/pci/devices",
         "functions": [str(each) for each in functions],

@@ -17,7 +17,7 @@ from nova_gpu.host import child
 from nova_gpu.host.container import nodes
 from nova_gpu.host.pci import discovery, sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import passthrough, rebinder
+from nova_gpu.host.vfio import rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ Number = tuple[int, int]  # major, minor
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     """The devices of all functions of the card, with those that VFIO made of it."""
     found = set(_nodes(gpu, roots))
-    for address in passthrough.functions(gpu):
+    for address in gpu.functions:
         device = sysfs.device(address, roots)
         found |= set(_below(os.path.realpath(device)))
     # The group's own device is elsewhere: drivers/vfio/group.c

@@ -24,15 +24,10 @@ _NO_IOMMU_GROUP = "vfio-noiommu"
 SMALL_GUESTS = tuple(address_space.Guest(memory=1 << 30, uefi=uefi) for uefi in (False, True))
 
 
-def functions(gpu: model.GPU) -> tuple[model.PciAddress, ...]:
-    """What goes to the guest: every function of the card's slot, in their order."""
-    return tuple(sorted((gpu.address, *gpu.companions)))
-
-
 def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
     """Whether all of the card is with VFIO now. One that is gone, or half gone, is not."""
     try:
-        return iommu.is_prepared(functions(gpu), roots)
+        return iommu.is_prepared(gpu.functions, roots)
     except OSError:
         return False
 
@@ -42,7 +37,7 @@ def card_bars(gpu: model.GPU, roots: Roots) -> mmio.Bars:
 
     :raises OSError, ValueError: where it cannot be read
     """
-    return tuple(size for address in functions(gpu) for size in sysfs.high_bars(address, roots))
+    return tuple(size for address in gpu.functions for size in sysfs.high_bars(address, roots))
 
 
 def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
@@ -50,7 +45,7 @@ def has_io_bar(gpu: model.GPU, roots: Roots) -> bool:
 
     :raises OSError, ValueError: where it cannot be read
     """
-    return any(sysfs.has_io_bar(address, roots) for address in functions(gpu))
+    return any(sysfs.has_io_bar(address, roots) for address in gpu.functions)
 
 
 def obstacle(
@@ -68,7 +63,7 @@ def obstacles(
 ) -> Iterator[str]:
     """All that :func:`obstacle` gives the first of. What cannot be read is in the way too."""
     return _said(
-        lambda: without_iommu(functions(gpu), roots),
+        lambda: without_iommu(gpu.functions, roots),
         lambda: _strangers(gpu, roots),
         lambda: _divided(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
@@ -133,7 +128,7 @@ def _group_name(device: str) -> str | None:
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
     """Devices of the functions' groups that would be the guest's too, to a part"""
-    found = strangers(functions(gpu), roots)
+    found = strangers(gpu.functions, roots)
     if not found:
         return None
     return (
@@ -172,7 +167,7 @@ def _described(name: str, roots: Roots) -> str:
 
 def _divided(gpu: model.GPU, roots: Roots) -> str | None:
     """A card that others have a part of cannot be given whole."""
-    for address in functions(gpu):
+    for address in gpu.functions:
         device = sysfs.device(address, roots)
         # Not sriov_numvfs: reading it waits for a driver that does not let go of the function.
         if virtual := sum(name.startswith("virtfn") for name in os.listdir(device)):
@@ -235,7 +230,7 @@ def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | 
 
 
 def _shows_console(gpu: model.GPU, roots: Roots) -> str | None:
-    reason = consoles.console(functions(gpu), roots)
+    reason = consoles.console(gpu.functions, roots)
     if reason is None:
         return None
     return (

@@ -178,9 +178,7 @@ class Bindings:
 
     def _has_any_with_vfio(self, card: GPU) -> bool:
         try:
-            return any(
-                iommu.is_with_vfio(each, self._roots) for each in passthrough.functions(card)
-            )
+            return any(iommu.is_with_vfio(each, self._roots) for each in card.functions)
         except OSError:
             return False  # gone, and with it whatever was bound
 

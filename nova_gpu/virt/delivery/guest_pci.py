@@ -14,7 +14,6 @@ from nova_gpu.core.guest.address_space import Setting
 from nova_gpu.core.guest.tree import Tree
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.refusal_texts import Q35_REMEDY, has_pci_express, no_pci_express
-from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import address_space, guest_config, guest_tree
 
 
@@ -102,7 +101,7 @@ def _functions(
     cards: Sequence[GPU], behind: Mapping[PciAddress, int], option_rom: bool
 ) -> Iterator[GuestFunction]:
     for card in cards:
-        functions = passthrough.functions(card)
+        functions = card.functions
         for address in functions:
             yield GuestFunction(
                 address,

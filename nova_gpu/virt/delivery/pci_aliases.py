@@ -12,7 +12,6 @@ from nova_gpu.conf import novas
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import passthrough
 
 
 class DeviceSpec:
@@ -30,7 +29,7 @@ class DeviceSpec:
 
         :raises OSError, ValueError: where the card cannot be read
         """
-        return self.obstacle_of(passthrough.functions(gpu), roots)
+        return self.obstacle_of(gpu.functions, roots)
 
     def obstacle_of(self, functions: Iterable[PciAddress], roots: Roots) -> str | None:
         """The reason why a card of these *functions* is not offered

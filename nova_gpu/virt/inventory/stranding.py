@@ -19,8 +19,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.scheduling import stats
-from nova_gpu.core.scheduling import stranding as rule
+from nova_gpu.core.scheduling import fit, stats
 from nova_gpu.virt.inventory import placement
 
 LOG = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ def refuse(
             instance=instance,
         )
         return
-    if reason := rule.stranded(vcpus, memory_mib, free, each):
+    if reason := fit.stranded(vcpus, memory_mib, free, each):
         raise exception.BetterElsewhere(
             None, f"this host keeps that for its GPUs: {reason}", "another host has no GPUs free"
         )

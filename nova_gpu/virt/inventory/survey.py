@@ -24,7 +24,6 @@ from nova_gpu.host.nvidia import nvml, nvml_turn
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
-from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.fabric import board
@@ -155,7 +154,7 @@ class Survey:
         """Why *gpu* stays the host's own display, ``None`` for any other and where it is named."""
         if self._selection.names(gpu.address, gpu.product):
             return None
-        if not consoles.is_boot_display(passthrough.functions(gpu), self.roots):
+        if not consoles.is_boot_display(gpu.functions, self.roots):
             return None
         return (
             "it is the display the host booted on; name it in [gpu]addresses if it is for "
@@ -201,7 +200,7 @@ def parts(offered: Offer, roots: Roots, divided: Iterable[DividedCard] = ()) -> 
     return domains.Parts(
         by_node,
         {each: each for card in in_parts for each in card.parents}
-        | {function: gpu.address for gpu in gpus for function in passthrough.functions(gpu)},
+        | {function: gpu.address for gpu in gpus for function in gpu.functions},
         {number: each for number, each in numbers.items() if number is not None},
         lambda node: nodes.number(node, roots),
     )

@@ -46,7 +46,7 @@ class TestObstacles(PassthroughTestCase):
 
     def test_functions(self) -> None:
         self.add()
-        functions = passthrough.functions(self.gpu())
+        functions = self.gpu().functions
         self.assertEqual([CARD, AUDIO], [str(address) for address in functions])
 
     def test_no_iommu(self) -> None:
