@@ -24,6 +24,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
+from nova_gpu.core.events import Event
 from nova_gpu.core.placement import kept
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.stops import Stops
@@ -127,6 +128,8 @@ class StopsTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        self.events: list[Event] = []
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.notifications.emit", self.events.append))
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         for address in (ONE, TWO):
             host.add_gpu(address, "10de", "2335", driver="vfio-pci")
@@ -194,6 +197,10 @@ class StopsTestCase(base.BaseTestCase):
         self.assertEqual(len(found), self.placement.used(self.group))
         return found
 
+    def told(self) -> list[tuple[str, int | None, str | None]]:
+        """Of each notification its type, how many GPUs and whose"""
+        return [(str(each.type), each.count, each.instance_uuid) for each in self.events]
+
     def rendered(self, instance: objects.Instance) -> bool:
         return "hostdev" in self.compute.libvirt.domains[instance.uuid].xml
 
@@ -208,8 +215,11 @@ class StopTest(StopsTestCase):
     def test_gives_back(self) -> None:
         instance = self.boot()
         self.assertEqual([ONE, TWO], self.has(instance))
+        self.events.clear()
         self.stop(instance)
         self.assertNothing(instance)
+        # Who bills by these bills nothing from now on.
+        self.assertEqual([("gpu.release", 2, instance.uuid)], self.told())
         self.assertIn(f"it has given back GPUs {ONE}, {TWO}", self.log.output)
         usage = self.compute.gpus.ledger.now
         self.assertEqual(frozenset(), usage.taken() & devices([ONE, TWO]))
