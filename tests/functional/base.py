@@ -17,6 +17,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 
 # Imported before any test changes the list of request filters: ours is put there once, on import.
 import nova_gpu.scheduler.filters  # noqa: F401
+from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from tests.cloud import forks
 from tests.fixtures import cells, economy, hosts, libvirt, nodes
@@ -231,6 +232,14 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         self._wait_for_assert(has_failed)
         events = self.api.api_get(url).body["instanceAction"]["events"]
         return [each["details"] for each in events if each["details"]]
+
+    def sent(self) -> list[Any]:
+        """The notifications about GPUs since the last call"""
+        if (thread := notifications._outbox._thread) is not None:
+            thread.join(_PATIENCE_S)
+        found = [each for each in self.notifier.notifications if each.event_type.startswith("gpu.")]
+        self.notifier.reset()
+        return found
 
     # Nova's own give up after five to twenty seconds, which are too few where a machine is busy.
 

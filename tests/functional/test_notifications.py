@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova_gpu import notifications
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine as quarantines
 from tests.fixtures import ailments, daemons
@@ -18,15 +17,6 @@ class NotificationsTest(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
-
-    def sent(self) -> list[Any]:
-        """Those about GPUs since the last call"""
-        thread = notifications._outbox._thread
-        if thread is not None:
-            thread.join(200)
-        found = [each for each in self.notifier.notifications if each.event_type.startswith("gpu.")]
-        self.notifier.reset()
-        return found
 
     def types(self) -> list[str]:
         return [each.event_type for each in self.sent()]

@@ -16,7 +16,6 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu import notifications
 from nova_gpu.osc import capacity, create, explain, host, preemption, room, start
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
@@ -87,10 +86,7 @@ class Preempting(base.GPUServersTestBase):
 
     def notices(self) -> list[dict[str, Any]]:
         """What was sent of them"""
-        if (thread := notifications._outbox._thread) is not None:
-            thread.join(200)
-        sent = self.notifier.notifications
-        return [each.payload for each in sent if each.event_type == "gpu.notice"]
+        return [each.payload for each in self.sent() if each.event_type == "gpu.notice"]
 
     def takers(self, server: Server, *, admin: bool = True) -> list[str]:
         """Who has taken its GPUs, as ``openstack gpu explain`` has it"""

@@ -86,6 +86,11 @@ class Stopped(Stopping):
         self.start(second)
         self.assertGPUs(second, every)
         self.assertNothingOwed()
+        # Who bills by notifications bills each for its turns.
+        turns = [each["id"] for each in (first, second, first, second)]
+        billed = [(kind, turn) for turn in turns for kind in ("gpu.claim", "gpu.release")]
+        told = [(each.event_type, each.payload["instance_uuid"]) for each in self.sent()]
+        self.assertEqual(billed[:-1], told)
 
     def test_ended_in_the_midst(self) -> None:
         """More is counted then than it has, and a period ends what was begun."""

@@ -8,7 +8,7 @@ import uuid
 
 from lxml import etree
 
-from tests.functional import alone, profiled, test_notifications
+from tests.functional import alone, profiled
 from tests.functional.base import Server
 from tests.functional.profiled import FIRST, SECOND, WHOLE, slots
 
@@ -55,11 +55,7 @@ class RoadTest(alone.Alone, profiled.ProfiledServersTestBase):
 
     def assertSent(self, event_type: str, server: Server, addresses: list[str]) -> None:
         """The only notification about *server* since the last call"""
-        found = [
-            each
-            for each in test_notifications.NotificationsTest.sent(self)
-            if each.payload["instance_uuid"] == server["id"]
-        ]
+        found = [each for each in self.sent() if each.payload["instance_uuid"] == server["id"]]
         (sent,) = [each for each in found if each.event_type == event_type]
         payload = {"count": len(addresses), "addresses": addresses, "vgpu_type": "nvidia-1155"}
         payload |= {"host": "host1", "product_id": "10de:26b9", "product": "L40S"}

@@ -77,7 +77,7 @@ class XidsTest(alone.Alone, base.GPUServersTestBase):
         self.assertInventory(total=8, reserved=0, used=1)
         self._reboot_server(server, hard=True)
         self.assertGPUs(server, [SICK])
-        found = [each for each in self.notifier.notifications if each.event_type[:4] == "gpu."]
+        found = self.sent()
         self.assertEqual(["gpu.quarantine"], [each.event_type for each in found])
         self.assertEqual(server["id"], found[0].payload["instance_uuid"])
         self._delete_server(server)
