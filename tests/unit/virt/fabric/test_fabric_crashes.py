@@ -208,8 +208,7 @@ class CrashPointsTest(FabricTestCase):
         self.compute.period()
         return guest
 
-    # 200 there were, when this was written
-    LEAST = 150
+    LEAST = 200
     ROADS: tuple[Callable[[CrashPointsTest], Callable[[], None]], ...] = (
         *(boots, boots_beside_others, boots_where_somebody_activated),
         *(boots_where_one_was_not_parted, boots_after_fabric_manager_restarts),
@@ -226,7 +225,7 @@ class CrashPointsTest(FabricTestCase):
                     if not self.crashes_at(number, road(self)):
                         break
                 points += 1
-        self.assertGreater(points, self.LEAST)
+        self.assertGreaterEqual(points, self.LEAST)
 
     def crashes_at(self, number: int, action: Callable[[], None]) -> bool:
         """Whether *action* has so many points"""
@@ -298,7 +297,7 @@ class VGPUCrashPointsTest(VGPUs, CrashPointsTest):
     """The same with vGPUs that are all of a card each"""
 
     ROADS = (*(CrashPointsTest.boots_where_one_was_not_parted, CrashPointsTest.is_started_again),)
-    LEAST = 15
+    LEAST = 30
 
     def setUp(self) -> None:
         super().setUp()
