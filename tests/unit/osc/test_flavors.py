@@ -9,8 +9,6 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.osc import flavors
 
-# SPDX-License-Identifier: Apache-2.0
-
 
 class PropertiesTest(unittest.TestCase):
     def test_the_blueprints_flavor_counted(self) -> None:

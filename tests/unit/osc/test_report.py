@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-# SPDX-License-Identifier: Apache-2.0
 import base64
 import collections
 import dataclasses

@@ -6,8 +6,6 @@ import unittest
 
 from nova_gpu.core.flavor import request
 from nova_gpu.core.scheduling import fit
-
-# SPDX-License-Identifier: Apache-2.0
 from nova_gpu.core.scheduling.stats import Divided, GroupStats, Reserved
 from nova_gpu.core.topology.topology import Islands
 

@@ -7,9 +7,6 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu import vgpu
 
-# SPDX-License-Identifier: Apache-2.0
-
-
 CARD = PciAddress.parse("0000:3b:00.0")
 
 

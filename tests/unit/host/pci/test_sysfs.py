@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-
-# SPDX-License-Identifier: Apache-2.0
 import tempfile
 import unittest
 
@@ -14,8 +12,6 @@ from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.pci import sysfs
-
-# SPDX-License-Identifier: Apache-2.0
 from nova_gpu.host.roots import Roots
 from tests.fixtures import hosts
 

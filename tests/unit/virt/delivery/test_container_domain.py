@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-
-# SPDX-License-Identifier: Apache-2.0
 import tempfile
 import types
 import unittest

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-# SPDX-License-Identifier: Apache-2.0
 import dataclasses
 
 import fixtures
