@@ -82,7 +82,8 @@ def _takes(asked: VGPURequest, facts: VGPUType) -> bool:
 def stranded(
     vcpus_left: float, memory_mib_left: float, free_gpus: int, reserved: Reserved
 ) -> str | None:
-    """Why an instance without GPUs takes too much, ``None`` where it does not.
+    """Why an instance without GPUs takes too much, ``None`` where it does not. GPUs are stranded
+    where their host has no CPU or memory left for the instances that would use them.
 
     :param vcpus_left: what the host has for others beside it, as Placement counts: with its
         allocation ratio, without what the host keeps for itself

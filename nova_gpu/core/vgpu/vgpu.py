@@ -105,7 +105,7 @@ class DividedCard:
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Slot:
     """The place of one vGPU of a type, made or not: ``0000:3b:00.0/nvidia-35/0``, counted from 0.
-    Of a MIG instance the number is :func:`nova_gpu.core.vgpu.vgpu.slot_number`.
+    Of a MIG instance the number is :func:`slot_number`.
     """
 
     parent: PciAddress

@@ -182,6 +182,10 @@ def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
 
 
 class Order(enum.StrEnum):
+    """Which card the next vGPU is of, as XenServer has it: the one with the least room left, so
+    that whole cards stay free for large types, or the one with the most, so that each vGPU has as
+    much of a card as can be. Of cards with equal room it is the first by address."""
+
     DEPTH_FIRST = "depth_first"
     BREADTH_FIRST = "breadth_first"
 

@@ -1,32 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parts of cards have in common that QEMU guests get as host devices of libvirt's, and such of
-them as are virtual functions, whatever these are given as."""
+"""Parts of cards that QEMU guests get as host devices of libvirt's: what all have in common, and
+what virtual functions have."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Parent, Slot
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts
+from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
 from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova import objects
-    from nova.virt.libvirt import config as vconfig
-
-
-from typing import TYPE_CHECKING, Any
-
-from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import Parent
-from nova_gpu.host.vfio import iommu, passthrough
-from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-
-if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
 
 

@@ -5,8 +5,12 @@ card from being given."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fnmatch
+import functools
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nova import exception as nova_exception
@@ -17,33 +21,24 @@ from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_room
-from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml, nvml_turn
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, products, selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import quarantine
+from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
+from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.fabric import board
 from nova_gpu.virt.inventory.offer import Offer
 from nova_gpu.virt.usage import domains
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
-
-
-import dataclasses
-import fnmatch
-import functools
-from collections.abc import Collection
-from types import MappingProxyType
-
-from nova_gpu.core.vgpu.vgpu import Kind
-from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host.vgpu import division
-from nova_gpu.virt.delivery.ways import Ways
 
 LOG = logging.getLogger(__name__)
 
@@ -122,7 +117,7 @@ class Survey:
     def in_parts(
         self, found: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
-        """The cards given in parts, by :func:`nova_gpu.virt.inventory.survey.in_parts`"""
+        """The cards given in parts, by :func:`in_parts`"""
         return in_parts(found, self.ways, MadeVGPUs(self.vgpus).told())
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
