@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import hmac
 import json
-import os
 import socket
 import threading
 import time
@@ -29,7 +27,6 @@ from tools.novalab import guest
 _SECRET = "of the agent and Nova"
 _ADDRESS = "169.254.169.254"
 _READ = ["/bin/wget", "-qO-", f"http://{_ADDRESS}/openstack/latest/meta_data.json"]
-_CLONE_NEWNET = 0x40000000
 
 
 class _Handler(simple_server.WSGIRequestHandler):
@@ -159,12 +156,9 @@ class BurstTest(base.LXCTestCase):
 def _in_network_of(pid: int, make: Callable[[], socket.socket]) -> socket.socket:
     """What *make* makes in the network namespace of the process: a thread can be in another one
     than its process, and a socket is for ever of the one where it was made."""
-    libc = ctypes.CDLL(None, use_errno=True)
 
     def there() -> socket.socket:
-        with open(f"/proc/{pid}/ns/net") as namespace:
-            if libc.setns(namespace.fileno(), _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        guest.enter(pid, "net")
         return make()
 
     with futures.ThreadPoolExecutor(1) as pool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pathlib
 
@@ -13,7 +12,6 @@ from tests.vfio import place
 from tools.novalab import guest, image, libvirtd, nodes
 
 _MACHINE = "fermi-8"
-_CLONE_NEWNS = 0x00020000  # include/uapi/linux/sched.h
 
 _libvirtd = libvirtd.PrivateLibvirtd(place.CONTAINERS, nodes.machine() + nodes.pretend_nvidia())
 
@@ -53,9 +51,5 @@ def enter(pid: int) -> None:
     :raises OSError: from setns(2)
     """
     folder = pathlib.Path.cwd()
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/proc/{pid}/ns/mnt") as namespace:
-        if libc.setns(namespace.fileno(), _CLONE_NEWNS):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+    guest.enter(pid, "mnt")
     os.chdir(folder)

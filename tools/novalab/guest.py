@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import errno
 import os
@@ -53,6 +54,19 @@ def init_pid(lv: libvirtd.PrivateLibvirtd, domain: str) -> int:
     controller = int(lv.virsh("domid", domain))
     children = _PROC / str(controller) / "task" / str(controller) / "children"
     return int(children.read_text().split()[0])
+
+
+def enter(pid: int, kind: str) -> None:
+    """The calling thread is in a namespace of the process *pid* from now on.
+
+    :param kind: its name in ``/proc/<pid>/ns``. Into ``mnt`` only a process of one thread gets
+    :raises OSError: from setns(2)
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/proc/{pid}/ns/{kind}") as namespace:
+        if libc.setns(namespace.fileno(), 0):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def _join(
