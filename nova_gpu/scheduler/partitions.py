@@ -14,6 +14,7 @@ from nova import objects
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.exception import Reason
 from nova_gpu.core.fabric import published
@@ -27,8 +28,6 @@ LOG = logging.getLogger(__name__)
 
 # Each costs some requests to Placement. Of more boards one has got a set free meanwhile.
 _MOST_HOSTS = 10
-# Claims that Nova tries by default
-_MOST_TRIED = 3
 
 
 def shortage(
@@ -52,8 +51,8 @@ def shortage(
             for report in reports
             for number, _ in fit.giving(report, asked, part)
         ]
-        # Of more hosts one has a set still, or Nova tries another.
-        if len(giving) > _MOST_TRIED or not all(giving):
+        # Of more hosts than Nova tries one has a set still.
+        if len(giving) > CONF.scheduler.max_attempts or not all(giving):
             continue
         if reason := _shortage(asked, part, hosts, reports):
             return reason
