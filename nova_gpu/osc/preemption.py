@@ -16,6 +16,7 @@ from oslo_utils import timeutils
 from nova_gpu.core.planning import plan, victims
 from nova_gpu.core.planning.fleet import Fleet, Need
 from nova_gpu.core.planning.victims import Choice
+from nova_gpu.core.scheduling.capacity import Host
 from nova_gpu.osc import asking, flavors, hosts, rest, room
 from nova_gpu.osc.planning import closed, instances, preemptible, projects, unserved
 from nova_gpu.osc.planning.preemptible import Candidate, Candidates
@@ -36,22 +37,22 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wanted:
-    """:param zone: the availability zone it has to be in, or nothing
-    :param host: the host it has to be on, or nothing
-    :param whose: in words
+    """:param whose: in words
     :param short: the same for a cell of a table
     :param takers: the same for an item of metadata
     :param at_once: place for all of them or for none; else for as many as can be
+    :param zone: the availability zone it has to be in, or nothing
+    :param host: the host it has to be on, or nothing
     """
 
     need: Need
     count: int
-    zone: str
-    host: str
     whose: str
     short: str
     takers: str
     at_once: bool
+    zone: str = ""
+    host: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -295,7 +296,7 @@ class _Run:
         (flavor,) = flavors.read(snapshot, [self._asked.flavor])
         need, count = preemptible.need_of(snapshot, flavor), self._asked.count or 1
         whose = f"{count} of {flavor.name}"
-        yield _Wanted(need, count, "", "", whose, whose, whose, at_once=True)
+        yield _Wanted(need, count, whose, whose, whose, at_once=True)
 
     def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
         since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
@@ -313,7 +314,8 @@ class _Run:
             if each.host:
                 need = dataclasses.replace(need, amounts=())
             words = each.in_words, each.in_short, each.uuids
-            yield _Wanted(need, len(each.servers), each.zone, each.host, *words, at_once=False)
+            where = {"zone": each.zone, "host": each.host}
+            yield _Wanted(need, len(each.servers), *words, at_once=False, **where)
 
     def _tell(
         self, each: Candidate, wanted: _Wanted, now: datetime.datetime
@@ -350,14 +352,17 @@ def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[C
 
 
 def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
-    """With the hosts unusable that are out of the question for it"""
-    made = tuple(
-        host
-        if wanted.host in ("", host.name) and wanted.zone in ("", zones.get(host.name))
-        else dataclasses.replace(host, unusable="nobody asks for it")
-        for host in fleet.hosts
-    )
-    return dataclasses.replace(fleet, hosts=made)
+    """With the hosts unusable on which, or in whose zones, it cannot be"""
+
+    def judged(host: Host) -> Host:
+        if wanted.host not in ("", host.name):
+            return dataclasses.replace(host, unusable=f"it is not {wanted.host}")
+        if wanted.zone not in ("", zones.get(host.name)):
+            why = f"it is not in the availability zone {wanted.zone}"
+            return dataclasses.replace(host, unusable=why)
+        return host
+
+    return dataclasses.replace(fleet, hosts=tuple(map(judged, fleet.hosts)))
 
 
 def _told(each: _Planned) -> str:
