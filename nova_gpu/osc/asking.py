@@ -16,6 +16,7 @@ from requests import adapters
 TIMEOUT_S = 60
 # A thousand years of seconds are no deadline, and select(2) refuses them.
 _MOST_S = 24 * 3600
+_EVERY_S = 30
 
 
 class Command(command.Command):
@@ -60,6 +61,30 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=TIMEOUT_S,
         help=f"How long to wait for an answer of Nova or Placement (default: {TIMEOUT_S})",
+    )
+
+
+def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
+    """Has *parser* take ``--for`` and ``--every``, the attributes ``for_s`` and ``every_s``.
+
+    :param for_s: the default of the former; 0 tries once
+    """
+    parser.add_argument(
+        "--for",
+        metavar="<seconds>",
+        dest="for_s",
+        type=seconds,
+        default=for_s,
+        help="How long to try again while there are no GPUs for it "
+        f"(default: {for_s or 'it is tried once'})",
+    )
+    parser.add_argument(
+        "--every",
+        metavar="<seconds>",
+        dest="every_s",
+        type=seconds,
+        default=_EVERY_S,
+        help=f"With --for: how long after one try the next is made (default: {_EVERY_S})",
     )
 
 

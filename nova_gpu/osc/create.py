@@ -19,7 +19,6 @@ POLL_S = 2.0
 # For the end of one build, as an image takes its time.
 _BUILD_S = 3600
 _FOR_S = 1800
-_EVERY_S = 30
 
 
 class CreateServer(asking.ShowOne):
@@ -41,22 +40,7 @@ class CreateServer(asking.ShowOne):
             self._create = factory(self.app, self.app_args)
             parser = self._create.get_parser(prog_name)
             asking.add_timeout(parser)
-        parser.add_argument(
-            "--for",
-            metavar="<seconds>",
-            dest="for_s",
-            type=asking.seconds,
-            default=_FOR_S,
-            help=f"How long to create it anew (default: {_FOR_S})",
-        )
-        parser.add_argument(
-            "--every",
-            metavar="<seconds>",
-            dest="every_s",
-            type=asking.seconds,
-            default=_EVERY_S,
-            help=f"How long after one that found no host the next is created (default: {_EVERY_S})",
-        )
+        asking.add_retries(parser, _FOR_S)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:

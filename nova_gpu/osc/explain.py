@@ -39,7 +39,7 @@ class ExplainServer(servers.ShowOne):
             "asked_for": servers.asked_for(server),
             "fault": (server.fault or {}).get("message", ""),
         }
-        failed = failures.last(connection, server)
+        failed = failures.last_failed(connection, server)
         shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
         if said := _preempted(connection, server):
             shown["preempted"] = Lines(said, _in_column)

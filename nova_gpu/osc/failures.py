@@ -15,28 +15,21 @@ NOT_ENOUGH_HOSTS = "There are not enough hosts available"
 _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 
 
-def last(connection: Any, server: Any) -> Any:
+def last_failed(connection: Any, server: Any) -> Any:
     """The last action that failed, or ``None``. Of a move the server itself shows no fault: it goes
     on where it was."""
-    with rest.clean_refusals("Nova"):
-        return max(
-            (each for each in connection.compute.server_actions(server) if each.message),
-            key=lambda each: each.start_time,
-            default=None,
-        )
+    return next((each for each in _newest_first(connection, server) if each.message), None)
 
 
-def newest(connection: Any, server: Any) -> Any:
-    """The last action, where that is one that failed, or ``None``"""
-    found = latest(connection, server)
-    return found if found and found.message else None
+def last(connection: Any, server: Any) -> Any:
+    """The last action, failed or not, or ``None``"""
+    return next(iter(_newest_first(connection, server)), None)
 
 
-def latest(connection: Any, server: Any) -> Any:
-    """The last action, or ``None``"""
+def _newest_first(connection: Any, server: Any) -> list[Any]:
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
-        return max(actions, key=lambda each: each.start_time, default=None)
+        return sorted(actions, key=lambda each: each.start_time, reverse=True)
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
@@ -44,6 +37,12 @@ def details(connection: Any, server: Any, failed: Any) -> list[str]:
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
     return [each["details"] for each in action.events or () if each.get("details")]
+
+
+def why_last(connection: Any, server: Any) -> str | None:
+    """What was said of the last action, where that is one that failed and Nova shows it"""
+    done = last(connection, server)
+    return next(iter(details(connection, server, done)), None) if done and done.message else None
 
 
 def reason(connection: Any, server: Any, failed: Any) -> list[str]:

@@ -17,7 +17,6 @@ from nova_gpu.osc import asking, failures, rest, servers
 POLL_S = 2.0
 # For the end of one step, as an image of a disk takes its time.
 _STEP_S = 3600
-_EVERY_S = 30
 
 _OFFLOADED = "SHELVED_OFFLOADED"
 _STARTED = ("SHUTOFF", "SHELVED", _OFFLOADED)
@@ -45,22 +44,7 @@ class StartServer(asking.Command):
             default=_STEP_S,
             help=f"How long to wait for the end of one step (default: {_STEP_S})",
         )
-        parser.add_argument(
-            "--for",
-            metavar="<seconds>",
-            dest="for_s",
-            type=asking.seconds,
-            default=0.0,
-            help="How long to try again while there are no GPUs for it (default: once)",
-        )
-        parser.add_argument(
-            "--every",
-            metavar="<seconds>",
-            dest="every_s",
-            type=asking.seconds,
-            default=_EVERY_S,
-            help=f"With --for: how long after one try the next is made (default: {_EVERY_S})",
-        )
+        asking.add_retries(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -124,7 +108,8 @@ class StartServer(asking.Command):
         that to whoever asks, or may not go to another host
         """
         said = self._said(server)
-        if (details := self._details(server)) and exception.GAVE_BACK not in details:
+        why = failures.why_last(self._connection, server)
+        if why and exception.GAVE_BACK not in why:
             raise exceptions.CommandError(said)
         try:
             if servers.request_of(server).on_stop_move:
@@ -141,17 +126,11 @@ class StartServer(asking.Command):
         if server.task_state:
             busy = f"{server.name} is {server.status}, busy with {server.task_state}"
             return f"{busy}; {_go_on(server)}"
-        why = self._details(server) or (server.fault or {}).get("message")
+        why = failures.why_last(self._connection, server) or (server.fault or {}).get("message")
         if not why and server.status in _STARTED:
             why = f"for what is known of it see openstack gpu explain {server.id}"
         why = why or "only what is stopped or shelved is started"
         return f"{server.name} is {server.status}: {why.removesuffix('.')}"
-
-    def _details(self, server: Any) -> str | None:
-        """What failed last, as far as Nova shows that to whoever asks"""
-        failed = failures.newest(self._connection, server)
-        found = failures.details(self._connection, server, failed) if failed else []
-        return found[0] if found else None
 
 
 def _go_on(server: Any) -> str:

@@ -113,9 +113,8 @@ class _Step:
                 f"it waits on {server.compute_host} for a confirmation and has GPUs of both hosts: "
                 f"openstack server migration confirm {uuid} goes on, revert in its place goes back"
             )
-        failed = failures.newest(self.connection, server)  # and not why another one did before
-        said = failures.details(self.connection, server, failed)[:1] if failed else []
-        why = said[0] if said else f"see openstack server event list {uuid}"
+        said = failures.why_last(self.connection, server)  # and not why another one failed before
+        why = said or f"see openstack server event list {uuid}"
         return Stopped(f"it is {server.status} on {server.compute_host}: {why}")
 
 

@@ -100,7 +100,7 @@ def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
         return False
     if (server.updated_at or "") < earliest:
         return False  # and is not asked about
-    last = failures.latest(connection, server)
+    last = failures.last(connection, server)
     if last is None or last.start_time < earliest:
         return False
     if server.status == _OFFLOADED:
