@@ -13,6 +13,7 @@ from typing import Any
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.mig import gpu_instances
+from nova_gpu.host.nvidia import nvswitch
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -20,11 +21,7 @@ from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import sriov
 
 _Entry = dict[str, Any]
-_BRIDGE = 0x0604
-_NVSWITCH_CLASS = 0x0680
 _MIB = 1 << 20
-# Of the lines of ``resource``, each start, end and flags, those of the function's own BARs
-_BARS = 6
 
 
 def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
@@ -44,7 +41,7 @@ def record(gpus: Collection[GPU], roots: Roots) -> dict[str, list[_Entry]]:
     bridges = list(dict.fromkeys(above))
     devices = [each for each in others if each not in bridges]
     return {
-        "bridges": list(_readable(_bridge, bridges, roots)),
+        "bridges": list(_readable(_place, bridges, roots)),
         "devices": list(_readable(_device, devices, roots)),
         "gpus": list(_readable(_gpu, sorted(cards), roots)),
         "vfs": [
@@ -67,10 +64,7 @@ def _around(gpus: Iterable[GPU], roots: Roots) -> Iterator[PciAddress]:
         for function in gpu.functions:
             yield function
             yield from _parsed(iommu.group_members(function, roots))
-    for address in _parsed(os.listdir(roots.sysfs / "bus/pci/devices")):
-        device = sysfs.device(address, roots)
-        if _class(device) >> 8 == _NVSWITCH_CLASS and sysfs.hexadecimal(device, "vendor") == 0x10DE:
-            yield address
+    yield from _parsed(nvswitch.switches(roots))
 
 
 def _parsed(names: Iterable[str]) -> Iterator[PciAddress]:
@@ -79,13 +73,6 @@ def _parsed(names: Iterable[str]) -> Iterator[PciAddress]:
             yield PciAddress.parse(name)
         except exception.InvalidPciAddress:
             continue
-
-
-def _class(device: str) -> int:
-    try:
-        return sysfs.hexadecimal(device, "class")
-    except (OSError, ValueError):
-        return 0
 
 
 def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
@@ -97,17 +84,8 @@ def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
     return list(_parsed(parts))
 
 
-def _bridge(address: PciAddress, roots: Roots) -> _Entry:
-    return _place(address, roots)
-
-
-def _device(address: PciAddress, roots: Roots) -> _Entry:
-    return {**_identity(address, roots), **_place(address, roots)}
-
-
 def _gpu(address: PciAddress, roots: Roots) -> _Entry:
-    device = sysfs.device(address, roots)
-    entry = {**_identity(address, roots), **_place(address, roots)}
+    device, entry = sysfs.device(address, roots), _device(address, roots)
     information = roots.proc / f"driver/nvidia/gpus/{address}/information"
     minor = gpu_instances.gpu_minor(address, roots)
     if minor is not None:
@@ -120,29 +98,30 @@ def _gpu(address: PciAddress, roots: Roots) -> _Entry:
         entry["boot_vga"] = True
     if total := sysfs.decimal(device, "sriov_totalvfs"):
         entry["totalvfs"] = total
-    return {**entry, "mapped_mib": _mapped_mib(device)}
+    return {**entry, "mapped_mib": _mapped_mib(address, roots)}
 
 
 def _virtual_function(address: PciAddress, roots: Roots) -> _Entry:
-    entry = {**_identity(address, roots), **_place(address, roots)}
+    entry = _device(address, roots)
     return {key: entry[key] for key in entry if key not in ("vendor_id", "class_code")}
 
 
-def _identity(address: PciAddress, roots: Roots) -> _Entry:
+def _device(address: PciAddress, roots: Roots) -> _Entry:
     """:raises OSError, ValueError: where it cannot be read"""
     device = sysfs.device(address, roots)
+    vendor_id, product_id = sysfs.ids(device)
     return {
-        "vendor_id": f"{sysfs.hexadecimal(device, 'vendor'):04x}",
-        "product_id": f"{sysfs.hexadecimal(device, 'device'):04x}",
+        "vendor_id": vendor_id,
+        "product_id": product_id,
         "class_code": sysfs.hexadecimal(device, "class"),
         "driver": iommu.driver(address, roots),
+        **_place(address, roots),
     }
 
 
 def _place(address: PciAddress, roots: Roots) -> _Entry:
     device = sysfs.device(address, roots)
-    node = sysfs.decimal(device, "numa_node")
-    entry: _Entry = {"numa_node": None if node is None or node < 0 else node}
+    entry: _Entry = {"numa_node": sysfs.numa_node(device)}
     if group := sysfs.link(device, "iommu_group"):
         entry["iommu_group"] = int(group)
     if bridges := _bridges(address, roots):
@@ -150,16 +129,13 @@ def _place(address: PciAddress, roots: Roots) -> _Entry:
     return entry
 
 
-def _mapped_mib(device: str) -> int:
+def _mapped_mib(address: PciAddress, roots: Roots) -> int:
     """How much of its memory it maps, which is often less than it has: its largest BAR. Which of
     them that is, cards differ in: tests/recorded/bars.yaml.
 
-    :raises OSError, ValueError: as :func:`_identity`
+    :raises OSError, ValueError: as :func:`_device`
     """
-    sizes = []
-    for line in sysfs.attribute(device, "resource").splitlines()[:_BARS]:
-        start, end, _ = (int(word, 16) for word in line.split())
-        sizes.append(end - start + 1 if end > start else 0)
+    sizes = (end - start + 1 for start, end, _ in sysfs.bars(address, roots))
     return max(sizes, default=0) // _MIB
 
 

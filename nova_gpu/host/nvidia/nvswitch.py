@@ -57,7 +57,7 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
             "subnet manager drives (NVLSM), and nova-gpu does not know those; use the host for LXC "
             "guests"
         )
-    given = sorted(name for name in _switches(roots) if _is_given(name, roots))
+    given = sorted(name for name in switches(roots) if _is_given(name, roots))
     if given:
         return (
             f"its NVSwitch {given[0]} is with vfio-pci: a service VM has the switches and their "
@@ -70,12 +70,12 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
 def _has_switches(roots: Roots) -> bool:
     """Whether an NVSwitch is on the PCI bus, or nobody can tell"""
     try:
-        return bool(_switches(roots))
+        return bool(switches(roots))
     except OSError:
         return True
 
 
-def _switches(roots: Roots) -> frozenset[str]:
+def switches(roots: Roots) -> frozenset[str]:
     """The addresses of the NVSwitches on the PCI bus.
 
     :raises OSError: where that cannot be read

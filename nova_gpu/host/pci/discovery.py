@@ -138,7 +138,7 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
     address = model.PciAddress.parse(name)
     if str(address) != name:
         raise ValueError("the kernel would call it " + str(address))
-    vendor_id, product_id = _id(device, "vendor"), _id(device, "device")
+    vendor_id, product_id = sysfs.ids(device)
     pci_root, pcie_switch = sysfs.above(device)
     return model.GPU(
         address=address,
@@ -150,14 +150,6 @@ def _read(device: str, name: str, class_code: int) -> model.GPU:
         pcie_switch=pcie_switch,
         driver=sysfs.link(device, "driver"),
     )
-
-
-def _id(device: str, name: str) -> str:
-    """:raises OSError, ValueError: where it is not one of sixteen bits"""
-    number = sysfs.hexadecimal(device, name)
-    if number not in range(1 << 16):
-        raise ValueError(f"{device}/{name} has {number:#x}, and an id has four digits")
-    return f"{number:04x}"
 
 
 def _iommu_group(device: str) -> int | None:

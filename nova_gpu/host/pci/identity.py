@@ -59,9 +59,7 @@ def addresses(product: str, roots: Roots) -> frozenset[str]:
     for name in os.listdir(folder):
         device = f"{folder}/{name}"
         try:
-            ids = (sysfs.hexadecimal(device, each) for each in ("vendor", "device"))
-            is_one = ":".join(f"{each:04x}" for each in ids) == product
-            if is_one and sysfs.link(device, "physfn") is None:
+            if ":".join(sysfs.ids(device)) == product and sysfs.link(device, "physfn") is None:
                 found.add(name)
         except (OSError, ValueError):
             continue  # gone meanwhile, or no card that anybody is given

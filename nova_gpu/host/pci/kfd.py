@@ -30,14 +30,13 @@ class Node:
 def nodes(root: pathlib.Path) -> Mapping[str, Node]:
     """What there is, by number, read below *root* of sysfs. What cannot be read is none."""
     folder = f"{root}/{_TOPOLOGY}"
-    told = {name: properties(f"{folder}/{name}") for name in _folders(folder)}
+    told = {name: properties(f"{folder}/{name}") for name in sysfs.names(folder)}
     cards = _cards(root, told.values())
     found = {}
     for name, each in told.items():
         place = _place(each)
-        links = tuple(
-            f"{folder}/{name}/io_links/{e}" for e in _folders(f"{folder}/{name}/io_links")
-        )
+        ends = f"{folder}/{name}/io_links"
+        links = tuple(f"{ends}/{each}" for each in sysfs.names(ends))
         address = None if place is None else cards[each.get("unique_id"), place]
         found[name] = Node(address, each.get("drm_render_minor") or None, links)
     return found
@@ -84,10 +83,3 @@ def properties(folder: str) -> Mapping[str, int]:
         return {}
     pairs = (line.split() for line in lines)
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-def _folders(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []

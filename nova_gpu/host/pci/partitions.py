@@ -11,8 +11,6 @@ amdxcp/amdgpu_xcp_drv.c (``amdgpu_xcp_%d``, before Linux 6.10 ``amdgpu_xcp.%d``)
 
 from __future__ import annotations
 
-import os
-
 from nova_gpu.core import model
 from nova_gpu.host.pci import kfd, sysfs
 from nova_gpu.host.roots import Roots
@@ -29,9 +27,9 @@ def drm_names(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
     minors = _minors(address, roots)
     platform = f"{roots.sysfs}/devices/platform"
     found: set[str] = set()
-    for device in _names(platform):
+    for device in sysfs.names(platform):
         if device.startswith("amdgpu_xcp"):
-            names = _names(f"{platform}/{device}/drm")
+            names = sysfs.names(f"{platform}/{device}/drm")
             found.update(names if not minors.isdisjoint(names) else ())
     return tuple(sorted(found))
 
@@ -42,7 +40,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
     if not mode:
         return None
     there = _minors(address, roots).intersection(
-        [*drm_names(address, roots), *_names(f"{roots.sysfs}/bus/pci/devices/{address}/drm")]
+        [*drm_names(address, roots), *sysfs.names(f"{sysfs.device(address, roots)}/drm")]
     )
     wanted = _PARTS.get(mode)
     if len(there) == wanted or (wanted is None and len(there) > 1):
@@ -71,10 +69,3 @@ def _minors(address: model.PciAddress, roots: Roots) -> frozenset[str]:
         for node in kfd.nodes(roots.sysfs).values()
         if node.address == address and node.render_minor is not None
     )
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

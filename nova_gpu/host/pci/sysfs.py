@@ -81,6 +81,22 @@ def decimal(device: str, name: str) -> int | None:
         return None
 
 
+def ids(device: str) -> tuple[str, str]:
+    """The ids of a PCI function's vendor and of its product: ``10de`` and ``2335``
+
+    :raises OSError: as :func:`attribute`
+    :raises ValueError: where one of them is not of sixteen bits
+    """
+    return _id(device, "vendor"), _id(device, "device")
+
+
+def _id(device: str, name: str) -> str:
+    number = hexadecimal(device, name)
+    if number not in range(1 << 16):
+        raise ValueError(f"{device}/{name} has {number:#x}, and an id has four digits")
+    return f"{number:04x}"
+
+
 def link(device: str, name: str) -> str | None:
     """The last part of where a link such as ``driver`` points, or ``None`` without one.
 
@@ -92,13 +108,21 @@ def link(device: str, name: str) -> str | None:
         return None
 
 
+def names(folder: str) -> list[str]:
+    """The names of what is in *folder*; nothing where it cannot be listed."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def high_bars(address: model.PciAddress, roots: Roots) -> tuple[int, ...]:
     """Sizes in bytes of the BARs that a guest's firmware puts above 4 GiB: 64-bit, prefetchable.
 
     :raises OSError: where it cannot be read
     :raises ValueError: where it is not what the kernel's resource_show() writes
     """
-    found = _bars(address, roots)
+    found = bars(address, roots)
     return tuple(end - start + 1 for start, end, flags in found if flags & _HIGH == _HIGH)
 
 
@@ -108,11 +132,14 @@ def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
 
     :raises OSError, ValueError: as :func:`high_bars`
     """
-    return any(start and flags & _IORESOURCE_IO for start, _, flags in _bars(address, roots))
+    return any(start and flags & _IORESOURCE_IO for start, _, flags in bars(address, roots))
 
 
-def _bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:
-    """The first address, the last one and the flags of each BAR of the function"""
+def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:
+    """The first address, the last one and the flags of each BAR of the function
+
+    :raises OSError, ValueError: as :func:`high_bars`
+    """
     text = attribute(device(address, roots), "resource")
     for line in text.splitlines()[:_BARS]:
         start, end, flags = (int(word, 16) for word in line.split())

@@ -34,12 +34,12 @@ def functions(
     except OSError as error:
         raise exception.DiscoveryFailed(str(folder), error.strerror or str(error)) from error
     for name in names:
-        by_ids[_ids(sysfs.device(name, roots))].add(name)
+        by_ids[sysfs.ids(sysfs.device(name, roots))].add(name)
     aliases = _pci_aliases(root)
     found = []
     for address in sorted(mine):
         device = sysfs.device(address, roots)
-        ids = _ids(device)
+        ids = sysfs.ids(device)
         found.append(
             boot_files.Function(
                 address,
@@ -50,13 +50,6 @@ def functions(
             )
         )
     return tuple(found)
-
-
-def _ids(device: str) -> tuple[str, str]:
-    return (
-        f"{sysfs.hexadecimal(device, 'vendor'):04x}",
-        f"{sysfs.hexadecimal(device, 'device'):04x}",
-    )
 
 
 def _modules(device: str, aliases: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -38,11 +38,12 @@ class DeviceSpec:
         """
         for address in functions if self._devices and self._devices.specs else ():
             device = sysfs.device(address, roots)
+            vendor_id, product_id = sysfs.ids(device)
             spec = self._devices.device_assignable(
                 {
                     "address": str(address),
-                    "vendor_id": f"{sysfs.hexadecimal(device, 'vendor'):04x}",
-                    "product_id": f"{sysfs.hexadecimal(device, 'device'):04x}",
+                    "vendor_id": vendor_id,
+                    "product_id": product_id,
                     # A spec of a card's address is one of its virtual functions, too.
                     "parent_addr": sysfs.link(device, "physfn"),
                 }
