@@ -18,8 +18,6 @@ from nova_gpu.virt.delivery import unbound
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import survey
 
-NONE = "No GPU was found on this host, or [gpu] options leave all of them out."
-
 _UNKNOWN = "unknown"
 _COLUMNS = (
     ("Address", "address"),

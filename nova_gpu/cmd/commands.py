@@ -18,7 +18,7 @@ from nova_gpu.cmd import (
     show,
     topology,
 )
-from nova_gpu.cmd.output import Format, print_json
+from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.virt import libvirt_version
 from nova_gpu.virt.inventory import survey
@@ -34,7 +34,7 @@ def _list(looked: survey.Survey, *, as_json: bool) -> int:
     if as_json:
         print_json(described)
     else:
-        print(cards.table(described, unknown) if found else cards.NONE)
+        print(cards.table(described, unknown) if found else NO_CARDS)
         sys.stdout.flush()
         print(f"nova-gpu: {options.files_told()}", file=sys.stderr)
     return 0

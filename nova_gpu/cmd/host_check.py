@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Iterator
 
 from nova_gpu.cmd import fabric
+from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core.guest import mmio
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
@@ -182,9 +182,9 @@ def main(looked: survey.Survey, root: pathlib.Path, *, as_json: bool) -> int:
     """:returns: 0 where every card can be given, else 1"""
     findings = check(looked, root)
     if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in findings], indent=2))
+        print_json([dataclasses.asdict(each) for each in findings])
     elif findings:
         print(text(findings))
     else:
-        print("No GPU was found on this host, or [gpu] options leave all of them out.")
+        print(NO_CARDS)
     return 0 if findings and not any(each.obstacles for each in findings) else 1

@@ -51,6 +51,10 @@ def _has_no_reader(stream: TextIO) -> bool:
     return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
+# Said in the place of a list of cards
+NO_CARDS = "No GPU was found on this host, or [gpu] options leave all of them out."
+
+
 class Format(enum.StrEnum):
     TABLE = "table"
     JSON = "json"

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import sys
 from typing import Any
 
-from nova_gpu.cmd.output import Format, add_format
+from nova_gpu.cmd.output import Format, add_format, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.state import quarantine
 
@@ -40,12 +39,7 @@ def listed(folder: pathlib.Path, *, as_json: bool) -> int:
     """:returns: 0, with cards or without"""
     entries = quarantine.load(folder).values()
     if as_json:
-        print(
-            json.dumps(
-                [{**dataclasses.asdict(each), "address": str(each.address)} for each in entries],
-                indent=2,
-            )
-        )
+        print_json([{**dataclasses.asdict(each), "address": str(each.address)} for each in entries])
     elif entries:
         print("\n".join(map(_described, entries)))
     else:

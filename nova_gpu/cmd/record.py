@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 import yaml
 
-from nova_gpu.cmd import cards
+from nova_gpu.cmd.output import NO_CARDS
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU
 from nova_gpu.host import recording
@@ -32,7 +32,7 @@ def main(looked: survey.Survey) -> int:
     """
     gpus = looked.find()
     if not gpus:
-        print(f"nova-gpu: {cards.NONE}", file=sys.stderr)
+        print(f"nova-gpu: {NO_CARDS}", file=sys.stderr)
         return 1
     print("\n".join(f"# {line}" for line in _heading(looked)))
     recorded = recording.record(gpus, looked.roots)

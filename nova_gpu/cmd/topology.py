@@ -11,7 +11,7 @@ import prettytable
 
 from nova_gpu.cmd import cards, fabric, holders
 from nova_gpu.cmd.cards import Card
-from nova_gpu.cmd.output import print_json
+from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.topology import nearness
 from nova_gpu.virt.fabric.board import Board
@@ -33,7 +33,7 @@ def main(looked: survey.Survey, *, as_json: bool) -> int:
     elif found:
         print("\n".join([*picture(found, held, unknown), *fabric.table(board, gpus, held)]))
     else:
-        print(cards.NONE)
+        print(NO_CARDS)
     return 0
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from nova.objects import base as objects_base
 from nova.scheduler.client import report
 
 from nova_gpu.cmd import host_check, libvirt_connection, waiting
+from nova_gpu.cmd.output import print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
@@ -136,7 +136,10 @@ def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
     sources = gather.Sources(looked, host, Placement(), obstacles, waiting.within(_DEADLINE_S))
     with waiting.shown("comparing sysfs, libvirt, Nova's database and Placement"):
         verdict = judge(sources, mend=mend)
-    print(json.dumps(as_plain(verdict), indent=2) if as_json else text(verdict))
+    if as_json:
+        print_json(as_plain(verdict))
+    else:
+        print(text(verdict))
     sys.stdout.flush()
     return verdict.status
 

@@ -44,6 +44,10 @@ class Command(command.Command):
         _hurry(connection.session, parsed_args.timeout)
         return connection
 
+    def say(self, text: str) -> None:
+        """Writes a line beside the output, whose machine-readable forms have no place for it."""
+        print(text, file=self.app.stderr, flush=True)
+
 
 class Lister(Command, command.Lister):
     pass

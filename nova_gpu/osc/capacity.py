@@ -79,17 +79,14 @@ class ShowCapacity(asking.Lister):
             answers = hosts.answers(connection, query.Size.of(flavor), flavors.request_of(flavor))
         except rest.Refused as refused:
             found = _published(flavor, refused)
-            # Beside the table, whose machine-readable forms have no place for it.
-            print(
+            self.say(
                 f"{flavor.name}: {found.instances} could boot at {found.at}; the hosts are for "
-                "administrators.",
-                file=self.app.stderr,
+                "administrators."
             )
             return _COLUMNS, [("any", _number(found), "", "", found.reason)]
         total, able = capacity.could_boot(answers)
-        print(
-            f"{flavor.name}: {total} could boot now, on {able} of {len(answers)} hosts with GPUs.",
-            file=self.app.stderr,
+        self.say(
+            f"{flavor.name}: {total} could boot now, on {able} of {len(answers)} hosts with GPUs."
         )
         rows = [
             (each.host, each.instances, each.free, each.in_service, each.reason) for each in answers

@@ -62,7 +62,7 @@ class CreateServer(asking.ShowOne):
                 )
             if why != said:
                 said = why
-                print(f"{server.name}: it waits: {why}", file=self.app.stderr, flush=True)
+                self.say(f"{server.name}: it waits: {why}")
             before = server
             time.sleep(parsed_args.every_s)
         if server.status == "ERROR":

@@ -52,7 +52,7 @@ class ExplainServer(servers.ShowOne):
             shown["why"] = Lines(["it asks for no GPU: nova-gpu has no part in where it is"])
         else:
             try:
-                from_volume = not (server.image and server.image.id)
+                from_volume = servers.boots_from_volume(server)
                 size = query.Size.of(server.flavor, boots_from_volume=from_volume)
                 answers = hosts.answers(connection, size, asked)
                 host = server.hypervisor_hostname
@@ -60,10 +60,7 @@ class ExplainServer(servers.ShowOne):
                 shown["why"] = Lines(_why(connection, server, answers))
                 shown["hosts"] = Lines([_told(each, host) for each in answers], _line)
             except rest.Refused:
-                print(
-                    "What hosts have, and why none has room, is for administrators.",
-                    file=self.app.stderr,
-                )
+                self.say("What hosts have, and why none has room, is for administrators.")
         return tuple(shown), tuple(shown.values())
 
 

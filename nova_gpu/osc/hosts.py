@@ -172,6 +172,11 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     return found
 
 
+def nodes_by_name(connection: Any) -> Mapping[str, str]:
+    """The uuid of each compute node by the node's name"""
+    return {name: uuid for uuid, (name, _) in compute_nodes(connection).items()}
+
+
 def up(connection: Any) -> frozenset[str]:
     """The names of the nodes whose compute service is there, also where it is disabled"""
     with rest.clean_refusals("Nova"):

@@ -136,10 +136,6 @@ class Preempt(asking.Lister):
         )
         return parser
 
-    def say(self, text: str) -> None:
-        # Beside the table, whose machine-readable forms have no place for it.
-        print(text, file=self.app.stderr, flush=True)
-
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
         if parsed_args.undo:
             if parsed_args.flavor or parsed_args.apply:

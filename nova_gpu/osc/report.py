@@ -65,10 +65,9 @@ class WriteReport(asking.Command):
             raise exceptions.CommandError(
                 f"{parsed_args.html} cannot be written: {e.strerror}"
             ) from e
-        print(
+        self.say(
             f"{parsed_args.html}: groups of GPUs: {len(found.groups)}; flavors: "
-            f"{len(found.capacities)}; instances: {len({each.server for each in found.held})}.",
-            file=self.app.stderr,
+            f"{len(found.capacities)}; instances: {len({each.server for each in found.held})}."
         )
 
 

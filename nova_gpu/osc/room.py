@@ -46,10 +46,6 @@ class _Planner(asking.Lister):
         )
         return parser
 
-    def say(self, text: str) -> None:
-        # Beside the table, whose machine-readable forms have no place for it.
-        print(text, file=self.app.stderr)
-
     def table(self, parsed_args: argparse.Namespace, connection: Any, found: Plan) -> _Table:
         """The moves, made where that was asked for"""
         services = hosts.services(connection)
@@ -190,7 +186,7 @@ def _node(connection: Any, host: str) -> str:
 
     :raises CommandError: where there is none of that name
     """
-    nodes = {name: uuid for uuid, (name, _) in hosts.compute_nodes(connection).items()}
+    nodes = hosts.nodes_by_name(connection)
     if host not in nodes:
         raise exceptions.CommandError(f"Nova has no host called {host}")
     return nodes[host]

@@ -53,6 +53,11 @@ def request_of(server: Any) -> FlavorRequest:
     return request.of((server.flavor or {}).get("extra_specs") or {})
 
 
+def boots_from_volume(server: Any) -> bool:
+    """Whether the server's root disk is a volume, which its flavor then has no disk for"""
+    return not (server.image and server.image.id)
+
+
 def requests_of(server: Any) -> tuple[Request, ...]:
     """The requests for whole cards and for parts; none too where its flavor has mistakes"""
     try:
@@ -106,9 +111,7 @@ class ShowServer(ShowOne):
         try:
             shown.update(_held(connection, server))
         except rest.Refused:
-            print(
-                "What a server has, and on which host, is for administrators.", file=self.app.stderr
-            )
+            self.say("What a server has, and on which host, is for administrators.")
         return tuple(shown), tuple(shown.values())
 
 

@@ -58,7 +58,7 @@ class StartServer(asking.Command):
                 if time.monotonic() + parsed_args.every_s > until:
                     raise
                 if said != (said := str(e)):
-                    print(f"it waits: {said}", file=self.app.stderr, flush=True)
+                    self.say(f"it waits: {said}")
             time.sleep(parsed_args.every_s)
 
     def _start(self, server: Any) -> None:
@@ -81,7 +81,7 @@ class StartServer(asking.Command):
 
         :raises CommandError: where Nova refuses it, or takes too long
         """
-        print(f"{server.name}: {doing}", file=self.app.stderr)
+        self.say(f"{server.name}: {doing}")
         with rest.clean_refusals("Nova"):
             try:
                 action(server)

@@ -51,18 +51,17 @@ class ShowUsage(asking.Lister):
             return _OWN, self._own(connection)
         gpus, vgpus = sum(each.gpus for each in found), sum(each.vgpus for each in found)
         projects = len({each.project for each in found})
-        print(f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {projects}.", file=self.app.stderr)
+        self.say(f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {projects}.")
         return _ALL, map(_row, found)
 
     def _own(self, connection: Any) -> list[tuple[Any, ...]]:
         rows = sorted(_of_project(connection), key=lambda row: row[1])
         project = connection.session.get_project_id()
         counted = rest.placement(connection, f"/usages?project_id={project}")["usages"]
-        print(
+        self.say(
             f"Placement counts {counted.get(names.RESOURCE_CLASS, 0)} GPUs and "
             f"{counted.get(names.VGPU_RESOURCE_CLASS, 0)} vGPUs for this project; other projects, "
-            "and the hosts, are for administrators.",
-            file=self.app.stderr,
+            "and the hosts, are for administrators."
         )
         return rows
 

@@ -71,7 +71,7 @@ def read(connection: Any) -> Fleet:
     by_host: dict[str, list[Provider]] = defaultdict(list)
     for provider in providers.read(connection):
         by_host[provider.host].append(provider)
-    roots = {name: uuid for uuid, (name, _) in hosts.compute_nodes(connection).items()}
+    roots = hosts.nodes_by_name(connection)
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
     known = {server.id: server for server in listed}

@@ -315,7 +315,7 @@ class Places:
         """:param needs: by the name of the host, what there is to be place for
         :raises CommandError: where Placement does not take that
         """
-        nodes = {name: uuid for uuid, (name, _) in hosts.compute_nodes(self._connection).items()}
+        nodes = hosts.nodes_by_name(self._connection)
         for host, need in needs.items():
             closed.keep(self._connection, nodes[host], until)
             self._needs[host] = need
@@ -332,10 +332,8 @@ class Places:
             if host.name in self._needs and not room.fitting(self._needs[host.name], number)
         }
         if taken:
-            nodes = hosts.compute_nodes(self._connection)
-            closed.unkeep(
-                self._connection, (uuid for uuid, (name, _) in nodes.items() if name in taken)
-            )
+            nodes = hosts.nodes_by_name(self._connection)
+            closed.unkeep(self._connection, (nodes[name] for name in taken & nodes.keys()))
             self._needs = {name: need for name, need in self._needs.items() if name not in taken}
 
 

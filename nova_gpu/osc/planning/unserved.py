@@ -77,7 +77,13 @@ def read(
         left += [server for server in each if _is_to_start(connection, server, earliest)]
         for server in left:
             host = server.hypervisor_hostname if server.status == _STOPPED else ""
-            key = name, specs, server.availability_zone or "", host, not _image(server)
+            key = (
+                name,
+                specs,
+                server.availability_zone or "",
+                host,
+                servers.boots_from_volume(server),
+            )
             found[key].append(server)
     made = [
         Unserved(each[0].flavor, zone, host, volume, tuple(sorted(each, key=_age)))
@@ -126,7 +132,3 @@ def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Itera
 
 def _age(server: Any) -> tuple[str, str]:
     return server.created_at, server.id
-
-
-def _image(server: Any) -> Any:
-    return server.image and server.image.id
