@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""GPUs as a resource of OpenStack Nova: a compute driver, scheduler plug-ins and commands."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What nova-api loads: the validators of extra specs, and vendordata about a guest's GPUs."""

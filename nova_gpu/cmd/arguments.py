@@ -31,15 +31,15 @@ def add_commands(subparsers: Any) -> None:
     add_format(topology)
     subparsers.add_parser(
         "record",
-        help="print this host's GPUs and what is around them in the form of the tests' generated "
-        "hosts, for a report; without serial numbers, names and uuids",
+        help="print a description of this host's GPUs and of the devices around them, for a report "
+        "of a bug; it has no serial numbers, names or uuids",
     )
     metrics = subparsers.add_parser("exporter", help="serve metrics of the cards for Prometheus")
     metrics.add_argument(
         "--listen",
         default=LISTEN,
         metavar="ADDRESS:PORT",
-        help="where to, by default %(default)s: the metrics name instances",
+        help="where to listen, by default %(default)s: the metrics name instances",
     )
     metrics.add_argument("--once", action="store_true", help="print them once instead")
     check = subparsers.add_parser(
@@ -49,12 +49,12 @@ def add_commands(subparsers: Any) -> None:
     )
     add_format(check)
     check.add_argument(
-        "--repair", action="store_true", help="have Placement count what instances have"
+        "--repair", action="store_true", help="correct Placement to what instances have"
     )
-    host = subparsers.add_parser("host", help="see and change how this host stands to KVM guests")
+    host = subparsers.add_parser("host", help="check or prepare this host's cards for KVM guests")
     _add_host_commands(host.add_subparsers(dest="verb", required=True))
     kept = subparsers.add_parser(
-        "quarantine", help="see and release the cards that no new instance is given"
+        "quarantine", help="list or release the cards that no new instance is given"
     )
     quarantine.add_commands(kept.add_subparsers(dest="verb", required=True))
 
@@ -62,15 +62,16 @@ def add_commands(subparsers: Any) -> None:
 def _add_host_commands(subparsers: Any) -> None:
     check = subparsers.add_parser(
         "check",
-        help="say card by card what stands between it and a guest; exits 1 if anything does",
+        help="say of each card what keeps it from guests, and what to do; exits 1 if anything does",
     )
     add_format(check)
     prepare = subparsers.add_parser(
-        "prepare", help="print the files that have the cards with vfio-pci from boot on"
+        "prepare",
+        help="print the files by which the host binds the cards to vfio-pci when it boots",
     )
     what = prepare.add_mutually_exclusive_group()
     what.add_argument("--apply", action="store_true", help="write them")
-    what.add_argument("--undo", action="store_true", help="have all as it was before --apply")
+    what.add_argument("--undo", action="store_true", help="restore what was there before --apply")
     prepare.add_argument(
         "--root", default="/", metavar="DIR", help="write below this folder instead of /"
     )

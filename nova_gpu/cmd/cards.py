@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host's cards as its commands tell of them."""
+"""This host's cards, as ``nova-gpu`` and its exporter show them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """``reason`` says why it is not offered to instances, ``None`` of one that is; ``parts`` what
-    can be made of one that is offered as vGPUs; ``ailment`` what is wrong with the card itself, and
-    ``quarantine`` why it is kept there."""
+    """One card of the host. ``reason`` says why it is not offered to instances, ``None`` of one
+    that is; ``parts`` what can be made of one that is offered as vGPUs; ``ailment`` what is wrong
+    with the card itself, and ``quarantine`` why it is kept there."""
 
     gpu: GPU
     reason: str | None
@@ -106,7 +106,7 @@ def describe(gpu: GPU, obstacle: str | None, parts: DividedCard | None = None) -
 
 
 def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
-    """The cards for people: what is not known is said so, and why a card is not offered, below.
+    """A table for people; below it, why a card is not offered.
 
     :param cards: as :func:`nova_gpu.cmd.topology.described`
     :param unknown: why it is not known which instances have them
@@ -128,7 +128,7 @@ def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
 
 
 def not_known(reason: str) -> str:
-    """:param reason: why libvirt does not say who has which card"""
+    """The line that stands for the instances where libvirt does not say which has which card."""
     return f"Which instance has which GPU is not known: {reason}"
 
 

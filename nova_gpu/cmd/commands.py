@@ -23,7 +23,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.virt import libvirt_version
 from nova_gpu.virt.inventory import survey
 
-# What these log, some with a traceback, the verdict says: it is what was not compared.
+# What these loggers say, some with a traceback, is in the verdict: it is what was not compared.
 _SAID_BY_VERIFY = ("nova.virt.libvirt.host", "oslo.messaging", "oslo_messaging", "oslo_service")
 
 
@@ -45,7 +45,9 @@ def _survey() -> survey.Survey:
 
 
 def run(command: Any, line: list[str]) -> int:
-    """:param command: ``CONF.command``
+    """Runs the command that was given; returns its exit status.
+
+    :param command: ``CONF.command``
     :param line: the program's command line
     :raises GPUError, NovaException, OSError, ValueError: where the host or the options cannot be
         read

@@ -32,25 +32,29 @@ _LISTEN = re.compile(r"\[?([0-9A-Za-z.:-]+?)\]?:([0-9]{1,5})")
 # Prometheus gives up after 10 s, by default.
 _LIBVIRT_S = 4.0
 
-# Whoever asks meanwhile is told the same: a look takes a process for NVML, and any user may ask.
+# Requests within this time get one answer: each look starts a process for NVML, and any user may
+# ask.
 _FRESH_S = 1.0
 
 # name: (what it says, its labels). A counter's name has _total added by the library, as ever. The
 # reference is made of these, too.
 GAUGES = {
     "nova_gpu_up": ("Whether this host's cards can be listed.", ()),
-    "nova_gpu_libvirt_up": ("Whether libvirt says who has which card.", ()),
+    "nova_gpu_libvirt_up": ("Whether libvirt says which instance has which card.", ()),
     "nova_gpu_info": (
         "What the card is, by the labels. Always 1.",
         ("address", "product_id", "name", "architecture", "driver", "numa_node"),
     ),
     "nova_gpu_offered": ("Whether instances are given the card.", ("address",)),
     "nova_gpu_divided": ("Whether the card is for several instances, as vGPUs.", ("address",)),
-    "nova_gpu_healthy": ("Whether nothing ails the card.", ("address",)),
+    "nova_gpu_healthy": ("Whether no fault of the card is known.", ("address",)),
     "nova_gpu_quarantined": ("Whether the card is in quarantine.", ("address",)),
-    "nova_gpu_assigned": ("How many guests name the card, running or only defined.", ("address",)),
+    "nova_gpu_assigned": (
+        "How many guests have the card in their definition, running or not.",
+        ("address",),
+    ),
     "nova_gpu_instance": (
-        "A guest that names the card, by its uuid. Always 1.",
+        "A guest that has the card in its definition, by the guest's uuid. Always 1.",
         ("address", "instance"),
     ),
     "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, as NVML says.", ("address",)),
@@ -113,7 +117,7 @@ def main(
 
 
 class Metrics(Collector):
-    """Looks at the host whenever it is asked, for one who asks at a time.
+    """The metrics, which look at the host when they are collected, one collection at a time.
 
     NVML is asked only where containers use the cards by the host's driver: a process that has a
     card's node open keeps it from changing hands.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu host check``: card by card, what stands between it and a guest."""
+"""``nova-gpu host check``: what keeps each card from guests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nova_gpu.virt.inventory import survey
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One card: who drives its functions, what is in the way of a guest (with what to do), and what
+    """One card: the drivers of its functions, what keeps it from guests (and what to do), and what
     is worth knowing beside that."""
 
     address: str
@@ -63,11 +63,11 @@ def _on_board(finding: Finding, gpu: GPU, board: Board) -> Finding:
 
 
 def _in_parts(gpu: GPU, card: DividedCard) -> Finding:
-    remark = "in parts, as vGPUs, of which nova-gpu list tells"
+    remark = "offered in parts, as vGPUs (see nova-gpu list)"
     if card.has_instances:
-        remark = "in parts, by its MIG instances, of which nova-gpu list tells"
+        remark = "offered in parts, as its MIG instances (see nova-gpu list)"
     elif card.parents.keys() == {gpu.address}:
-        remark += "; [gpu]vgpu_types = has it whole"
+        remark += "; without a value of [gpu]vgpu_types it is offered whole"
     return Finding(str(gpu.address), _name(gpu), {str(gpu.address): gpu.driver}, (), (remark,))
 
 
@@ -118,7 +118,7 @@ def _module_missing(roots: Roots, root: pathlib.Path) -> Iterator[str]:
 
 
 def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
-    """A card that a guest has is not in use in this sense.
+    """What the host itself does with the card. One that a guest has is not in use in this sense.
 
     :raises OSError: where the card cannot be read
     """
@@ -137,7 +137,7 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
     if not iommu.is_prepared(gpu.functions, roots):
         yield (
             "it is bound to vfio-pci when a guest gets it and given back afterwards; "
-            "nova-gpu host prepare has it there from boot on"
+            "nova-gpu host prepare binds it when the host boots"
         )
         if os.geteuid() != 0:
             yield "processes of other users that have it open are seen by root only"

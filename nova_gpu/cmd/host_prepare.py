@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu host prepare``: has the host's cards with vfio-pci from boot on."""
+"""``nova-gpu host prepare``: binds the host's cards to vfio-pci when it boots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(looked: survey.Survey, root: pathlib.Path, *, apply: bool) -> int:
     """Shows the files, and writes them below *root* where they are to *apply*.
 
     :returns: 0, or 1 where nothing can be prepared
-    :raises GPUError: where the host cannot be read, or a file was changed by somebody
+    :raises GPUError: where the host cannot be read, or another program or person has changed a file
     :raises OSError: where a file cannot be read or written
     """
     if looked.delivery.shares_driver:
@@ -58,7 +58,7 @@ def _fit(looked: survey.Survey) -> Iterable[GPU]:
 
 
 def undo(root: pathlib.Path) -> int:
-    """Has all below *root* as it was before.
+    """Restores below *root* what was there before :func:`main` wrote.
 
     :raises GPUError, OSError: as :func:`main`
     """
@@ -73,7 +73,7 @@ def undo(root: pathlib.Path) -> int:
 
 
 def _described(files: Iterable[boot_files.File], changed: set[str], apply: bool) -> str:
-    """Every file, and what becomes or became of it"""
+    """Each file with its text, and whether it is, was or would be written"""
     blocks = []
     for file in files:
         state = "as it should be"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt, for commands that only read."""
+"""Connections to libvirt, for commands that only read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DEFAULT_URIS = {"lxc": "lxc:///", "parallels": "parallels:///system"}
 
 
 def uri() -> str:
-    """Where nova-compute's libvirt is"""
+    """The address of nova-compute's libvirt"""
     own: str | None = CONF.libvirt.connection_uri
     return own or _DEFAULT_URIS.get(CONF.libvirt.virt_type, "qemu:///system")
 
 
 def open_host() -> libvirt_host.Host:
-    """A connection like nova-compute's, without events, for which nobody waits here."""
+    """A connection like nova-compute's, without events, as no command waits for any"""
     from nova.virt.libvirt import host as libvirt_host
 
     host = libvirt_host.Host(uri(), read_only=True)
@@ -35,7 +35,7 @@ def open_host() -> libvirt_host.Host:
 
 
 def version() -> int:
-    """libvirt's own, as it counts.
+    """The version of libvirt, as the number that it has for it.
 
     :raises libvirt.libvirtError: where it does not say
     """
@@ -45,7 +45,7 @@ def version() -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """What :mod:`nova_gpu.virt.usage.domains` asks of a guest of Nova's."""
+    """A guest, with what :mod:`nova_gpu.virt.usage.domains` asks of one of Nova's."""
 
     domain: libvirt.virDomain
 
@@ -59,8 +59,8 @@ class Guest:
 
 
 class Reader:
-    """What :mod:`nova_gpu.virt.usage.domains` asks of a Host, where there is no bus: Nova's own
-    sends a notification when libvirt cannot be reached.
+    """libvirt's guests, as :mod:`nova_gpu.virt.usage.domains` asks a Host of Nova's for them. That
+    one needs the bus: it sends a notification when libvirt cannot be reached.
     """
 
     def list_guests(self, only_running: bool = True) -> list[Guest]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration files of a command: which are read, and what is wrong with them, in one line.
+"""The configuration files of a command: which were read, and in one line what is wrong with them.
 
 Nova is not imported for it (:mod:`nova_gpu.conf.novas`).
 """
@@ -44,11 +44,12 @@ def read(arguments: Sequence[str], prog: str) -> None:
         path = next(_no_text(arguments, prog), "")
         raise cfg.ConfigFileParseError(path, f"it is no text in UTF-8 ({error})") from error
     for name in CONF.gpu:
-        CONF.gpu[name]  # nova-compute reads them all: a wrong one is said by whatever is run first
+        CONF.gpu[name]  # nova-compute reads them all: any command says which is wrong
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
-    """The configuration files that are none: the error itself does not say which it was"""
+    """The configuration files that are not in UTF-8, as the error does not name the one it is
+    about"""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
     given = parser.parse_known_args(list(arguments))[0].config_file
@@ -60,7 +61,7 @@ def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """Those that were read, in the order in which a later one overrules an earlier one"""
+    """The files that were read, in the order in which a later one overrules an earlier one"""
     folders = CONF.config_dir or []
     # As oslo.config goes through a folder.
     inside = [path for each in folders for path in sorted(glob.glob(os.path.join(each, "*.conf")))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command prints, for as long as somebody reads it."""
+"""A command's output: its formats, and the end of the program where the reader has gone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu quarantine``: the cards that nobody new is given, and the end of that."""
+"""``nova-gpu quarantine``: lists and releases the cards that no new instance is given."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def add_commands(subparsers: Any) -> None:
 
 
 def main(folder: pathlib.Path, command: Any) -> int:
-    """:param command: ``CONF.command``
+    """Runs the verb that was given; returns the exit status.
+
+    :param command: ``CONF.command``
     :raises OSError: where the folder cannot be read or changed
     :raises InvalidPciAddress: where the address is none
     """
@@ -36,7 +38,7 @@ def main(folder: pathlib.Path, command: Any) -> int:
 
 
 def listed(folder: pathlib.Path, *, as_json: bool) -> int:
-    """:returns: 0, with cards or without"""
+    """Prints the cards in quarantine; returns 0, with cards or without."""
     entries = quarantine.load(folder).values()
     if as_json:
         print_json([{**dataclasses.asdict(each), "address": str(each.address)} for each in entries])
@@ -48,7 +50,7 @@ def listed(folder: pathlib.Path, *, as_json: bool) -> int:
 
 
 def release(folder: pathlib.Path, address: str) -> int:
-    """:returns: 0, or 1 where it is not in quarantine"""
+    """Ends a card's quarantine; returns 0, or 1 where it is not in quarantine."""
     found = quarantine.release(folder, PciAddress.parse(address))
     if found is None:
         print(f"nova-gpu: GPU {address} is not in quarantine.", file=sys.stderr)
@@ -60,5 +62,5 @@ def release(folder: pathlib.Path, address: str) -> int:
 def _described(found: quarantine.Entry) -> str:
     product = f" ({found.product})" if found.product else ""
     if found.cleaning:
-        return f"{found.address}{product}: it is being cleaned since {found.since}"
+        return f"{found.address}{product}: being cleaned since {found.since}"
     return f"{found.address}{product}: since {found.since}: {found.reason}; {found.remedy}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu record``"""
+"""``nova-gpu record``: a description of this host's cards for reports and for the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nova_gpu.host.nvidia import nvml, nvml_recording
 from nova_gpu.host.state import files
 from nova_gpu.virt.inventory import survey
 
-# Those that say how a host is read. Others may have a path or a command of somebody's own.
+# The options that say how a host is read. Others may hold an operator's own path or command.
 _OPTIONS = ("vendors", "product_ids", "product", "link_groups", "nvml", "guest_mmio_gib")
 # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.172.08  Release Build  (root@host)":
 # which modules, of which release; not where they were built.
@@ -27,7 +27,8 @@ _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
 def main(looked: survey.Survey) -> int:
-    """:returns: 0, or 1 where there is no card
+    """Prints the description; returns 0, or 1 where there is no card.
+
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     gpus = looked.find()

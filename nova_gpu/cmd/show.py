@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu show ADDRESS``"""
+"""``nova-gpu show ADDRESS``: all that is known of one card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nova_gpu.virt.inventory import survey
 
 
 def main(looked: survey.Survey, text: str, *, as_json: bool) -> int:
-    """:returns: 0, or 1 where there is no such card
+    """Prints what is known of a card; returns 0, or 1 where there is no such card.
+
     :raises InvalidPciAddress: where *text* is none
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
@@ -43,7 +44,7 @@ def main(looked: survey.Survey, text: str, *, as_json: bool) -> int:
 
 
 def _is_at(gpu: GPU, address: PciAddress) -> bool:
-    """Any function of the card will do."""
+    """Whether one of the card's functions is at *address*"""
     return address in (gpu.address, *gpu.companions)
 
 
@@ -55,7 +56,7 @@ def _driver(function: PciAddress, looked: survey.Survey) -> str | None:
 
 
 def table(described: dict[str, Any], unknown: str | None) -> str:
-    """For people; what is not known is said so."""
+    """A table for people, which says what is not known."""
     shown = prettytable.PrettyTable(["Field", "Value"], align="l", header=False)
     for key, value in described.items():
         if key not in ("companions", "driver"):  # functions has both

@@ -32,7 +32,8 @@ _UNEXPECTED = 255
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """What a check finds, and on which hosts, is its docstring: the reference is made of these.
+    """The checks. The docstring of each says on which hosts it finds what: the reference is made of
+    these.
 
     :param connect: makes Nova's databases known to this process
     """
@@ -116,8 +117,8 @@ class Checks(upgradecheck.UpgradeCommands):
             return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         return self._asked(
             status_database.hosts_of_another_version,
-            "nova-gpu of these hosts is another one than here (a host that is upgraded says so "
-            "after a period):",
+            "These hosts report in the form of another release of nova-gpu than this one (one that "
+            "is upgraded reports anew within a minute):",
         )
 
     def _is_controller(self) -> bool:
@@ -181,7 +182,7 @@ class Checks(upgradecheck.UpgradeCommands):
         except exception.GuestUnfit as error:
             return _Result(
                 upgradecheck.Code.WARNING,
-                f"Of an image that says nothing else {error}.",
+                f"For images that set no machine type: {error}.",
             )
         return _Result(upgradecheck.Code.SUCCESS)
 
@@ -202,14 +203,14 @@ def _listed(found: list[str], heading: str) -> upgradecheck.Result:
     if not found:
         return _Result(upgradecheck.Code.SUCCESS)
     more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
-    # The table is filled anew: lines of their own would not stay so.
+    # The library wraps the text of its table anew: line breaks would be lost.
     text = "; ".join([*found[:_MOST_SHOWN], *more])
     return _Result(upgradecheck.Code.WARNING, f"{heading} {text}")
 
 
 def main() -> int:
-    """:returns: as nova-status: 0, 1 for a warning, 2 where something has to be done first; that is
-    so of options that cannot be read, too
+    """Runs the checks; returns as nova-status does: 0, 1 for a warning, 2 where something has to be
+    done first; that is so of options that cannot be read, too
     """
     upgradecheck.register_cli_options(CONF, Checks())
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu topology``"""
+"""``nova-gpu topology``: where the cards are, what joins them and which instance has which."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _Held = Mapping[PciAddress, tuple[str, ...]]
 
 
 def main(looked: survey.Survey, *, as_json: bool) -> int:
-    """:returns: 0, with cards or without
+    """Prints the picture; returns 0, with cards or without.
+
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     found = cards.read(looked)
@@ -44,8 +45,8 @@ def described(card: Card, held: _Held, unknown: str | None) -> dict[str, Any]:
 
 
 def _on_board(card: Card, board: Board | None) -> dict[str, Any]:
-    """Its place on a board with NVSwitches: ``module`` and ``partitions`` are null of a card that
-    is on none, or of which it is not known."""
+    """The card's place on a board with NVSwitches: ``module`` and ``partitions`` are null of a card
+    that is on none, or whose place is not known."""
     module = board and board.modules.get(card.gpu.address)
     partitions = board.partitions_of(card.gpu.address) if board and board.fabric else None
     return {
@@ -57,7 +58,7 @@ def _on_board(card: Card, board: Board | None) -> dict[str, Any]:
 
 
 def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:
-    """For people: the tree the cards hang on, and how each lies to each."""
+    """The tree that the cards hang on and what is between each two of them, for people"""
     yield from _tree(found, held, unknown)
     if unknown:
         yield cards.not_known(unknown)

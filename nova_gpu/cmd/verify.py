@@ -36,7 +36,8 @@ INCOMPLETE = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """``repaired``: of which differences --repair has made an end, or why not."""
+    """What differs, and what could not be read. ``repaired`` has the differences that --repair has
+    tried to end, and why it did not; ``None`` where it did."""
 
     differences: tuple[Difference, ...]
     unread: tuple[str, ...]
@@ -52,7 +53,7 @@ class Verdict:
 
 
 def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_AFTER_S) -> Verdict:
-    """Compares, and where there is something to say once more: what is left then is so.
+    """Compares, and a second time where something differs: only what then still does is reported.
 
     :param mend: repair what is safe to
     """
@@ -121,7 +122,7 @@ def configure(line: list[str]) -> None:
 
 
 def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
-    """:returns: as :attr:`Verdict.status`"""
+    """Compares, repairs where it is told to *mend*, and prints the verdict; returns its status."""
     try:
         _connect()
     except Exception as error:  # whatever a driver of the bus raises for its address
@@ -145,14 +146,15 @@ def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
 
 
 class Placement:
-    """Nova's client of it, made when it is asked something: Keystone has to answer for that."""
+    """Nova's client of Placement, made at its first use, as Keystone has to answer for that"""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(report.report_client_singleton(), name)
 
 
 def _connect() -> None:
-    """The database through the conductor, as nova-compute (``nova.cmd.compute.main``)"""
+    """Sets up Nova's objects to ask the conductor, as nova-compute does
+    (``nova.cmd.compute.main``)."""
     objects.register_all()
     rpc.init(CONF)
     nova.db.main.api.DISABLE_DB_ACCESS = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command waits for: said to who waits at a terminal, given up where it does not answer."""
+"""Waiting with a deadline, and saying at a terminal what is waited for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _AFTER_S = 2.0
 
 
 def within(deadline_s: float) -> Callable[[Callable[[], Any]], Any]:
-    """Calls what it is given, one after the other, and gives up on what does not answer in time.
+    """A function that calls what it is given and raises TimeoutError where that takes too long.
 
-    That goes on in a thread that does not keep the process. It is one thread for all because
+    The call goes on in a thread that does not keep the process. It is one thread for all because
     eventlet, where Nova uses it, answers only the thread that asked first.
     """
     worker = _Worker()
@@ -57,7 +57,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def shown(what: str, after_s: float = _AFTER_S) -> Iterator[None]:
-    """Says on standard error that it is *what* takes so long; in a pipe and a log it says nothing.
+    """Says at a terminal, on standard error, that *what* takes long; in a pipe and a log nothing.
 
     :param what: such as ``asking libvirt``
     """

@@ -1,1 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Commands of OpenStackClient: ``openstack gpu``. They ask Nova and Placement by their APIs
+alone."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that ask services, and do not wait for ever for one that does not answer."""
+"""Base classes of commands that ask services, and give up on one that does not answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVERY_S = 30
 
 
 class Command(command.Command):
-    """Asks with a deadline."""
+    """A command whose requests have a deadline."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -38,8 +38,8 @@ class Command(command.Command):
         return False
 
     def connection(self, parsed_args: argparse.Namespace) -> Any:
-        """openstacksdk's, of whoever runs the command; it raises CommandError where a service does
-        not answer in time"""
+        """The connection of openstacksdk, with the rights of whoever runs the command. Its requests
+        raise CommandError where a service does not answer in time."""
         connection = self.app.client_manager.sdk_connection
         _hurry(connection.session, parsed_args.timeout)
         return connection
@@ -93,16 +93,16 @@ def add_retries(parser: argparse.ArgumentParser, for_s: float = 0) -> None:
 
 
 def _hurry(session: Any, timeout_s: float) -> None:
-    """Every request of a keystoneauth *session* has this deadline from now on."""
+    """Gives each later request of a keystoneauth *session* this deadline."""
     sending = session.session
     for prefix, adapter in list(sending.adapters.items()):
-        # One that is there is of the token, or of the command before where the client is a shell.
+        # There is one already where a token was asked for, or a command ran before in one shell.
         patient = adapter.patient if isinstance(adapter, _Impatient) else adapter
         sending.mount(prefix, _Impatient(patient, timeout_s))
 
 
 class _Impatient(adapters.BaseAdapter):
-    """What sends requests, with a deadline for each.
+    """An adapter that sends requests with a deadline for each.
 
     The timeout of a keystoneauth session would not do: its discovery reports a service that does
     not answer as one that has no version, and is misconfigured.
@@ -152,7 +152,7 @@ def seconds(text: str) -> float:
 
 
 class Lines(columns.FormattableColumn[list[Any]]):
-    """Programs get the things as they are, people a line for each."""
+    """A column of several things: programs get them as they are, people a line for each."""
 
     def __init__(self, things: Iterable[Any], line: Callable[[Any], str] = str) -> None:
         super().__init__(list(things))
@@ -166,7 +166,7 @@ class Lines(columns.FormattableColumn[list[Any]]):
 
 
 class Short(columns.FormattableColumn[str]):
-    """Programs get the text as it is, people a short one."""
+    """A column of a long text: programs get it as it is, people a short one."""
 
     def __init__(self, text: str, short: str) -> None:
         super().__init__(text)

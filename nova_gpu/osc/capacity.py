@@ -30,8 +30,8 @@ class ShowCapacity(asking.Lister):
     """Show how many instances of a flavor could boot now, on which host, and why no more.
 
     It counts what Placement has, on hosts whose compute service is up and enabled. Aggregates,
-    images and whatever else the scheduler weighs can only make it fewer. The hosts are for
-    administrators; who is none is shown what they have published of the flavor.
+    images and whatever else the scheduler weighs can only make it fewer. Only administrators see
+    the hosts; others are shown what was published of the flavor.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -54,7 +54,7 @@ class ShowCapacity(asking.Lister):
             metavar="<n>",
             type=int,
             default=_FEW,
-            help=f"Up to so many are few (default: {_FEW})",
+            help=f"With --publish: the largest number that is called few (default: {_FEW})",
         )
         parser.add_argument(
             "--project",
@@ -100,7 +100,7 @@ class ShowCapacity(asking.Lister):
 
 
 def _published(flavor: Any, refused: rest.Refused) -> Startable:
-    """What administrators let everybody know of *flavor*
+    """What administrators have published of *flavor*
 
     :raises Refused: where that is nothing
     """
@@ -153,7 +153,7 @@ def _startable(
 
 
 def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -> str:
-    """As the fault of an instance has it, in what it tells everybody: nothing of the hosts"""
+    """The reason that an instance's fault would have, in the form for users: without the hosts"""
     wanted = query.placement_query(size, asked, lambda: hosts.known_traits(snapshot))
     smallest = max(group.count for group in wanted.groups)
     found = hosts.read(snapshot, wanted.text, smallest, wanted.resource_class)

@@ -14,9 +14,9 @@ from osc_lib import exceptions
 from nova_gpu.osc import asking, rest
 from nova_gpu.osc.planning import unserved
 
-# Nova is asked so often what became of a server.
+# How often Nova is asked what became of a server
 POLL_S = 2.0
-# For the end of one build, as an image takes its time.
+# The longest time for one build, as an image takes its time
 _BUILD_S = 3600
 _FOR_S = 1800
 
@@ -25,9 +25,9 @@ class CreateServer(asking.ShowOne):
     """Create a server as openstack server create does, and create it anew while no host has GPUs
     for it.
 
-    Nova does nothing with a server that found no host but delete it. So the last of those that
-    found none stays as long as the request waits, where openstack gpu preempt sees it, and goes
-    when the next is there.
+    Nova cannot try a server that found no host again. So the last one that found none stays while
+    the request waits, where openstack gpu preempt sees it, and is deleted when the next one is
+    there.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -72,7 +72,7 @@ class CreateServer(asking.ShowOne):
         return tuple(shown), tuple(shown.values())
 
     def _made(self, parsed_args: argparse.Namespace, before: Any) -> Any:
-        """One more, when Nova does nothing more to it"""
+        """A new server, once it is built or has failed"""
         try:
             columns, values = self._create.take_action(parsed_args)
         except sdk_exc.ForbiddenException:

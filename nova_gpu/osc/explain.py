@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu explain``"""
+"""``openstack gpu explain``: why a server is on its host, or on none."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _COLUMN = 98
 class ExplainServer(servers.ShowOne):
     """Say why a server is on its host, or why it is on none, and what each host could do for it.
 
-    How it stands with hosts is for administrators; a server's own fault everybody reads who sees
-    the server.
+    Only administrators are shown the hosts; the server's own fault is for all who may see it.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -65,7 +64,7 @@ class ExplainServer(servers.ShowOne):
 
 
 def _preempted(connection: Any, server: Any) -> list[str]:
-    """When its GPUs are taken for others, or were, as its metadata say"""
+    """When the server's GPUs are taken for others, or were, as its metadata say"""
     at = (server.metadata or {}).get(names.PREEMPT_AT)
     if not at or not servers.request_of(server).is_preemptible:
         return []
@@ -116,7 +115,7 @@ def _line(told: Mapping[str, Any]) -> str:
 
 
 def _why_then(server: Any) -> Iterator[str]:
-    """What its fault says of the moment in which it was refused"""
+    """What the server's fault says of the moment in which it was refused"""
     fault = (server.fault or {}).get("message", "")
     if failures.NOT_ENOUGH_HOSTS in fault:
         yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
@@ -129,7 +128,7 @@ def _why_then(server: Any) -> Iterator[str]:
 
 
 def _together(connection: Any, server: Any) -> int | None:
-    """How many were asked for in the same request, if several"""
+    """How many servers were asked for in the same request; ``None`` where it is the only one"""
     if not server.reservation_id:
         return None
     with rest.clean_refusals("Nova"):

@@ -10,7 +10,7 @@ from nova_gpu.core import names, refusal_texts
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.osc import rest, servers
 
-# Of Nova's fault where each host was refused after Placement had a candidate
+# In Nova's fault where each host was refused after Placement had a candidate
 NOT_ENOUGH_HOSTS = "There are not enough hosts available"
 _DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
 
@@ -33,21 +33,21 @@ def _newest_first(connection: Any, server: Any) -> list[Any]:
 
 
 def details(connection: Any, server: Any, failed: Any) -> list[str]:
-    """What the host, or the conductor, said of it: nothing where Nova does not show that"""
+    """What the host, or the conductor, said of the action; empty where Nova does not show that"""
     with rest.clean_refusals("Nova"):
         action = connection.compute.get_server_action(failed.request_id, server.id)
     return [each["details"] for each in action.events or () if each.get("details")]
 
 
 def why_last(connection: Any, server: Any) -> str | None:
-    """What was said of the last action, where that is one that failed and Nova shows it"""
+    """What was said of the last action, where that failed and Nova shows it"""
     done = last(connection, server)
     return next(iter(details(connection, server, done)), None) if done and done.message else None
 
 
 def reason(connection: Any, server: Any, failed: Any) -> list[str]:
-    """Why it failed, in the compute host's words where Nova shows them to whoever asks; else what
-    is known of such a guest, and where those words are."""
+    """Why the action failed, in the compute host's words where Nova shows them to whoever asks;
+    else what is known of such a guest, and where those words are."""
     if said := details(connection, server, failed):
         return said[:1]
     asked = servers.requests_of(server)
@@ -64,7 +64,7 @@ def reason(connection: Any, server: Any, failed: Any) -> list[str]:
 
 
 def _is_container(asked: Iterable[Request]) -> bool | None:
-    """What the flavor says of it; ``None`` where it leaves that to the hosts"""
+    """Whether the flavor is for containers; ``None`` where it leaves that to the hosts"""
     for each in asked:
         for group in each.groups:
             for key, condition, _ in each.conditions(group):

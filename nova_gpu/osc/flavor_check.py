@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu flavor check``"""
+"""``openstack gpu flavor check``: what flavors ask for, and their mistakes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CheckFlavor(asking.Lister):
 
 
 def _described(asked: FlavorRequest) -> tuple[str, str]:
-    """What it asks for, and whether quota counts it."""
+    """What the flavor asks for, and whether quota counts it"""
     try:
         if not asked.requests:
             return "", ""
@@ -67,7 +67,7 @@ def _described(asked: FlavorRequest) -> tuple[str, str]:
 
 
 def _novas(specs: Mapping[str, str]) -> Iterator[str]:
-    """What the API would refuse of the properties that others read."""
+    """What the API would refuse of the properties that are not nova-gpu's"""
     # Only now: it takes a second, and other commands of the client have no use for it.
     from nova import exception as nova_exception
     from nova.api.validation.extra_specs import validators

@@ -23,7 +23,7 @@ from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.osc import asking, hosts, rest
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
-# What is no name to be compared
+# The words whose values are no names that GPUs are compared with
 _PLAIN = (
     *(names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION),
     *(names.NEAR, names.NEAR_POLICY),
@@ -39,7 +39,9 @@ _HYPERVISORS = ("kvm", "lxc", "qemu")
 
 
 def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
-    """:param named: names or IDs; without any, all there are
+    """Flavors, one after the other.
+
+    :param named: names or IDs; without any, all there are
     :raises CommandError: where there is none of that name
     """
     with rest.clean_refusals("Nova"):
@@ -74,7 +76,10 @@ def request_of(flavor: Any) -> FlavorRequest:
 
 
 def in_words(asked: FlavorRequest) -> str:
-    """:raises InvalidExtraSpec: where what is asked for cannot be understood"""
+    """What is asked for, in words.
+
+    :raises InvalidExtraSpec: where it cannot be understood
+    """
     words = " and ".join(map(summary.all_of, asked.requests))
     with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
         if words and asked.preemptible:
@@ -123,18 +128,19 @@ class CreateFlavor(asking.ShowOne):
         add(
             "--distribution",
             choices=[str(each) for each in Distribution],
-            help="Instances on as few hosts with GPUs as can be, or on as many",
+            help="Whether instances share few hosts with GPUs (pack) or are on many (spread)",
         )
         add(
             "--near",
             choices=[str(each) for each in Near],
-            help="What its GPUs are beside: a network function or disk that it has by "
-            "pci_passthrough:alias or by a port",
+            help="Which of the instance's own devices its GPUs are to be near: network functions "
+            "or disks that it has by pci_passthrough:alias or by a port",
         )
         add(
             "--near-policy",
             choices=[str(each) for each in TopologyPolicy],
-            help="Whether it may come up with GPUs that are not (default: preferred)",
+            help="Whether an instance whose GPUs cannot be near them is refused (required) or not "
+            "(default: preferred)",
         )
         add("--hypervisor", metavar="<name>", help="LXC or KVM (or 's== LXC', ...)")
         add(
@@ -146,8 +152,8 @@ class CreateFlavor(asking.ShowOne):
         add(
             "--on-preempt",
             choices=[str(each) for each in End],
-            help="Whether it is stopped then, as it is by default and gives its GPUs back at each "
-            "stop, or deleted",
+            help="What happens to a preempted instance: it is stopped, and gives its GPUs back as "
+            "at each of its stops (default), or deleted",
         )
         add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
         add("--ram", type=int, default=256, metavar="<MiB>", help="Memory in MiB (default: 256)")
@@ -158,8 +164,8 @@ class CreateFlavor(asking.ShowOne):
             metavar="<GiB>",
             help="Disk in GiB (default: 0, for administrators and for instances on volumes)",
         )
-        add("--ephemeral", type=int, default=0, metavar="<GiB>", help="(default: 0)")
-        add("--swap", type=int, default=0, metavar="<MiB>", help="(default: 0)")
+        add("--ephemeral", type=int, default=0, metavar="<GiB>", help="Second disk (default: 0)")
+        add("--swap", type=int, default=0, metavar="<MiB>", help="Swap disk (default: 0)")
         add("--description", metavar="<text>", help="Description of the flavor")
         public = parser.add_mutually_exclusive_group()
         public.add_argument("--public", dest="public", action="store_true", default=True)
@@ -201,7 +207,7 @@ class CreateFlavor(asking.ShowOne):
             parsed_args.properties,
         )
         connection = self.connection(parsed_args)
-        # Not of --property: that is for who knows better.
+        # Not the values of --property: whoever uses that knows better.
         of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
         refuse_unknown(of_options, lambda: hosts.known_traits(connection))
         compute = connection.compute
@@ -223,7 +229,7 @@ class CreateFlavor(asking.ShowOne):
             try:
                 write(connection, flavor, specs)
             except Exception:
-                # A flavor of that name without its GPUs would be taken for the one asked for.
+                # A flavor of that name without GPUs would be taken for what was asked for.
                 compute.delete_flavor(flavor)
                 raise
         shown = [getattr(flavor, field) for field in _SHOWN]
@@ -292,7 +298,7 @@ _OF_YOUR_OWN = (
 
 
 def _unknown(asked: condition.Condition | None, known: Collection[str]) -> str | None:
-    """The first name that is not among *known*, of a condition on whole names"""
+    """The first name of *asked* that is not among *known*, where it compares whole names"""
     if asked is None or asked.operator is condition.Operator.IN:
         return None
     return next(iter(sorted(asked.values - set(known))), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu group list``"""
+"""``openstack gpu group list``: the groups of GPUs of all hosts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _COLUMNS = (
 class ListGroups(asking.Lister):
     """List the groups of GPUs: cards of one product in one mode on one host.
 
-    A reserved card is given to nobody: it is ill, in quarantine, or in the hands of a stranger; on
-    the host nova-gpu list says which, and why. For administrators.
+    Reserved cards are given to no new instance: they have failed, are in quarantine, or are used by
+    guests that are not Nova's. On the host nova-gpu list says which, and why. For administrators.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("--host", metavar="<host>", help="Only those of this compute node")
+        parser.add_argument(
+            "--host", metavar="<host>", help="Show only the groups of this compute node"
+        )
         return parser
 
     def take_action(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu host list``"""
+"""``openstack gpu host list``: the hosts with whole GPUs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ListHosts(asking.Lister):
 
 def _rows(found: Iterable[Provider], kept: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """:param found: by host
-    :param kept: of some hosts, who gets none of their GPUs
+    :param kept: which instances get no GPUs of some hosts, by host
     """
     for host, of_host in itertools.groupby(found, key=lambda each: each.host):
         listed = list(of_host)

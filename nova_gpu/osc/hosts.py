@@ -99,7 +99,7 @@ def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
 
 
 def with_free(connection: Any, resource_class: str) -> Summaries:
-    """What each provider has, by uuid, on all hosts that have one of the class free."""
+    """The summary of each provider, by uuid, on all hosts that have one of the class free"""
     url = f"/allocation_candidates?resources={resource_class}:1"
     found: Summaries = rest.placement(connection, url)["provider_summaries"]
     return found
@@ -185,7 +185,7 @@ def up(connection: Any) -> frozenset[str]:
 
 
 def services(connection: Any) -> Mapping[str, str]:
-    """By the node's name, what its compute service calls the host: moves are told that name."""
+    """The host's name of each node's compute service, which moves take, by the node's name"""
     with rest.clean_refusals("Nova"):
         return {
             node.name: (node.service_details or {}).get("host", node.name)

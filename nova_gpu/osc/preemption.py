@@ -25,11 +25,12 @@ _COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
 _NOTICE_S = 600
 _SINCE_S = 1800
 _KEEP_S = 600
-# Whoever was told is looked after so often until their time comes.
+# How often the instances that were told are looked at until their time comes
 POLL_S = 20.0
-# And at least so long
+# The least time between two looks
 _SHORT_S = 1.0
-# For the end of the victims: Nova gives each guest a minute to shut down, and cards are cleaned.
+# The longest time for the end of victims: Nova gives each guest a minute to shut down, and cards
+# are cleaned.
 _PATIENCE_S = 900.0
 
 _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
@@ -37,9 +38,11 @@ _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Wanted:
-    """:param whose: in words
-    :param short: the same for a cell of a table
-    :param takers: the same for an item of metadata
+    """Instances that GPUs are to be taken for.
+
+    :param whose: which these are, in words
+    :param short: which these are, for a cell of a table
+    :param takers: which these are, for an item of metadata
     :param at_once: place for all of them or for none; else for as many as can be
     :param zone: the availability zone it has to be in, or nothing
     :param host: the host it has to be on, or nothing
@@ -57,7 +60,10 @@ class _Wanted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """:param waits: whether nobody is taken before who has asked has what there is"""
+    """What is to be done for one of the wanted.
+
+    :param waits: whether no victim is taken before the requests have what is free
+    """
 
     wanted: _Wanted
     have: int
@@ -65,7 +71,7 @@ class _Planned:
     waits: bool
 
 
-# Whose time is over, when that was, and for whom
+# An instance whose time is over, when that was, and for whom it is taken
 _Ready: TypeAlias = tuple[Candidate, datetime.datetime, _Wanted]
 
 
@@ -73,7 +79,8 @@ class Preempt(asking.Lister):
     """Show the fewest preemptible instances whose GPUs make place for instances of a flavor, or for
     the requests that found no host. Without --apply it changes nothing.
 
-    With --apply they are told, and when their time is over stopped or deleted. For administrators.
+    With --apply the instances are told, and stopped or deleted when their notice is over. For
+    administrators.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -107,32 +114,36 @@ class Preempt(asking.Lister):
             type=asking.seconds,
             help=f"Without a flavor: how old a request may be (default: {_SINCE_S})",
         )
-        add("--apply", action="store_true", help="Tell them, and take their GPUs in time")
+        add(
+            "--apply",
+            action="store_true",
+            help="Tell the instances, and take their GPUs after the notice",
+        )
         add(
             "--notice",
             metavar="<seconds>",
             type=asking.seconds,
             default=_NOTICE_S,
-            help=f"How long before that they are told (default: {_NOTICE_S})",
+            help=f"How long before that an instance is told (default: {_NOTICE_S})",
         )
         add(
             "--keep",
             metavar="<seconds>",
             type=asking.seconds,
             default=_KEEP_S,
-            help="With --apply: how long after that no preemptible instance gets GPUs of their "
-            f"hosts (default: {_KEEP_S})",
+            help="With --apply: how long the hosts are then kept from preemptible instances "
+            f"(default: {_KEEP_S})",
         )
         add(
             "--undo",
             action="store_true",
-            help="Let preemptible instances have GPUs of all hosts again; nobody is told or taken",
+            help="Let preemptible instances have GPUs of all hosts again; none is told or taken",
         )
         add(
             "--watch",
             metavar="<seconds>",
             type=asking.seconds,
-            help="With --apply and without a flavor: go on, and look for requests so often",
+            help="With --apply and without a flavor: go on, and look for requests at this interval",
         )
         return parser
 
@@ -165,7 +176,7 @@ class Preempt(asking.Lister):
 
 
 class _Run:
-    """``rows`` are the instances that are taken, or would be."""
+    """One run of the command. ``rows`` are the instances that are taken, or would be."""
 
     def __init__(
         self, connection: Any, parsed_args: argparse.Namespace, say: Callable[[str], None]
@@ -205,7 +216,7 @@ class _Run:
             time.sleep(wait_s)
 
     def _step(self) -> float | None:
-        """One look, and what is to be done now; how long nothing is then, ``None`` for the end"""
+        """Looks once and does what is due; returns how long to wait then, ``None`` at the end."""
         short, planned, candidates = self._plan()
         chosen = _chosen(planned, candidates)
         self._forgive(candidates, {each.server.id for each, _ in chosen})
@@ -221,7 +232,7 @@ class _Run:
             if due and due <= now and each.server.id not in waiting:
                 ready.append((each, due, wanted))
         if ready:
-            # Before anybody has left, or who asks in between has the place.
+            # Before a victim is gone, or a request in between gets the place.
             until = now + datetime.timedelta(seconds=self._asked.keep)
             self._kept.keep({each.instance.host: wanted.need for each, _, wanted in ready}, until)
             self._take(ready)
@@ -252,7 +263,8 @@ class _Run:
             raise failed
 
     def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
-        """What is short of a flavor that was named, what is to be done, and who there is"""
+        """The error where too few victims are there for a flavor that was named, what is to be
+        done, and the candidates"""
         asked, snapshot = self._asked, rest.Snapshot(self._connection)
         wanted = list(self._named(snapshot) if asked.flavor else self._unserved(snapshot))
         if not wanted and self._said and not self._notices and not self._kept:
@@ -331,7 +343,7 @@ class _Run:
         return due
 
     def _forgive(self, candidates: Candidates, chosen: set[str]) -> None:
-        """Takes back what those were told whom no plan needs any more."""
+        """Tells those instances that they stay which no plan needs any more."""
         for uuid, each in candidates.by_uuid.items():
             if each.due and uuid not in chosen:
                 preemptible.untell(self._connection, each.server)
@@ -348,7 +360,8 @@ def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[C
 
 
 def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
-    """With the hosts unusable on which, or in whose zones, it cannot be"""
+    """The fleet, with the hosts unusable that are not in the zone, or not the host, that is
+    wanted"""
 
     def judged(host: Host) -> Host:
         if wanted.host not in ("", host.name):

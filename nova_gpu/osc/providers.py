@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of GPUs as Placement has them: those of every host, or of one instance."""
+"""The groups of GPUs as Placement has them, of all hosts or of one instance."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _UNKNOWN = "unknown"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Provider:
-    """``host`` is the compute node's name, ``unusable`` why nothing is started there, ``key`` what
-    the provider's name says: ``None`` of one that somebody else has made."""
+    """A group of GPUs. ``host`` is the compute node's name, ``unusable`` why nothing is started
+    there, ``key`` what the provider's name says: ``None`` of one that somebody else has made."""
 
     uuid: str
     host: str
@@ -47,7 +47,7 @@ class Provider:
 
     @property
     def model(self) -> str:
-        """In the form that ``gpu:model`` of a flavor is compared in"""
+        """The model in the form that ``gpu:model`` of a flavor is compared with"""
         return self._said(names.TRAIT_MODEL)
 
     def _said(self, prefix: str) -> str:
@@ -117,7 +117,7 @@ def _providers(
     unusable: str | None,
     summary: Mapping[str, Any] | None = None,
 ) -> Iterator[Provider]:
-    """One for each class of GPUs it has: none where it is gone, or has none now.
+    """A Provider for each class of GPUs that the resource provider has; none where it is gone.
 
     :param summary: as :func:`nova_gpu.osc.hosts.with_free` has it, which spares two requests
     """

@@ -44,8 +44,8 @@ class Unservable(exceptions.CommandError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Query:
-    """``amounts`` are those of the compute node itself, by resource class. ``groups`` are those of
-    ``resource_class``: of whole cards, where the flavor asks for any."""
+    """A query of Placement's. ``amounts`` are those of the compute node itself, by resource class.
+    ``groups`` are those of ``resource_class``: of whole cards, where the flavor asks for any."""
 
     text: str
     resource_class: str
@@ -57,7 +57,9 @@ class Query:
 def placement_query(
     size: Size, asked: FlavorRequest, known_traits: Callable[[], Collection[str]]
 ) -> Query:
-    """:param known_traits: asked where the flavor cannot be spelled out without them
+    """The query for one instance of a flavor.
+
+    :param known_traits: asked where the flavor cannot be spelled out without them
     :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
     """
     try:
@@ -95,7 +97,7 @@ def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | 
 
 
 def _needed(size: Size, specs: Mapping[str, str]) -> Any:
-    """A nova.scheduler.utils.ResourceRequest"""
+    """What Nova makes of the flavor: a nova.scheduler.utils.ResourceRequest"""
     # Only now: it takes a second, and other commands of the client have no use for it.
     import os_traits
     from nova import objects

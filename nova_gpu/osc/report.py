@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu report --html FILE``"""
+"""``openstack gpu report --html FILE``: a page that shows the GPUs of a cloud."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from nova_gpu.osc import asking, flavors, hosts, providers, query, rest, usage
 from nova_gpu.osc.providers import Provider
 from nova_gpu.osc.usage import Held
 
-# Of one flavor: hosts differ in how many GPUs they have left, so there may be very many.
+# For one flavor: hosts differ in how many GPUs they have left, so there may be very many reasons.
 _MOST_REASONS = 6
 
 _GROUP = ("Host", "GPU", "Mode", "In use", "Reserved", "Free", "Total", "")
 _HELD = ("Instance", "Project", "Host", "GPU", "GPUs", "vGPUs", "Remark")
 _PROJECT = ("Project", "Instances", "GPUs", "vGPUs")
 _CAPACITY = ("Flavor", "Asks for", "Instances", "Hosts", "Why no more")
-# That may be as long as whoever wrote them liked
+# The columns whose texts users have written, as long as they liked
 _TEXTS = frozenset({"Instance", "Project", "Remark", "Asks for", "Why no more"})
 _NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "Instances", "Hosts"})
 
@@ -161,9 +161,10 @@ def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
 
 
 _WHAT_COUNTS = (
-    "Reserved GPUs are given to nobody new: they are ill, in quarantine, or in the hands of a "
-    "stranger; one that an instance has meanwhile counts as in use, too. What could boot is what "
-    "Placement counts, for each flavor by itself; aggregates, zones and images can make it fewer."
+    "Reserved GPUs are given to no new instance: they have failed, are in quarantine, or are used "
+    "by guests that are not Nova's; one that an instance still has counts as in use, too. What "
+    "could boot is what Placement counts, for each flavor by itself; aggregates, zones and images "
+    "can make it fewer."
 )
 
 
@@ -173,7 +174,7 @@ def _policy(style: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what XML cannot say, and a terminal or an editor would obey"""
+    """The text without what XML cannot say, and what a terminal or an editor would obey"""
     return "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) in ("Cc", "Cs", "Cn") else each
         for each in text
@@ -203,7 +204,7 @@ def _tile(noun: str, value: str) -> Any:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    """A narrow page has no heads of columns: each cell brings its own."""
+    """A table. Each cell has the head of its column, which a narrow page shows in its place."""
     body = [
         E.tr(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
         for row in rows
@@ -239,7 +240,7 @@ def _group(each: Provider) -> Sequence[Any]:
 
 
 def _bar(each: Provider) -> Any:
-    """Drawn by attributes, since the page's policy applies to style attributes as well"""
+    """A bar drawn by attributes, as the page's policy forbids styles of elements"""
     group = each.group
     out = inventory.out_of_service(group.total, group.free, group.used)
     svg = E.svg(

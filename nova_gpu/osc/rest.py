@@ -19,7 +19,7 @@ _VERSION = "1.36"
 
 
 class Refused(exceptions.CommandError):
-    """What policy does not allow whoever asks."""
+    """A request that policy does not allow to whoever makes it"""
 
 
 class Snapshot:
@@ -31,7 +31,10 @@ class Snapshot:
 
 
 class _Once:
-    """:param proxy: openstacksdk's, of one service"""
+    """Keeps the answers of a service.
+
+    :param proxy: openstacksdk's
+    """
 
     def __init__(self, proxy: Any) -> None:
         self._proxy = proxy
@@ -53,9 +56,9 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
     """The body of the answer to GET *url*.
 
     :param connection: an openstack.connection.Connection
-    :param unknown_trait: what stands for the answer where a trait is one that nobody has
-    :param missing: and where the provider is gone since it was listed
-    :raises Refused: to whom it may not be told
+    :param unknown_trait: what stands for the answer where no provider ever had a trait
+    :param missing: what stands for it where the provider is gone since it was listed
+    :raises Refused: where whoever asks may not read it
     """
     with clean_refusals("Placement"):
         answer = connection.placement.get(url, microversion=_VERSION, raise_exc=False)
@@ -68,7 +71,7 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
 
 
 def put(connection: Any, url: str, body: Any = None) -> bool:
-    """Whether Placement took *body*: not where somebody else has written there since it was read.
+    """Whether Placement took *body*; it does not where another has written there since it was read.
 
     :param connection: an openstack.connection.Connection
     :raises Refused: to whom it is not allowed
@@ -94,7 +97,7 @@ def delete(connection: Any, url: str) -> None:
 
 
 def _judge(verb: str, url: str, answer: Any) -> None:
-    """:raises CommandError: for any answer that is none to use"""
+    """:raises CommandError: for any answer that says no"""
     path = url.partition("?")[0]
     if answer.status_code in (401, 403):
         raise Refused(
@@ -110,7 +113,7 @@ def _judge(verb: str, url: str, answer: Any) -> None:
 
 @contextlib.contextmanager
 def clean_refusals(service: str) -> Iterator[None]:
-    """Around what *service* is asked: one line for whatever it answers or does not.
+    """Makes one line of whatever *service* refuses or does not answer.
 
     :raises Refused: as :func:`placement`
     :raises CommandError: for all else

@@ -19,16 +19,16 @@ from nova_gpu.osc.planning import closed, instances, moves
 _COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
 # Before that no host can be named for a cold migration, and the client asks for 2.1 by itself.
 _MIGRATE = "openstack --os-compute-api-version 2.56 server migrate"
-# So many instances are named of those that stay.
+# How many of the instances that stay are named
 _NAMED = 5
-# For the end of one move, as memory or disks of a guest take their time.
+# The longest time for one move, as memory or disks of a guest take their time
 _MOVE_S = 3600
 
 _Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
 
 
 class _Planner(asking.Lister):
-    """What shows a plan"""
+    """A command that shows a plan, and makes its moves"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -47,7 +47,7 @@ class _Planner(asking.Lister):
         return parser
 
     def table(self, parsed_args: argparse.Namespace, connection: Any, found: Plan) -> _Table:
-        """The moves, made where that was asked for"""
+        """The moves of the plan; they are made first where --apply asks for that."""
         services = hosts.services(connection)
         if parsed_args.apply:
             anew = self.connection(parsed_args)
@@ -236,7 +236,7 @@ def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _staying(fleet: Fleet, host: str | None = None) -> str:
-    """Who may not be moved, and why"""
+    """The end of a sentence that says which instances may not be moved, and why"""
     who = [
         f"{each.name or each.uuid} stays: {each.stays}"
         for each in fleet.instances
@@ -246,13 +246,13 @@ def _staying(fleet: Fleet, host: str | None = None) -> str:
 
 
 def listed(who: Sequence[str]) -> str:
-    """The end of a sentence, with the first of those that stay"""
+    """The end of a sentence, with the first few of *who*"""
     more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
     return "".join(f"; {each}" for each in who[:_NAMED]) + more
 
 
 def _moves(found: Plan) -> str:
-    """The end of a sentence, and how good they are"""
+    """The end of a sentence that says how many moves there are, and whether fewer may do"""
     count = len(found.moves)
     moves = "1 move." if count == 1 else f"{count} moves."
     return f"{moves} No plan has fewer." if found.proven else moves

@@ -18,13 +18,13 @@ from nova_gpu.core.flavor.request import FlavorRequest, Request
 from nova_gpu.osc import asking, flavors, providers, rest
 from nova_gpu.osc.asking import Lines
 
-# The last one whose diagnostics are the driver's own.
+# The last microversion whose diagnostics are the driver's own
 _DIAGNOSTICS = "2.47"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 
 class ShowOne(asking.ShowOne):
-    """What is shown of one server"""
+    """A command that shows one server"""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -67,7 +67,7 @@ def requests_of(server: Any) -> tuple[Request, ...]:
 
 
 def asked_for(server: Any) -> str:
-    """What its flavor asks for, in words, or what is wrong with that"""
+    """What the server's flavor asks for, in words, or what is wrong with that"""
     return flavors.asked_for(request_of(server))
 
 

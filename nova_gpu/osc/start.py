@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu start``"""
+"""``openstack gpu start``: starts servers that gave their GPUs back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from osc_lib import exceptions
 from nova_gpu.core import exception, names
 from nova_gpu.osc import asking, failures, rest, servers
 
-# Nova is asked so often whether a step is over.
+# How often Nova is asked whether a step is over
 POLL_S = 2.0
-# For the end of one step, as an image of a disk takes its time.
+# The longest time for one step, as an image of a disk takes its time
 _STEP_S = 3600
 
 _OFFLOADED = "SHELVED_OFFLOADED"
@@ -23,7 +23,7 @@ _STARTED = ("SHUTOFF", "SHELVED", _OFFLOADED)
 
 
 class _NoGPUs(exceptions.CommandError):
-    """No GPUs for it now, as far as that is known"""
+    """The server finds no GPUs now, as far as that is known."""
 
 
 class StartServer(asking.Command):
@@ -104,8 +104,8 @@ class StartServer(asking.Command):
             time.sleep(POLL_S)
 
     def _expect_may_move(self, server: Any) -> None:
-        """:raises CommandError: where it is not started for another reason, as far as Nova shows
-        that to whoever asks, or may not go to another host
+        """:raises CommandError: where the server is not started for another reason than GPUs, as
+        far as Nova shows that to whoever asks, or may not go to another host
         """
         said = self._said(server)
         why = failures.why_last(self._connection, server)
@@ -122,7 +122,7 @@ class StartServer(asking.Command):
         )
 
     def _said(self, server: Any) -> str:
-        """That it does not run, and why, or where that is to be read"""
+        """A line that says that the server does not run, and why, or where that is to be read"""
         if server.task_state:
             busy = f"{server.name} is {server.status}, busy with {server.task_state}"
             return f"{busy}; {_go_on(server)}"

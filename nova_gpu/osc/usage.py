@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack gpu usage``"""
+"""``openstack gpu usage``: which instances and projects have GPUs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _row(each: Held) -> tuple[Any, ...]:
 
 
 def held(connection: Any) -> list[Held]:
-    """One for each instance or move and group of GPUs, by host, product and name
+    """What Placement counts, for each instance or move and group of GPUs, by host, product and name
 
     :raises Refused: where Placement does not show them to whoever asks
     """
@@ -98,7 +98,7 @@ class _Consumers:
         self._moves: Mapping[str, str] | None = None
 
     def describe(self, consumer: str, host: str) -> tuple[str, str, str, str]:
-        """uuid, name, project and what is to be said beside that"""
+        """The uuid, name and project of the consumer, and a remark"""
         with rest.clean_refusals("Nova"):
             if host not in self._hosts:
                 self._hosts.add(host)
@@ -128,7 +128,7 @@ class _Consumers:
 def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
     with rest.clean_refusals("Nova"):
         for server in connection.compute.servers(details=True):
-            # What is on no host (shelved, or never started) has none.
+            # A server on no host (shelved, or never started) has none.
             if server.host_id and (asked := servers.requests_of(server)):
                 counts = dict.fromkeys((names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS), 0)
                 if not _gave_back(server):
@@ -138,7 +138,7 @@ def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _gave_back(server: Any) -> bool:
-    """Whether it is stopped and has nothing then, as far as its flavor says that"""
+    """Whether the server is stopped and has given its GPUs back, as far as its flavor says that"""
     try:
         releases = servers.request_of(server).on_stop is OnStop.RELEASE
     except exception.InvalidExtraSpec:

@@ -20,7 +20,7 @@ from nova_gpu.osc.planning import closed
 from nova_gpu.osc.providers import Provider
 
 _NOT_NOVAS = "Nova has no such instance"
-# As if it were a trait of groups: that preemptible instances get GPUs of them, too
+# Put among the traits of groups whose GPUs preemptible instances get, too
 _FOR_ALL = "for all"
 _Amounts = Mapping[str, int]
 
@@ -65,8 +65,10 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
 
 
 def read(connection: Any) -> Fleet:
-    """:param connection: a :class:`nova_gpu.osc.rest.Snapshot`
-    :raises Refused: where Placement or Nova do not show them to whoever asks
+    """The fleet, as Placement and Nova show it.
+
+    :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    :raises Refused: where they do not show it to whoever asks
     """
     by_host: dict[str, list[Provider]] = defaultdict(list)
     for provider in providers.read(connection):
@@ -103,7 +105,7 @@ def read(connection: Any) -> Fleet:
 
 
 def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
-    """Which modules of a board it has, as far as its host tells: while it runs"""
+    """The modules of a board that the server has, as far as its host tells: while it runs"""
     on_boards = [number for number in held if groups[number].board]
     if len(on_boards) != 1 or server.status == "SHUTOFF":
         return ()
@@ -124,7 +126,7 @@ def _moving(connection: Any, consumer: str) -> str | None:
 
 
 def _own(connection: Any, root: str | None) -> tuple[_Amounts, Mapping[str, _Amounts]]:
-    """What the node itself has left, and what each consumer has of it"""
+    """The amounts that the node itself has left, and those that each consumer has of it"""
     if root is None:
         return {}, {}
     url = f"/resource_providers/{root}"
@@ -142,7 +144,7 @@ def _own(connection: Any, root: str | None) -> tuple[_Amounts, Mapping[str, _Amo
 
 
 def _held(connection: Any, listed: Iterable[Provider]) -> Mapping[str, dict[int, int]]:
-    """By consumer, how many of each of the groups"""
+    """How many GPUs of each group a consumer has, by consumer and the group's number"""
     found: dict[str, dict[int, int]] = defaultdict(dict)
     for number, provider in enumerate(listed):
         for consumer, amount in providers.allocations(connection, provider):
@@ -209,7 +211,7 @@ def _counts(wanted: Need, held: Mapping[int, int]) -> bool:
 
 
 def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
-    """Why it cannot be moved, whatever its flavor allows"""
+    """Why the server cannot be moved, whatever its flavor allows; empty where it can"""
     if not up:
         return "its host's compute service is down"
     if server.is_locked:

@@ -16,7 +16,7 @@ from osc_lib import exceptions
 from nova_gpu.core.planning.fleet import Move, Way
 from nova_gpu.osc import failures, rest
 
-# Nova is asked so often whether a move is over.
+# How often Nova is asked whether a move is over
 POLL_S = 2.0
 _WAITS = "VERIFY_RESIZE"
 _STATUS = {Way.STOPPED: "SHUTOFF", Way.LIVE: "ACTIVE", Way.COLD: "ACTIVE"}

@@ -25,7 +25,7 @@ from nova_gpu.core.planning.room import Room
 from nova_gpu.osc import flavors, hosts, rest, servers
 from nova_gpu.osc.planning import closed, instances
 
-# Placement is asked so often whether the GPUs are free.
+# How often Placement is asked whether the GPUs are free
 POLL_S = 2.0
 _DELETED = ("deleting", "soft-deleting")
 _CLASSES = frozenset({names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS})
@@ -33,8 +33,8 @@ _CLASSES = frozenset({names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An instance that may be a victim. It has its GPUs ``since`` then, and was told that they are
-    taken at ``due``."""
+    """An instance that may be a victim. It has had its GPUs ``since`` then, and was told that they
+    are taken at ``due``; ``None`` where it was not told."""
 
     server: Any
     instance: Instance
@@ -44,7 +44,7 @@ class Candidate:
 
     @property
     def cost(self) -> int:
-        """Who was told already costs least, then who does not run."""
+        """How much is lost with it: least where it was told already, then where it does not run."""
         if self.due:
             return 0
         if self.server.status != "ACTIVE":
@@ -71,7 +71,8 @@ class Candidates:
 
     @property
     def costs(self) -> Mapping[str, int]:
-        """Of each, by uuid: whose time is over first, and then who lost least, comes first."""
+        """The cost of each, by uuid. The one whose time is over first comes first, and of those
+        that were not told the one that has had its GPUs for the shortest time."""
         order = sorted(
             self.by_uuid.values(),
             key=lambda each: (
@@ -124,7 +125,7 @@ def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str,
 
 
 def _stopped(instance: Instance) -> Instance:
-    """What a stop frees: who is stopped keeps its processors, memory and disk."""
+    """The instance as a stop frees it: a stopped one keeps its processors, memory and disk."""
     return dataclasses.replace(instance, need=dataclasses.replace(instance.need, amounts=()))
 
 
@@ -136,9 +137,11 @@ def read(
     notice_s: float,
     barred: Mapping[str, str],
 ) -> Candidates:
-    """:param connection: a :class:`nova_gpu.osc.rest.Snapshot`
-    :param notices: when whose GPUs are taken, as far as that is known
-    :param barred: who may be none, by uuid, and why
+    """The candidates among the preemptible instances of *projects*.
+
+    :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
+    :param notices: when an instance's GPUs are taken, by uuid, as far as this process told it
+    :param barred: why an instance may be no candidate, by uuid
     :raises Refused: as :func:`nova_gpu.osc.planning.instances.read`
     """
     with rest.clean_refusals("Nova"):
@@ -178,7 +181,7 @@ def read(
 
 
 def _leaves(server: Any, instance: Instance, said: Preemptible) -> Instance | None:
-    """What it gives back by itself, and soon"""
+    """What the server gives back by itself, and soon; ``None`` where it does not"""
     if server.task_state in _DELETED:
         return instance
     stops = server.task_state == "powering-off" or server.status == "SHUTOFF"
@@ -193,7 +196,7 @@ def _gives_back(server: Any, instance: Instance) -> bool:
 
 
 def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collection[str]) -> str:
-    """Why it is no victim, however long it has its GPUs"""
+    """Why the server is no victim, however long it has had its GPUs; empty where it may be one"""
     if server.project_id not in projects:
         return f"its project {server.project_id} is not among those that were named"
     if server.is_locked:
@@ -208,7 +211,8 @@ def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collecti
 
 
 def _since(connection: Any, server: Any) -> datetime.datetime:
-    """When it got its GPUs: it was started anew since it was launched, if it gave them back."""
+    """When the server got its GPUs: when it was launched, or last started, as it may have given
+    them back in between"""
     with rest.clean_refusals("Nova"):
         actions = connection.compute.server_actions(server.id)
     times = [each.start_time for each in actions if each.action == "start"]
@@ -221,8 +225,8 @@ def _time(text: str) -> datetime.datetime:
 
 
 def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
-    """When its GPUs are taken, as its metadata have it: not where that is long ago. Its users can
-    write there, too, and nothing later than a notice from now is believed."""
+    """When the server's GPUs are taken, as its metadata have it, unless that is long ago. Its users
+    can write there, too, and nothing later than a notice from now is believed."""
     notice = datetime.timedelta(seconds=notice_s)
     try:
         due = _time((server.metadata or {})[names.PREEMPT_AT])
@@ -247,7 +251,8 @@ def untell(connection: Any, server: Any) -> None:
 
 
 def takers(connection: Any, server: Any) -> Iterator[str]:
-    """For whom its GPUs are taken, or were: an administrator reads whose servers these are."""
+    """For which servers the GPUs of *server* are taken, or were: an administrator reads whose these
+    are."""
     said = (server.metadata or {}).get(names.PREEMPT_FOR, "")
     for each in filter(None, said.split(",")):
         taker = _ever(connection, each) if uuidutils.is_uuid_like(each) else None

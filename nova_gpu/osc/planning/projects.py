@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects as whoever runs a command names them."""
+"""The projects that whoever runs a command names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from osc_lib import exceptions
 
 
 def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:
-    """Their IDs. What Keystone does not tell whoever asks is taken for one.
+    """The IDs of projects. A name counts as an ID where Keystone tells the caller nothing of it.
 
     :param named: names or IDs
     :raises CommandError: where there is none of a name, or several

@@ -13,8 +13,8 @@ from nova_gpu.core import exception
 from nova_gpu.osc import failures, rest, servers
 
 _STOPPED, _OFFLOADED = "SHUTOFF", "SHELVED_OFFLOADED"
-# Of the fault where a request filter found that there is nothing to be had, and of that where
-# somebody else had it first
+# In the fault where a request filter found that there is nothing to be had, and in that where other
+# requests had it first
 _REFUSED = ("Scheduling failed: ", failures.NOT_ENOUGH_HOSTS)
 # Uuids, with commas, in the 255 characters that Nova has for a value
 _RECORDED = 6
@@ -52,8 +52,8 @@ class Unserved:
 def read(
     connection: Any, since: datetime.datetime, holders: Callable[[], Collection[str]]
 ) -> list[Unserved]:
-    """Those made after *since* for GPUs that are not preemptible, the oldest first: of new servers,
-    and of starts and unshelves of such that have none.
+    """The requests made after *since* that are not preemptible and got no GPUs, the oldest first:
+    new servers, and starts and unshelves of servers that gave theirs back.
 
     Nobody can tell Nova to try such a server again, so that whoever still wants it asks anew: one
     of which a newer server of its project and flavor has its name, or was started in its place, is

@@ -134,7 +134,7 @@ class ListTest(base.CommandTestCase):
         said = "0000:af:00.0: the host's driver would take its virtual function 0000:af:00.1; write"
         self.assertIn(said, shown)
         checked = self.nova_gpu("host", "check").stdout
-        self.assertIn("in parts, as vGPUs, of which nova-gpu list tells\n", checked)
+        self.assertIn("offered in parts, as vGPUs (see nova-gpu list)\n", checked)
         self.assertIn("- the host's driver would take its virtual function 0000:af:00.1", checked)
 
     def test_mig_instances_of_which_nobody_tells_the_size(self):
