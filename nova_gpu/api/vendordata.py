@@ -29,7 +29,6 @@ from nova_gpu.core.guest import devices
 
 # Who may ask about any instance: Nova's own user
 _ROLES = frozenset({"admin", "service"})
-_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
 
 
 def factory(global_conf: Mapping[str, str], **local_conf: str) -> Any:
@@ -62,7 +61,7 @@ def told(instance: objects.Instance) -> dict[str, Any]:
     a host without GPUs.
     """
     found: Sequence[devices.GuestDevice] = ()
-    if any(each.resource_class in _CLASSES for each in instance.resources or ()):
+    if any(each.resource_class in names.RESOURCE_CLASSES for each in instance.resources or ()):
         found = devices.of_metadata(instance.system_metadata)
     return {"devices": list(found), "nccl_topology": devices.nccl_topology(found)} if found else {}
 

@@ -11,8 +11,9 @@ from nova_gpu.core import model
 
 # os_resource_classes.PGPU; a test compares them. This package imports the standard library only.
 RESOURCE_CLASS = "PGPU"
-# The same for parts of cards.
+# os_resource_classes.VGPU, for parts of cards
 VGPU_RESOURCE_CLASS = "VGPU"
+RESOURCE_CLASSES = (RESOURCE_CLASS, VGPU_RESOURCE_CLASS)
 
 TRAIT_GPU = "CUSTOM_GPU"
 TRAIT_ARCHITECTURE = "CUSTOM_GPU_ARCH_"

@@ -56,14 +56,10 @@ class ShowCapacity(asking.Lister):
             default=_FEW,
             help=f"With --publish: the largest number that is called few (default: {_FEW})",
         )
-        parser.add_argument(
-            "--project",
-            metavar="<project>",
-            dest="projects",
-            action="append",
-            default=[],
-            help="Show as well how many could boot if openstack gpu preempt took all preemptible "
-            "instances of the project (name or ID; repeat for several) that it may now",
+        projects.add_option(
+            parser,
+            "Show as well how many could boot if openstack gpu preempt took all that it may now of "
+            "the preemptible instances of the project",
         )
         return parser
 

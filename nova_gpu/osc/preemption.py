@@ -99,15 +99,7 @@ class Preempt(asking.Lister):
             type=room.count,
             help="For how many instances of the flavor (default: 1)",
         )
-        add(
-            "--project",
-            metavar="<project>",
-            dest="projects",
-            action="append",
-            default=[],
-            help="Project (name or ID) whose preemptible instances may be taken (repeat for "
-            "several)",
-        )
+        projects.add_option(parser, "Project whose preemptible instances may be taken")
         add(
             "--since",
             metavar="<seconds>",

@@ -13,7 +13,6 @@ from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
 from nova_gpu.osc import hosts, rest
 
-_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
 _UNKNOWN = "unknown"
 
 
@@ -63,7 +62,7 @@ def read(connection: Any) -> list[Provider]:
     """
     nodes = hosts.compute_nodes(connection)
     free: dict[str, Any] = {}
-    for resource_class in _CLASSES:
+    for resource_class in names.RESOURCE_CLASSES:
         free.update(hosts.with_free(connection, resource_class))
     found: list[Provider] = []
     for each in hosts.gpu_providers(connection):
@@ -83,7 +82,7 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
     held = {
         provider: allocation["resources"]
         for provider, allocation in allocations.items()
-        if allocation["resources"].keys() & set(_CLASSES)
+        if allocation["resources"].keys() & set(names.RESOURCE_CLASSES)
     }
     for provider, resources in held.items():
         described = rest.placement(connection, f"/resource_providers/{provider}")
@@ -127,7 +126,7 @@ def _providers(
         return rest.placement(connection, f"{url}/{noun}", missing={noun: {}})[noun]
 
     inventories = get("inventories")
-    there = [each for each in _CLASSES if each in inventories]
+    there = [each for each in names.RESOURCE_CLASSES if each in inventories]
     if not there:
         return
     if summary:

@@ -80,7 +80,7 @@ def placement_query(
         )
     needed = _needed(size, spelled_out)
     amounts = dict(needed.get_request_group(None).resources)
-    for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+    for resource_class in names.RESOURCE_CLASSES:
         amounts.pop(resource_class, None)
     # Nova's limit is on what one request may look at, and this is about all hosts.
     pairs = [pair for pair in parse.parse_qsl(needed.to_querystring()) if pair[0] != "limit"]
@@ -89,7 +89,7 @@ def placement_query(
 
 
 def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | None:
-    for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+    for resource_class in names.RESOURCE_CLASSES:
         found = request_group.parse(specs, resource_class).values()
         if wanted := tuple(group for group in found if group.count):
             return resource_class, wanted

@@ -130,7 +130,7 @@ def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
         for server in connection.compute.servers(details=True):
             # A server on no host (shelved, or never started) has none.
             if server.host_id and (asked := servers.requests_of(server)):
-                counts = dict.fromkeys((names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS), 0)
+                counts = dict.fromkeys(names.RESOURCE_CLASSES, 0)
                 if not _gave_back(server):
                     counts |= {each.resource_class: each.count for each in asked}
                 said = servers.asked_for(server)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_gpu.core import names
 from nova_gpu.core.fabric.published import Board
@@ -151,18 +151,26 @@ def ways(
 ) -> list[tuple[int, ...]]:
     """Which of the *groups* could serve one instance, one for each part of the request; the ways
     that leave least first."""
-    fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in asked]
     found = []
-    for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
-        if isolate and len(set(way)) < len(way):
-            continue
+    for way in _possible(asked, groups, isolate):
         left = [group.free for group in groups]
         for part, index in zip(asked, way, strict=True):
             left[index] -= part.count
-        counts = [part.count for part in asked]
-        if all(left[index] >= 0 for index in way) and _are_sets(way, counts, groups):
+        if all(left[index] >= 0 for index in way):
             found.append((sum(left[index] for index in set(way)), way))
     return [way for _, way in sorted(found)]
+
+
+def _possible(
+    asked: Sequence[GroupRequest], groups: Sequence[Group], isolate: bool
+) -> Iterator[tuple[int, ...]]:
+    """The first ways in which *groups* may serve one instance; how many are free of those that are
+    given one by one is not looked at."""
+    fitting = [[n for n, group in enumerate(groups) if fits(part, group)] for part in asked]
+    counts = [part.count for part in asked]
+    for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
+        if not (isolate and len(set(way)) < len(way)) and _are_sets(way, counts, groups):
+            yield way
 
 
 def _lacking(part: GroupRequest, host: Host) -> str | None:
@@ -215,12 +223,7 @@ def _packed(
     if len(asked) == 1:
         part = asked[0]
         return min(sum(group.places(part.count) for group in groups if fits(part, group)), most)
-    fitting = [[index for index, group in enumerate(groups) if fits(part, group)] for part in asked]
-    ways = list(itertools.islice(itertools.product(*fitting), _MOST_WAYS))
-    if isolate:
-        ways = [way for way in ways if len(set(way)) == len(way)]
-    counts = [part.count for part in asked]
-    ways = [way for way in ways if _are_sets(way, counts, groups)]
+    ways = list(_possible(asked, groups, isolate))
 
     @functools.cache
     def best(free: tuple[int, ...]) -> int:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core import exception
@@ -307,11 +307,16 @@ def _divided(fields: Mapping[str, Any]) -> Divided:
     return Divided(fields["total"], fields["free"], vgpus, facts, sets)
 
 
+def _check_entries(name: str, found: Sequence[Any], groups: int) -> None:
+    """:raises ValueError: where *found* is not of so many groups"""
+    if len(found) != groups:
+        raise ValueError(f"{name} must have an entry for each of groups")
+
+
 def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
     """:raises ValueError, TypeError: where it does not say that of so many groups"""
     free = tuple(tuple(map(tuple, cells)) for cells in lists)
-    if len(free) != groups:
-        raise ValueError("free must have an entry for each of groups")
+    _check_entries("free", free, groups)
     for cells in free:
         for cell in cells:
             if len(cell) != _CELL:
@@ -325,8 +330,7 @@ def _free(lists: Any, groups: int) -> tuple[Cells, ...]:
 def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """:raises ValueError, TypeError: where it does not say that of so many groups"""
     found = tuple(tuple((size, count) for size, count in sets) for sets in lists)
-    if len(found) != groups:
-        raise ValueError("free_partitions must have an entry for each of groups")
+    _check_entries("free_partitions", found, groups)
     for sets in found:
         _check_numbers(*(number for pair in sets for number in pair))
     return found
@@ -335,8 +339,7 @@ def _free_partitions(lists: Any, groups: int) -> tuple[tuple[tuple[int, int], ..
 def _near(lists: Any, groups: int) -> tuple[tuple[int, ...], ...]:
     """:raises ValueError, TypeError: where it does not say that of so many groups"""
     found = tuple(map(tuple, lists))
-    if len(found) != groups:
-        raise ValueError("near must have an entry for each of groups")
+    _check_entries("near", found, groups)
     for numbers in found:
         _check_numbers(*numbers)
     return found

@@ -34,14 +34,15 @@ class Untrusted(Exception):
 
 @contextlib.contextmanager
 def opened(
-    path: str | pathlib.Path, *, dir_fd: int | None = None, follow: bool = True
+    path: str | pathlib.Path, *, dir_fd: int | None = None, follow: bool = True, flags: int = 0
 ) -> Iterator[int]:
     """A descriptor for reading *path*, also where that is a pipe without a writer or a folder.
 
     :param follow: open what a link leads to; else a link is an error
+    :param flags: further ones of :func:`os.open`
     :raises OSError: where it cannot be opened
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     fd = os.open(path, flags, dir_fd=dir_fd)
     try:
         yield fd
@@ -138,7 +139,7 @@ def write(
     # No ending that anybody reads: some of these files lie among those of other programs.
     draft = f".{path.name}.nova-gpu"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _believed(path.parent) if trusted else _folder(path.parent) as folder:
+    with _folder(path.parent, trusted=trusted) as folder:
         fd = os.open(draft, flags, 0o666 if mode is None else mode, dir_fd=folder)
         with os.fdopen(fd, "wb") as file:
             if mode is not None:
@@ -158,7 +159,7 @@ def remove(path: pathlib.Path, *, trusted: bool = False) -> None:
     """
     with (
         contextlib.suppress(FileNotFoundError),
-        _believed(path.parent) if trusted else _folder(path.parent) as folder,
+        _folder(path.parent, trusted=trusted) as folder,
     ):
         os.unlink(path.name, dir_fd=folder)
         os.fsync(folder)
@@ -192,13 +193,8 @@ def cards(folder: pathlib.Path) -> list[PciAddress]:
     return found
 
 
-@contextlib.contextmanager
-def _folder(folder: pathlib.Path, flags: int = 0) -> Iterator[int]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _folder(folder: pathlib.Path, *, trusted: bool) -> contextlib.AbstractContextManager[int]:
+    return _believed(folder) if trusted else opened(folder, flags=os.O_DIRECTORY)
 
 
 @contextlib.contextmanager
@@ -208,7 +204,7 @@ def _believed(folder: pathlib.Path) -> Iterator[int]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            fd = stack.enter_context(_folder(folder, os.O_NOFOLLOW))
+            fd = stack.enter_context(opened(folder, follow=False, flags=os.O_DIRECTORY))
         except FileNotFoundError:
             raise
         except OSError as error:

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import pathlib
 from collections.abc import Iterable
@@ -211,8 +210,9 @@ def _load(root: pathlib.Path) -> tuple[dict[str, _Entry], list[str]]:
 
 def _save(root: pathlib.Path, entries: dict[str, _Entry], folders: list[str]) -> None:
     files = {path: dataclasses.asdict(entry) for path, entry in entries.items()}
-    text = json.dumps({"files": files, "folders": folders}, indent=1)
-    _write(root / _KEPT, text.encode(), 0o600)
+    path = root / _KEPT
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state.write_json(path, {"files": files, "folders": folders}, mode=0o600, indent=1)
 
 
 def _hash(content: bytes) -> str:

@@ -28,7 +28,6 @@ from nova_gpu.osc.planning import closed, instances
 # How often Placement is asked whether the GPUs are free
 POLL_S = 2.0
 _DELETED = ("deleting", "soft-deleting")
-_CLASSES = frozenset({names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -344,4 +343,4 @@ class Places:
 
 def _has_gpus(connection: Any, uuid: str) -> bool:
     found = rest.placement(connection, f"/allocations/{uuid}")["allocations"]
-    return any(_CLASSES & each["resources"].keys() for each in found.values())
+    return any(each["resources"].keys() & {*names.RESOURCE_CLASSES} for each in found.values())

@@ -3,12 +3,28 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
 from typing import Any
 
 from keystoneauth1 import exceptions as ks_exc
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
+
+
+def add_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """Has *parser* take ``--project``, the attribute ``projects``: names or IDs.
+
+    :param what: its help
+    """
+    parser.add_argument(
+        "--project",
+        metavar="<project>",
+        dest="projects",
+        action="append",
+        default=[],
+        help=f"{what} (name or ID; repeat for several)",
+    )
 
 
 def ids(connection: Any, named: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ _VERSION = "1.6"
 
 # By provider, how many of each resource class
 Amounts = Mapping[str, Mapping[str, int]]
-_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
 # Somebody else may write what the instance has, as a move that ends.
 _ATTEMPTS = 3
 
@@ -67,7 +66,9 @@ def write_allocations(
         counted = found["allocations"] or beside()
         for uuid in {*providers, *amounts}:
             resources = counted.pop(uuid, {}).get("resources", {})
-            rest = {name: each for name, each in resources.items() if name not in _CLASSES}
+            rest = {
+                name: each for name, each in resources.items() if name not in names.RESOURCE_CLASSES
+            }
             if wanted := {**rest, **amounts.get(uuid, {})}:
                 counted[uuid] = {"resources": wanted}
         payload = {
@@ -86,4 +87,4 @@ def write_allocations(
 
 
 def _gpus(resources: Mapping[str, int]) -> bool:
-    return any(name in resources for name in _CLASSES)
+    return any(name in resources for name in names.RESOURCE_CLASSES)

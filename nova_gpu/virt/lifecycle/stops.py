@@ -44,7 +44,6 @@ from nova_gpu.virt.usage.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
-_CLASSES = (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
 _ELSEWHERE = "start it when some are free, or have it come to another host: shelve and unshelve it"
 _MOVES = "openstack gpu start has it come to another host; or start it when some are free here"
 
@@ -291,7 +290,9 @@ class Stops:
 
 
 def _gpus(instance: objects.Instance) -> list[objects.Resource]:
-    return [each for each in instance.resources or () if each.resource_class in _CLASSES]
+    return [
+        each for each in instance.resources or () if each.resource_class in names.RESOURCE_CLASSES
+    ]
 
 
 def _has_gpus(instance: objects.Instance) -> bool:

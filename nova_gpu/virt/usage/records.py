@@ -156,5 +156,5 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
 
 def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
     for each in resources or ():
-        if each.resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+        if each.resource_class in names.RESOURCE_CLASSES:
             yield each.provider_uuid, each.identifier

@@ -49,7 +49,7 @@ def _restore(
     now = {
         (each.provider_uuid, each.identifier)
         for each in instance.resources or ()
-        if each.resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS)
+        if each.resource_class in names.RESOURCE_CLASSES
     }
     if instance.task_state or now != {(provider, str(card)) for provider, card in counted}:
         raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
@@ -72,6 +72,6 @@ def _of_the_host(
     """
     node = objects.ComputeNode.get_by_host_and_nodename(context, instance.host, instance.node)
     resources = dict(scheduler_utils.resources_from_flavor(instance, instance.flavor))
-    for resource_class in (names.RESOURCE_CLASS, names.VGPU_RESOURCE_CLASS):
+    for resource_class in names.RESOURCE_CLASSES:
         resources.pop(resource_class, None)
     return {node.uuid: {"resources": resources}}
