@@ -22,6 +22,7 @@ from tools.testing import (
     report,
     session,
     suites,
+    unchanged,
 )
 from tools.testing.environment import NEWEST, RELEASES, STATE, Environment
 
@@ -34,6 +35,10 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     selected = _selected(options)
     env = Environment(options.nova, options.wheels and options.wheels.resolve())
+    whole = options.nova == NEWEST and not (options.pattern or options.suites == [QUICK])
+    read = unchanged.digests(selected) if whole else {}
+    left_out = {} if options.suites or options.all or options.no_skip else unchanged.passes(read)
+    selected = [suite for suite in selected if suite.name not in left_out]
     try:
         allowances = allowed.read(environment.ROOT / "tests" / "allowed-skips.txt")
         report.say(f"Nova {env.nova} ({env.release}): {' '.join(s.name for s in selected)}")
@@ -53,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         at_once=(os.cpu_count() or 1) + 1,
         expected_s=lengths.expected(selected),
     )
-    if not (brief or options.pattern or env.nova != NEWEST):
+    if whole:
         lengths.keep(results)
     if options.again:
         results = tuple(
@@ -65,8 +70,10 @@ def main(arguments: Sequence[str]) -> int:
             )
             for result in results
         )
+    if whole:
+        unchanged.keep(results, read, unchanged.digests(selected))
     refused = allowed.refused(allowances, results) if options.no_skip else ()
-    report.summary(setup_s, time.monotonic() - start, results, refused)
+    report.summary(setup_s, time.monotonic() - start, results, refused, left_out)
     return 1 if refused or any(result.outcome.failed for result in results) else 0
 
 
@@ -79,7 +86,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="tools/test",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Install what the suites need below .tools/, then run them. No name: all of "
-        "them but those that run before a release only, those with a libvirtd or a VM of their own "
+        "them but those that run before a release only, and of the long ones those that passed "
+        "here before on the very files that they read; those with a libvirtd or a VM of their own "
         "beside the others.",
         epilog=f"suites:\n{described}\n  {QUICK:<12}before each commit, in minutes: "
         f"{', '.join(suites.QUICK)}, of the last what tests/quick.txt names\n\nLogs are in "
@@ -87,7 +95,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE")
     parser.add_argument(
-        "--all", action="store_true", help="those that run before a release only, too"
+        "--all",
+        action="store_true",
+        help="those that run before a release only, and those that passed here before, too",
     )
     parser.add_argument(
         "--nova",
@@ -102,8 +112,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--no-skip",
         action="store_true",
         default=os.environ.get("CI") == "true",
-        help="fail when a test is skipped for a reason that tests/allowed-skips.txt does not list "
-        "(the default where CI=true)",
+        help="fail when a test is skipped for a reason that tests/allowed-skips.txt does not list, "
+        "and leave no suite out that passed here before (the default where CI=true)",
     )
     parser.add_argument(
         "--again",

@@ -43,7 +43,7 @@ def silent(begin: bytes = b"") -> Iterator[tuple[str, list[socket.socket]]]:
             yield f"http://127.0.0.1:{server.getsockname()[1]}", connected
         finally:
             server.shutdown(socket.SHUT_RDWR)
-            thread.join(60)
+            thread.join(200)
             for each in connected:
                 each.close()
 
@@ -91,7 +91,7 @@ class SilentKeystoneTest(unittest.TestCase):
 
 class SilentServiceTest(unittest.TestCase):
     def refusal(self, command: type, url: str, *arguments: str) -> str:
-        """Within a minute, as the test itself would wait for ever otherwise"""
+        """Within minutes, as the test itself would wait for ever otherwise"""
         cloud = SimpleNamespace(
             api=SimpleNamespace(project_id="p", base_url=f"{url}/v2.1"),
             placement=SimpleNamespace(fixture=SimpleNamespace(endpoint=url)),
@@ -106,7 +106,7 @@ class SilentServiceTest(unittest.TestCase):
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(60)
+        thread.join(200)
         self.assertFalse(thread.is_alive(), "it waits for ever")
         (error,) = said
         self.assertIsInstance(error, exceptions.CommandError)

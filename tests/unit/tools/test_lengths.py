@@ -44,12 +44,13 @@ class ReportTest(unittest.TestCase):
             contextlib.redirect_stdout(io.StringIO()) as printed,
             mock.patch.object(report.os, "cpu_count", lambda: 2),
         ):
-            report.summary(1.0, 40.0, results, ())
+            report.summary(1.0, 40.0, results, (), {"moves": "passed here"})
         lines = printed.getvalue().splitlines()
         self.assertEqual(["unit", "2", "0", "0", "10.0", "15.0", "25%"], lines[3].split())
         self.assertEqual(["nova", "3", "0", "0", "40.0", "45.0", "75%"], lines[4].split())
         whole = ["(all)", "5", "0", "0", "40.0", "60.0", "75%", "of", "2", "CPUs"]
         self.assertEqual(whole, lines[5].split())
+        self.assertEqual("LEFT OUT moves: passed here", lines[6])
         self.assertEqual("5 passed, 0 failed, 0 skipped", lines[-1])
 
 

@@ -145,7 +145,7 @@ class StartsTest(unittest.TestCase):
         def look() -> Named:
             if not seen:  # and not once more when the start ends
                 reader.start()
-                reader.join(10)
+                reader.join(200)
             return {}
 
         with self.ledger.hold("one", frozenset({A}), look):
