@@ -48,8 +48,7 @@ def read(arguments: Sequence[str], prog: str) -> None:
 
 
 def _no_text(arguments: Sequence[str], prog: str) -> Iterator[str]:
-    """The configuration files that are not in UTF-8, as the error does not name the one it is
-    about"""
+    """The configuration files that are not in UTF-8: the error does not name its file"""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config-file", action="append")
     given = parser.parse_known_args(list(arguments))[0].config_file

@@ -153,8 +153,7 @@ class Placement:
 
 
 def _connect() -> None:
-    """Sets up Nova's objects to ask the conductor, as nova-compute does
-    (``nova.cmd.compute.main``)."""
+    """Has Nova's objects ask the conductor, as nova-compute does (``nova.cmd.compute.main``)."""
     objects.register_all()
     rpc.init(CONF)
     nova.db.main.api.DISABLE_DB_ACCESS = True

@@ -49,11 +49,11 @@ class GPUError(Exception):
 
 
 class InvalidValue(GPUError):
-    """A value somebody wrote that cannot be used."""
+    """A value of an option, a flavor or a command line that cannot be used"""
 
 
 class InvalidPciAddress(InvalidValue):
-    """Like :class:`GuestError` it comes through privsep as it is."""
+    """A text that is no PCI address. It comes through privsep as :class:`GuestError` does."""
 
     def __init__(self, value: str) -> None:
         super().__init__(value)
@@ -111,7 +111,7 @@ class DiscoveryFailed(GPUError):
 
 
 class KernelLogUnreadable(GPUError):
-    """Its arguments are kept as they are, as those of :class:`GuestError`."""
+    """The kernel's log cannot be read. It comes through privsep as :class:`GuestError` does."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -134,7 +134,8 @@ class FileChanged(GPUError):
 
 
 class NotClean(GPUError):
-    """Its arguments are kept as they are: privsep sends those, and makes the error of them anew."""
+    """A card, or a part of one, that a guest had is not clean. Privsep sends the arguments as they
+    are, and makes the error of them anew."""
 
     def __init__(self, address: str, reason: str, remedy: str) -> None:
         super().__init__(address, reason, remedy)
@@ -184,7 +185,7 @@ class GuestError(GPUError):
         return f"{self.reason}: {self.others}" if self.others else self.reason
 
     def told(self, detail: Detail) -> str:
-        """For the instance's user, who is not told where its host is unless they may know all"""
+        """The error as the instance's user reads it: without its host, unless they may know all"""
         if detail is Detail.ALL:
             return self._text(self.reason)
         return self._least if detail is Detail.LEAST and self._least else self._without_places()
@@ -266,7 +267,7 @@ class BindingFailed(GuestCannotStart):
 
 
 class CardInUse(BindingFailed):
-    """Nothing was touched. It may be a guest's own QEMU that has not ended yet."""
+    """A card that a process has open, such as a guest's QEMU. It was not touched."""
 
 
 class BetterElsewhere(GuestCannotStart):
@@ -313,14 +314,14 @@ class Reason:
 
     @classmethod
     def of_request(cls, text: str) -> Reason:
-        """Of a mistake in flavor or image, which says nothing of hosts"""
+        """A reason for a mistake in flavor or image, which says nothing of hosts"""
         return cls(text, text, text)
 
     @classmethod
     def of_kind(cls, text: str) -> Reason:
-        """Of which GPUs there are"""
+        """A reason that says which kinds of GPUs there are, and not how many"""
         return cls(text, text)
 
     def told(self, detail: Detail) -> str:
-        """To the instance's user"""
+        """The reason in as much detail as the instance's user is told"""
         return {Detail.ALL: self.full, Detail.FITTING: self.fitting}.get(detail, self.least)

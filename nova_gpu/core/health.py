@@ -41,7 +41,7 @@ _RESET = "end what uses it and reset it (nvidia-smi --gpu-reset), or boot the ho
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why nobody new is given a card, and what to do."""
+    """Why a card is given to no new instance, and what to do"""
 
     reason: str
     remedy: str
@@ -81,7 +81,7 @@ class NvmlHealth:
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
-    """:param first: what was counted when nova-compute looked for the first time"""
+    """The verdict on errors of the bus since nova-compute looked for the *first* time"""
     risen = [
         f"{after - before} {kind}"
         for kind, before, after in (
@@ -133,7 +133,9 @@ def _of_fabric(told: NvmlHealth) -> str | None:
 
 
 def of_xid(code: int, text: str, instance: str | None = None) -> Verdict:
-    """:param text: the driver's own words
+    """The verdict on an Xid that the driver reported.
+
+    :param text: the driver's own words
     :param instance: the MIG instance that it names, as ``9/0``
     """
     remedy = "see NVIDIA's Xid catalog and reset, mend or replace the card"

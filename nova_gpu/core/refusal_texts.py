@@ -72,7 +72,7 @@ def why(action: str, *, container: bool | None, whole: bool) -> Iterator[str]:
 
 
 def why_without_gpus(action: str) -> Iterator[str]:
-    """The same of an instance that asks for none"""
+    """Why an action may have failed on an instance that asks for no GPUs"""
     if reason := {**_IN_CONTAINERS, "live-migration": None}.get(action):
         yield f"in a container, on a host with GPUs: {reason}"
     if action == "resize":

@@ -39,7 +39,7 @@ class AddressBits:
 
 
 def of_host(roots: Roots) -> AddressBits:
-    """What cannot be read is not known."""
+    """The bits that this host has; what cannot be read is not known."""
     text = b""
     with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
         text = file.read(_FIRST)

@@ -39,7 +39,7 @@ def script(path: pathlib.Path, *arguments: str) -> Sequence[str]:
 
 
 class Ahead:
-    """A process of a :func:`script` that is started ahead of time: somebody will wait for it.
+    """A process of a :func:`script` that is started ahead of time, as its answer is waited for.
 
     It reads what it is to do from its standard input, and ends where there is nothing to read: so
     it does not outlive this process. For threads.
@@ -51,7 +51,7 @@ class Ahead:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Unless one waits already.
+        """Starts the process, unless one waits already.
 
         :raises Failed: where it cannot be started
         """
@@ -60,7 +60,7 @@ class Ahead:
                 self._process = _start_reader(script(self._path))
 
     def run(self, words: bytes, timeout_s: float) -> bytes:
-        """What it printed after it had read *words*; one is started here where none waits.
+        """What the process printed after it had read *words*; it is started here where none waits.
 
         :raises Failed: where it cannot be started or fails
         :raises TimedOut: where it takes too long

@@ -11,7 +11,7 @@ _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 
 
 def of_host(roots: Roots) -> int:
-    """In bytes, 0 where the kernel does not tell."""
+    """The host's memory in bytes, 0 where the kernel does not tell"""
     try:
         found = _TOTAL.search((roots.proc / "meminfo").read_text())
     except OSError:

@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of OpenStackClient: ``openstack gpu``. They ask Nova and Placement by their APIs
-alone."""
+"""Commands of OpenStackClient, ``openstack gpu``: they ask Nova and Placement by their APIs."""

@@ -13,7 +13,7 @@ from nova_gpu.host.roots import Roots
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def read(addresses: list[str]) -> dict[str, dict[str, str]]:
-    """As :func:`nova_gpu.host.pci.identity.read`, by address, of the GPUs among *addresses*.
+    """What tells each of the GPUs at *addresses* from others, by its address.
 
     :raises InvalidPciAddress: where one of *addresses* is none
     :raises DiscoveryFailed: where sysfs cannot be read

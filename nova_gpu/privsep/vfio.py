@@ -16,7 +16,7 @@ from nova_gpu.host.vfio.rebinder import Means
 
 
 def records() -> pathlib.Path:
-    """Where it is written down what drove the cards that guests were given"""
+    """The folder that says what drove the cards that guests were given"""
     return pathlib.Path(CONF.state_path, "gpu-bindings")
 
 
@@ -46,7 +46,7 @@ def give_to_host(address: str) -> None:
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def in_use(addresses: list[str]) -> dict[str, str]:
-    """Which processes have the GPUs at *addresses* open, of those that any has.
+    """The processes that have the GPUs at *addresses* open, of those that any has.
 
     :raises InvalidPciAddress: where one of *addresses* is none
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts this process has lately chosen, and that have not reported it yet.
+"""The hosts that this process has lately chosen, and that have not reported it yet.
 
 A host says once a period what it has free. Until then it looks to all requests as it did, and those
 that are under way would choose the same one, and lose their claims to each other in Placement. Each
@@ -56,7 +56,7 @@ class Taken:
         return self._amounts.get((host.uuid, id(report)), 0)
 
     def turn(self, unreported: int, place: int) -> tuple[int, int]:
-        """Where a host stands among those that are equal otherwise; less is better.
+        """The rank of a host among those that are equal otherwise; less is better.
 
         Those of which the least is taken come first, in the instance's own order. Outside of a
         burst Nova's other weighers decide, which in one would send all requests to the same few
@@ -74,7 +74,7 @@ NOTHING = Taken({})
 
 
 class Choices:
-    """Those of the last minutes. Any thread may add one or ask at any time."""
+    """The choices of the last minutes. Any thread may add one or ask at any time."""
 
     def __init__(self) -> None:
         self._made: collections.deque[_Choice] = collections.deque(maxlen=_MOST)
@@ -87,7 +87,10 @@ class Choices:
         resource_class: str,
         amount: int,
     ) -> None:
-        """:param report: what the host had reported when it was chosen"""
+        """Adds one choice.
+
+        :param report: what the host had reported when it was chosen
+        """
         now = time.monotonic()
         # Nova has hosts weighed once more for the alternates of the last instance of a request.
         if all(each.instance_uuid != instance_uuid for each in self._lately(now)):

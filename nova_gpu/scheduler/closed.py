@@ -24,7 +24,7 @@ from nova_gpu.core.placement import kept
 from nova_gpu.core.scheduling import reasons
 from nova_gpu.scheduler import placement
 
-# Whose Placement has the trait: one client in a scheduler, and one request in its life.
+# The clients that have asked for the trait to be there: one in a scheduler, once in its life
 _made: weakref.WeakSet[report.SchedulerReportClient] = weakref.WeakSet()
 
 
@@ -57,7 +57,7 @@ def make_trait(ctxt: nova_context.RequestContext) -> bool:
 def why_not(
     ctxt: nova_context.RequestContext, request: Request, querystring: str, *, bound: bool
 ) -> Reason | None:
-    """That only hosts which :func:`forbid` forbids have a candidate, ``None`` where none has.
+    """The reason where only hosts which :func:`forbid` forbids have a candidate, else ``None``.
 
     :param querystring: which has no candidate
     :param bound: whether it is about one host alone

@@ -18,8 +18,8 @@ from nova_gpu.scheduler import reported
 
 
 def judge(spec: objects.RequestSpec, asked: FlavorRequest) -> Callable[[HostState], str | None]:
-    """For each host why it is not for the instance, if that asks for no device; ``None`` where it
-    is."""
+    """A function that says why a host is not for an instance without devices; ``None`` where it is,
+    and of every host where the instance asks for devices."""
     if not asked.is_cpu_only:
         return lambda host_state: None
     insists = CONF.gpu.cpu_only_instances == NEVER

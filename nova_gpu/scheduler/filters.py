@@ -116,7 +116,7 @@ def _require_partition(
 
 
 class _Hosts:
-    """Which hosts one request can go to. Those that report the same share a verdict."""
+    """The verdicts on hosts for one request. Hosts that report the same share one."""
 
     def __init__(
         self, asked: GPURequest | None, hypervisor: Condition | None, machine_type: str | None
@@ -194,7 +194,7 @@ def amount(candidate: Mapping[str, Any], resource_class: str) -> int:
 
 
 def _passes(host_state: HostState, reason: str | None) -> bool:
-    """:param reason: why it does not"""
+    """Whether the host passes, which it does without a *reason* against it"""
     if reason is None:
         return True
     LOG.debug("%s does not pass: %s", host_state, reason)

@@ -65,7 +65,7 @@ def _shortage(
     hosts: Collection[HostState],
     reports: Collection[Report],
 ) -> Reason | None:
-    """That no set is free, by Placement's count, ``None`` where one may be or nobody knows"""
+    """The reason where no set is free, by Placement's count, ``None`` where one is or may be"""
     context = nova_context.get_admin_context()
     free = total = 0
     gives = [any(fit.giving(report, asked, part)) for report in reports]

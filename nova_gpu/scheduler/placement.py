@@ -50,7 +50,7 @@ def known_traits(
 
 
 def has_candidate(context: nova_context.RequestContext, querystring: str) -> bool:
-    """Whether GET /allocation_candidates has an answer; ``False`` too for a trait nobody knows.
+    """Whether GET /allocation_candidates has an answer; ``False`` too for an unknown trait.
 
     :param querystring: of a nova.scheduler.utils.ResourceRequest; asked :func:`narrowed`
     """
@@ -60,7 +60,7 @@ def has_candidate(context: nova_context.RequestContext, querystring: str) -> boo
 
 
 def room(context: nova_context.RequestContext, querystring: str, resource_class: str) -> int | None:
-    """For how many instances there can be GPUs at most, ``None`` where that is not known.
+    """The largest number of instances that there can be GPUs for, ``None`` where it is not known.
 
     :param querystring: as in :func:`has_candidate`
     """
@@ -163,7 +163,7 @@ def _traits(group: GroupRequest) -> dict[str, str]:
 
 
 def traits(context: nova_context.RequestContext, uuid: str) -> frozenset[str]:
-    """Those of a provider; none of one that is gone by now"""
+    """The traits of a provider; none of one that is gone by now"""
     answer = _get(context, f"/resource_providers/{uuid}/traits", missing={"traits": []})
     return frozenset(answer["traits"])
 

@@ -160,7 +160,7 @@ def _too_few(
     asked: Request,
     querystring: str,
 ) -> Reason | None:
-    """That not all the instances of the request have room, where there is a candidate for one.
+    """The reason where not all instances of the request have room, though there is a candidate.
 
     Of such a request Nova starts all or none, and gives no reason that speaks of GPUs.
     """
@@ -173,7 +173,7 @@ def _too_few(
 
 
 def _is_created(ctxt: nova_context.RequestContext, instance_uuid: str) -> bool:
-    """Whether it was never on a host: Nova has the request for it only so long."""
+    """Whether the instance was never on a host: Nova has the request for it only so long."""
     try:
         objects.BuildRequest.get_by_instance_uuid(ctxt, instance_uuid)
     except nova_exception.BuildRequestNotFound:
@@ -256,7 +256,10 @@ def refusal(
     reason: Reason,
     asked: GPURequest | None = None,
 ) -> nova_exception.RequestFilterFailed:
-    """:param asked: what the flavor says, where that could be understood"""
+    """The error that refuses the request; it is logged, and sent as a notification.
+
+    :param asked: what the flavor says, where that could be understood
+    """
     uuid, project_id = (
         getattr(request_spec, field) if field in request_spec else None
         for field in ("instance_uuid", "project_id")

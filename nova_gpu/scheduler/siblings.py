@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova has just done with the instances before this one that the same request asks for.
+"""Where Nova has just put the instances before this one that the same request asks for.
 
 It schedules them one after another, with the hosts that it has in memory for that request alone.
 """
@@ -12,10 +12,10 @@ from nova.scheduler.host_manager import HostState
 
 
 def on(host: HostState) -> int:
-    """How many of them it has put on *host*"""
+    """How many of these instances Nova has put on *host*"""
     return max(int(host.num_instances) - int(host.stats.get("num_instances", 0)), 0)
 
 
 def last_host(hosts: Iterable[HostState]) -> HostState | None:
-    """Where it has put the last of them, ``None`` of one that is the first"""
+    """The host on which Nova has put the last of these instances, ``None`` before the first"""
     return max(filter(on, hosts), key=lambda host: host.updated, default=None)

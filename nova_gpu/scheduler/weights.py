@@ -84,7 +84,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         asked: GPURequest | VGPURequest,
         spec: objects.RequestSpec,
     ) -> None:
-        """Which host Nova takes, where no other weigher comes after this one"""
+        """Notes the host that Nova takes, where no other weigher comes after this one."""
         totals = [each.weight + weight for each, weight in zip(weighed, found, strict=True)]
         best = weighed[totals.index(max(totals))].obj
         if "instance_uuid" in spec and (report := _report(best)):
@@ -98,7 +98,8 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
 def with_gpus(
     hosts: Sequence[HostState], asked: GPURequest, taken: Taken = choices.NOTHING
 ) -> list[float]:
-    """From 1, the best, in equal steps to 0, the worst. One that says nothing has 0 as well."""
+    """The weights for whole cards: from 1, the best host, in equal steps to 0, the worst. A host
+    that says nothing has 0 as well."""
     distribution = asked.arrangement.distribution or Distribution(CONF.gpu.distribution)
     ranks: list[Rank | None] = []
     # By what is reported, which stays in the value: a key is its id().
@@ -162,8 +163,9 @@ def _in_steps(ranks: Sequence[Rank | None]) -> list[float]:
 
 
 def without_gpus(hosts: Sequence[HostState]) -> list[float]:
-    """1 of a host without GPUs, 1/2 of one that has none free, and 0 of the one with most. A card
-    that is given in parts is free while there is room for one."""
+    """The weights for instances without GPUs: 1 of a host that has none, 1/2 of one that has none
+    free, and 0 of the one with most. A card that is given in parts is free while there is room for
+    one."""
     reports = [_report(host) for host in hosts]
     most = max((report.free_cards for report in reports if report), default=0)
     return [

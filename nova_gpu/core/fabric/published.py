@@ -19,7 +19,7 @@ _FREE_MODULE = re.compile(rf"{names.TRAIT_FREE_MODULE}([0-9]{{1,3}})")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
-    """The partitions of a board, and the modules that somebody has or nobody can be given"""
+    """The partitions of a board, and the modules that are taken or cannot be given"""
 
     offered: tuple[Partition, ...]
     taken: frozenset[Module]
@@ -30,7 +30,7 @@ class Board:
         return frozenset[Module]().union(*(each.modules for each in self.offered)) - self.taken
 
     def room(self) -> Mapping[int, int]:
-        """As :func:`nova_gpu.core.fabric.partitions.room`"""
+        """How many guests of each size there could be more (:func:`partitions.room`)"""
         return _room(self)
 
     def choose(self, count: int) -> Partition | None:
@@ -38,11 +38,11 @@ class Board:
         return _choose(self, count)
 
     def given(self, modules: Collection[Module]) -> Board:
-        """The board when somebody has them, too"""
+        """The board with *modules* taken as well"""
         return Board(self.offered, self.taken.union(modules))
 
     def freed(self, modules: Collection[Module]) -> Board:
-        """The board when nobody has them any more"""
+        """The board with *modules* free again"""
         return Board(self.offered, self.taken.difference(modules))
 
 

@@ -81,7 +81,10 @@ ANY = Arrangement()
 
 
 def parse(extra_specs: Mapping[str, str]) -> Arrangement:
-    """:raises InvalidExtraSpec: for a word that is none of these, and for a policy alone"""
+    """The arrangement that a flavor asks for.
+
+    :raises InvalidExtraSpec: for a word that is none of these, and for a policy alone
+    """
     policy = words.stated(names.TOPOLOGY_POLICY, extra_specs, TopologyPolicy)
     near_policy = words.stated(names.NEAR_POLICY, extra_specs, TopologyPolicy)
     if policy and names.TOPOLOGY not in extra_specs:

@@ -75,6 +75,9 @@ def parse_time(text: str) -> int:
 
 
 def parse_end(text: str) -> End:
-    """:raises InvalidExtraSpec: where it is neither of the words"""
+    """What becomes of a preempted instance.
+
+    :raises InvalidExtraSpec: where it is neither of the words
+    """
     reason = "it does not say what becomes of the instance"
     return words.parse_word(names.ON_PREEMPT, text, End, reason)

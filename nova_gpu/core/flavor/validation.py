@@ -28,13 +28,13 @@ _STEMS = ("gpu", names.HYPERVISOR)
 
 
 def is_own(key: str) -> bool:
-    """Whether nobody else has a say in the property."""
+    """Whether the property is nova-gpu's alone"""
     return key in WORDS or key.startswith(_NAMESPACE)
 
 
 def mistakes(asked: FlavorRequest) -> list[str]:
-    """Each with the property, what is wrong with it and what is allowed. Other projects' properties
-    are not looked at."""
+    """The mistakes of a flavor, each with the property, what is wrong with it and what is allowed.
+    Other projects' properties are not looked at."""
     return [*_unreadable(asked), *_misspelt(asked.extra_specs)]
 
 

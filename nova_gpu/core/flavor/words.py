@@ -44,7 +44,7 @@ class Stated(Protocol):
 
 
 def allowed(words: type[enum.StrEnum]) -> str:
-    """For who is told what to write"""
+    """The words that are allowed, as a message lists them"""
     return " or ".join(words)
 
 
@@ -190,6 +190,9 @@ class OnStop(enum.StrEnum):
 
 
 def parse_on_stop(text: str) -> OnStop:
-    """:raises InvalidExtraSpec: where it is neither of the words"""
+    """What a flavor or an image says of a stopped instance's GPUs.
+
+    :raises InvalidExtraSpec: where it is neither of the words
+    """
     reason = "it does not say whether a stopped instance has its GPUs"
     return parse_word(names.ON_STOP, text, OnStop, reason)

@@ -156,7 +156,7 @@ def _on_node(devices: Sequence[GuestDevice]) -> Iterator[str]:
 
 
 def _pci(address: str | None, class_code: str | None, pcie: PcieLink | None) -> str:
-    """Without its end. NCCL asks the guest's kernel about attributes that are not there."""
+    """A PCI element without its end. NCCL asks the guest's kernel for missing attributes."""
     attributes: dict[str, object] = {"busid": address}
     if class_code:
         attributes["class"] = class_code

@@ -146,7 +146,7 @@ class _Growing:
         self.behind: dict[PciAddress, int] = {}
 
     def add(self, model: Model, above: int = 0, slot: int = 0, **expanders: int | None) -> int:
-        """:returns: the index of the controller"""
+        """Adds a controller; returns its index."""
         index = len(self.controllers) + 1
         self.controllers.append(Controller(index, model, above, slot, **expanders))
         return index

@@ -40,8 +40,8 @@ class Offer:
 
 
 def out_of_service(total: int, free: int, used: int) -> int:
-    """The GPUs of one group, or of several, that nobody can get. What is reserved may be in use as
-    well, as a card that went bad while an instance has it."""
+    """How many GPUs of one group, or of several, are neither free nor used. A reserved one may be
+    used as well: a card that went bad while an instance has it."""
     return max(total - free - used, 0)
 
 

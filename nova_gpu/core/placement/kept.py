@@ -31,6 +31,6 @@ def until(trait: str) -> datetime.datetime | None:
 
 
 def in_force(traits: Iterable[str], now: datetime.datetime) -> frozenset[str]:
-    """Those of *traits* whose time is not over"""
+    """The ones of *traits* whose time is not over"""
     ends = {each: until(each) for each in traits}
     return frozenset(each for each, end in ends.items() if end and end > now)

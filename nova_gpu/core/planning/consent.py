@@ -23,7 +23,10 @@ WAITS = "its move or resize waits for openstack server migration confirm, or rev
 
 
 def parse(extra_specs: Mapping[str, str]) -> Consent:
-    """:raises InvalidExtraSpec: where it is none of the words"""
+    """How the flavor lets its instances be moved.
+
+    :raises InvalidExtraSpec: where it is none of the words
+    """
     text = extra_specs.get(names.MOVE, Consent.LIVE)
     reason = "it does not say how an instance may be moved"
     return words.parse_word(names.MOVE, text, Consent, reason)

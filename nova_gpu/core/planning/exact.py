@@ -74,7 +74,7 @@ def search(fleet: Fleet, goal: Goal) -> Steps | None:
 
 
 def is_small(fleet: Fleet) -> bool:
-    """Whether it is worth a try"""
+    """Whether the fleet is small enough for an exact search"""
     return len(fleet.hosts) <= MOST_HOSTS and len(_movable(fleet)) <= MOST_MOVABLE
 
 

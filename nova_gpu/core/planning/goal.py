@@ -18,7 +18,7 @@ class Place:
     count: int
 
     def least(self, room: Room) -> int | None:
-        """No plan from here has fewer moves; ``None``: there is none."""
+        """The least number of moves of any plan from *room*; ``None`` where there is none"""
         # By how many fit: what it takes at least on the hosts so far
         least: list[int | None] = [0] + [None] * self.count
         for host in room.could_have(self.need):
@@ -48,12 +48,12 @@ class Empty:
     host: int
 
     def least(self, room: Room) -> int | None:
-        """As :meth:`Place.least`"""
+        """The least number of moves of any plan from *room*; ``None`` where there is none"""
         there = room.on[self.host]
         return len(there) if len(room.movable(self.host)) == len(there) else None
 
     def closed(self) -> Collection[int]:
-        """Where nothing is moved to"""
+        """The hosts that nothing is moved to"""
         return (self.host,)
 
 

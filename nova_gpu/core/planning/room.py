@@ -83,7 +83,7 @@ class Room:
         return sorted(n for n in self.on[host] if self.fleet.instances[n].way)
 
     def rooms(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
-        """Where else the instance has room now, but for the hosts *closed*"""
+        """The spots on other hosts where the instance has room now, but for the hosts *closed*"""
         need, here = self.fleet.instances[number].need, self.spots[number].host
         for host, ways in self._ways_of(need):
             own = self.own[host]

@@ -24,7 +24,7 @@ MOST_LOOKS = 200_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Who has to leave.
+    """The instances that have to leave.
 
     :param room: by the index of the host, how many of those asked for have room there then
     :param proven: whether no fewer would do, and no others would make room for more
@@ -39,18 +39,18 @@ class Choice:
         return sum(self.room.values())
 
 
-# How many, their cost and their GPUs; and who
+# How many instances leave, their cost and their GPUs; and which these are
 _Price: TypeAlias = tuple[int, int, int]
 _Leaving: TypeAlias = tuple[_Price, tuple[int, ...]]
 _NOBODY: _Leaving = ((0, 0, 0), ())
 
 
 def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Choice:
-    """Who has to leave for *count* more to have room, or for as many as can be made to.
+    """The instances that have to leave for *count* more to have room, or for as many as can be.
 
     They are the fewest; of these, those of least cost; and then those with the fewest GPUs.
 
-    :param costs: of each who may be chosen, by uuid; of equals the first is
+    :param costs: of each instance that may be chosen, by uuid; of equals the first is
     """
     order = {uuid: number for number, uuid in enumerate(costs)}
     numbers = sorted(
@@ -153,8 +153,8 @@ class _Search:
         self._looks = 0
 
     def leaving(self, host: int, there: Sequence[int], most: int) -> list[_Leaving | None]:
-        """By how many have room on the host then, up to the count, the best set that leaves for it,
-        of *most* at most"""
+        """The best sets of at most *most* instances that leave, by how many have room on the host
+        then, up to the count"""
         found: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
         have = min(self.room.fitting(self._need, host), self._count)
         for fit in range(1, have + 1):

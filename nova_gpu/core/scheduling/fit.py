@@ -15,7 +15,7 @@ from nova_gpu.core.vgpu.vgpu import VGPUType
 
 
 def serves(group: GroupStats, asked: GPURequest, part: GroupRequest) -> bool:
-    """Whether *group* could give all of *part* if nobody had any of its cards.
+    """Whether *group* could give all of *part* if all of its cards were free.
 
     What is not known of the group satisfies nothing.
     """

@@ -15,7 +15,7 @@ from nova_gpu.core.topology.topology import Cells
 # Hosts are compared by these numbers from the first on; less is better.
 Rank = tuple[int, ...]
 
-# The first four of a rank, of one request group
+# The first four numbers of a rank, for one request group
 _Part = tuple[int, int, tuple[int, int], Cost]
 _FULL: _Part = (1, 0, (0, 0), (0, 0) * len(topology.LEVELS))
 
@@ -47,7 +47,7 @@ def rank(asked: GPURequest, report: Report, distribution: Distribution) -> Rank:
 
 
 def _of_part(asked: GPURequest, part: GroupRequest, report: Report) -> _Part:
-    """Those of the best group for one request group"""
+    """The numbers of the best group of cards for one request group"""
     found = [
         _of_cells(asked, part, cells, _far(asked, part, report, number))
         for number, cells in fit.giving(report, asked, part)

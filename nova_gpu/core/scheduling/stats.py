@@ -66,7 +66,7 @@ def _check_numbers(*numbers: Any, least: int = 0) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupStats:
-    """Two groups are equal that offer the same, on whatever host."""
+    """A group of cards. Two that offer the same are equal, on whatever host."""
 
     product: str
     architecture: str | None

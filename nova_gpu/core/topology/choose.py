@@ -126,7 +126,7 @@ def _best(
 
 
 def _alike(members: Sequence[_T], beside: Beside[_T] | None) -> _Table[_T]:
-    """Of what is in one place"""
+    """The best sets of *members* that are in one place, by their size"""
     if beside is not None:
         distance = beside.distance
         members = sorted(members, key=lambda member: (distance[member], member))

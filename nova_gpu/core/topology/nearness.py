@@ -67,7 +67,7 @@ class Neighbour:
 
     @property
     def kind(self) -> Near:
-        """What it is to a flavor; ``ANY`` of what that has no word for"""
+        """What a flavor calls such a device; ``ANY`` where it has no word for it"""
         if self.class_code >> 16 == _NETWORK:
             return Near.NIC
         return Near.NVME if self.class_code >> 8 == _NVM else Near.ANY
@@ -99,5 +99,5 @@ def distance(one: Placed, others: Collection[Placed]) -> int:
 
 
 def wanted(near: Near, neighbours: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
-    """Those of *neighbours* that GPUs are to be near; none where they are to be near nothing"""
+    """The ones of *neighbours* that GPUs are to be near; none where they are to be near nothing"""
     return tuple(each for each in neighbours if near is each.kind is not Near.ANY)

@@ -132,8 +132,8 @@ class Slot:
 
     @property
     def is_mig(self) -> bool:
-        """Whether it is a MIG instance's: a profile begins with how many slices it has, the ids of
-        all other types with a driver's name."""
+        """Whether the slot is a MIG instance's: a profile begins with how many slices it has, the
+        ids of all other types with a driver's name."""
         return self.type_id[0].isdecimal()
 
     @property

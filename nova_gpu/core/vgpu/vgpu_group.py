@@ -31,7 +31,7 @@ class SharedCard:
     withheld_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def has(self, device: Device) -> bool:
-        """Whether it is one of the card's functions, or a slot of one"""
+        """Whether *device* is one of the card's functions, or a slot of one"""
         return devices.function(device) in self.card.parents
 
     def lacks(self, slot: Slot) -> bool:

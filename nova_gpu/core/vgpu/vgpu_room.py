@@ -21,11 +21,11 @@ from nova_gpu.core.vgpu.vgpu import MAX_PER_CARD, DividedCard, Kind, Slot, VGPUT
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """For vGPUs of one type on one card, as Placement counts.
+    """The room for vGPUs of one type on one card, as Placement counts.
 
     ``total`` is what there is of it at most, ``taken`` what instances have or are promised, and
-    ``free`` what one could have now. The rest is reserved: another type has the card, or somebody
-    beside Nova.
+    ``free`` what one could have now. The rest is reserved: another type has the card, or
+    a program beside Nova.
     """
 
     total: int
@@ -76,7 +76,8 @@ def instances(card: DividedCard, type_id: str) -> list[Slot]:
 
 
 def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[Slot]:
-    """Those of them that nobody has: nor as what they were before the card was divided anew"""
+    """The MIG instances of the type that are free, also as what they were before the card was
+    divided anew"""
     places = {slot.place for slot in taken}
     return [slot for slot in instances(card, type_id) if slot.place not in places]
 
@@ -141,7 +142,7 @@ def _weight(card: DividedCard, other: VGPUType, facts: VGPUType) -> int:
 
 
 def _most(card: DividedCard, type_id: str) -> int | None:
-    """How many of the type there can be at the functions of a card, ``None`` where nobody tells"""
+    """How many of the type the functions of a card can have, ``None`` where it is not known"""
     most = carried(card, type_id)
     parents = card.parents.values()
     if most is None or (len(parents) == 1 and all(p.kind is Kind.MEDIATED for p in parents)):
@@ -150,10 +151,10 @@ def _most(card: DividedCard, type_id: str) -> int | None:
 
 
 def carried(card: DividedCard, type_id: str) -> int | None:
-    """How many of the type an otherwise empty card has room for, ``None`` where nobody tells.
+    """How many of the type an otherwise empty card has room for, ``None`` where it is not known.
 
     NVIDIA's driver tells it of mediated devices. Of profiles it lists those that are possible; the
-    largest has all of the card. Who tells of more than there can be tells nothing.
+    largest has all of the card. A number above what there can be counts as not known.
     """
     facts = card.types.get(type_id)
     if facts is None:
@@ -182,7 +183,7 @@ def _shares(types: Iterable[VGPUType], facts: VGPUType) -> Iterator[int]:
 
 
 class Order(enum.StrEnum):
-    """Which card the next vGPU is of, as XenServer has it: the one with the least room left, so
+    """The card that the next vGPU is of, as XenServer has it: the one with the least room left, so
     that whole cards stay free for large types, or the one with the most, so that each vGPU has as
     much of a card as can be. Of cards with equal room it is the first by address."""
 

@@ -30,7 +30,7 @@ _FORM = "write the card's PCI address or vendor_id:product_id, =, and a profile:
 
 
 def divided(cards: Iterable[GPU], roots: Roots) -> dict[PciAddress, vgpu.DividedCard]:
-    """The *cards* that are divided, by address, and those of which nobody tells how."""
+    """The *cards* that are divided, by address; with the reason where it is not known into what"""
     found = {}
     for card in cards:
         if is_divided(card, roots):

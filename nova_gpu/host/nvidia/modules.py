@@ -50,7 +50,7 @@ def keep(path: pathlib.Path, board: Collection[PciAddress], known: Modules) -> N
 
 
 def _kept(path: pathlib.Path) -> Modules:
-    """Nothing where it is not what was written"""
+    """What is kept at *path*; nothing where it is not what :func:`keep` writes"""
     try:
         content = files.read_json(path)["modules"].items()
         found = {PciAddress.parse(card): int(module) for card, module in content}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose turn it is: who asks NVML has cards open, and while a process has one open it cannot be
-divided.
+"""Turns between processes that ask NVML and one that divides a card: a card that is open, as it is
+while NVML is asked, cannot be divided.
 
 Threads of a process take turns by a lock of its own. Processes do by locks of a file that root and
-nova alone may open: who asks shares it, who has a card divided has it alone. Who may not open it
-asks without a turn, as NVIDIA's own commands do.
+nova alone may open: one that asks shares it, one that has a card divided has it alone. A process
+that may not open it asks without a turn, as NVIDIA's own commands do.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def share(path: pathlib.Path) -> None:
-    """From now on this process takes turns with all those that share the file at *path*, in a
-    folder of nova's."""
+    """Has this process take turns with all those that share the file at *path*, in a folder of
+    nova's."""
     global _file
     _file = path
 
 
 @contextlib.contextmanager
 def asking(timeout_s: float) -> Iterator[str | None]:
-    """Why nobody may ask for so long; ``None`` where it is the caller's turn."""
+    """The caller's turn to ask, for which it waits; yields why it has none, or ``None``."""
     with _turn, _opened() as fd:
         has_it = _lock(fd, fcntl.LOCK_SH, timeout_s)
         yield None if has_it else f"{_file} stays locked, as by who has a card divided"
@@ -43,7 +43,7 @@ def asking(timeout_s: float) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def held_back(timeout_s: float) -> Iterator[None]:
-    """Nobody asks meanwhile, but for a process that goes on with it for so long, as none should."""
+    """A time in which no process asks, unless one goes on asking for *timeout_s*"""
     with _turn, _opened() as fd:
         _lock(fd, fcntl.LOCK_EX, timeout_s)
         yield

@@ -68,7 +68,7 @@ def out_of_reach(gpu: model.GPU, roots: Roots) -> str | None:
 
 
 def _has_switches(roots: Roots) -> bool:
-    """Whether an NVSwitch is on the PCI bus, or nobody can tell"""
+    """Whether an NVSwitch is on the PCI bus; true where that cannot be read"""
     try:
         return bool(switches(roots))
     except OSError:

@@ -56,7 +56,7 @@ def _console_framebuffer(roots: Roots) -> str | None:
 
 
 def _has_terminal_for_console(roots: Roots) -> bool:
-    """Whether the kernel's messages go to virtual terminals, or nobody can tell"""
+    """Whether the kernel's messages go to virtual terminals; true where that cannot be read"""
     try:
         active = sysfs.attribute(f"{roots.sysfs}/class/tty/console", "active")
     except OSError:
@@ -65,7 +65,7 @@ def _has_terminal_for_console(roots: Roots) -> bool:
 
 
 def _is_framebuffer_console(vtconsole: str) -> bool:
-    """Whether it is fbcon, and shown"""
+    """Whether the console is fbcon, and shown"""
     try:
         name = sysfs.attribute(vtconsole, "name")
     except OSError:

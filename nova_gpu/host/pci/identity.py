@@ -33,7 +33,7 @@ _SERIAL_NUMBER = 0x0003
 
 
 def read(card: GPU, roots: Roots) -> Identity:
-    """By kind; what this process cannot read is not in it."""
+    """What tells the card from others, by kind; what this process cannot read is not in it."""
     device = sysfs.device(card.address, roots)
     found = {
         "nvidia": card.uuid or _nvidia(card.address, roots),
@@ -50,7 +50,7 @@ def same(one: Identity, other: Identity) -> bool | None:
 
 
 def addresses(product: str, roots: Roots) -> frozenset[str]:
-    """Where the host has cards of a product such as ``10de:2335``, selected or not.
+    """The addresses of the host's cards of a product such as ``10de:2335``, selected or not.
 
     :raises OSError: where sysfs cannot be read
     """

@@ -28,7 +28,7 @@ class Node:
 
 
 def nodes(root: pathlib.Path) -> Mapping[str, Node]:
-    """What there is, by number, read below *root* of sysfs. What cannot be read is none."""
+    """The nodes of KFD's topology by number, below *root* of sysfs; what cannot be read is none."""
     folder = f"{root}/{_TOPOLOGY}"
     told = {name: properties(f"{folder}/{name}") for name in sysfs.names(folder)}
     cards = _cards(root, told.values())

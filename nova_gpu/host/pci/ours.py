@@ -15,7 +15,7 @@ REMEDY = "see nova-gpu list, and the kernel's log about it"
 
 
 def card(address: PciAddress, options: Any) -> GPU | None:
-    """The one at *address*, ``None`` where none of ours is.
+    """The card at *address*, ``None`` where none of ours is.
 
     :param options: the group ``[gpu]``
     :raises DiscoveryFailed: where sysfs cannot be read
@@ -25,7 +25,7 @@ def card(address: PciAddress, options: Any) -> GPU | None:
 
 
 def card_of(function: PciAddress, options: Any) -> GPU | None:
-    """The same of the card that a virtual *function* belongs to, or of the function that is one.
+    """The card that a virtual *function* belongs to, or that it is; ``None`` if not ours.
 
     :raises DiscoveryFailed: as :func:`card`
     """

@@ -52,7 +52,7 @@ def obstacle(address: model.PciAddress, roots: Roots) -> str | None:
 
 
 def _mode(address: model.PciAddress, roots: Roots) -> str | None:
-    """How the card is split, ``None`` of a whole one. While it is reset nobody tells."""
+    """How the card is split, ``None`` of a whole one; not known while it is reset"""
     try:
         device = sysfs.device(address, roots)
         mode = sysfs.attribute(device, "current_compute_partition").upper()

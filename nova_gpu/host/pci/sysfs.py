@@ -214,7 +214,7 @@ def _link_end(device: str) -> PcieLink | None:
 
 
 def _transfers(speed: str) -> float:
-    """Of a text such as ``32.0 GT/s PCIe``
+    """The number in a text such as ``32.0 GT/s PCIe``
 
     :raises ValueError: where it is none
     """

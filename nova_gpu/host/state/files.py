@@ -77,7 +77,10 @@ def read(path: str | pathlib.Path, largest: int = LARGEST) -> str:
 
 
 def believe(path: pathlib.Path, status: os.stat_result) -> None:
-    """:raises Untrusted: where somebody else than this process's user and root could change it"""
+    """Checks who could have written what is at *path*.
+
+    :raises Untrusted: where another user than this process's and root could
+    """
     if reason := distrust(status, os.geteuid()):
         raise Untrusted(f"{path} is not believed: {reason}")
 

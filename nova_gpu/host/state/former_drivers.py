@@ -88,7 +88,10 @@ def save(folder: pathlib.Path, card: model.PciAddress, formers: Formers, roots: 
 
 
 def forget(folder: pathlib.Path, card: model.PciAddress) -> None:
-    """:raises Untrusted: where somebody else's folder is in its place"""
+    """Removes the file of *card*, where there is one.
+
+    :raises Untrusted: where another user's folder is in the place of ours
+    """
     files.remove(files.of_card(folder, card), trusted=True)
 
 

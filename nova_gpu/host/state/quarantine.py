@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that nobody new is given before an operator says so: one file per card.
+"""Cards that no new instance is given before an operator says so: one file per card.
 
 A file is one JSON object, named after the card's address::
 
@@ -73,7 +73,7 @@ def entry(
     until_boot: str | None = None,
     seen: Seen | None = None,
 ) -> Entry:
-    """One about *card*, from now on"""
+    """An entry about *card*, from now on"""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
     return Entry(card.address, card.product.key, reason, remedy, now, cleaning, until_boot, seen)
 
@@ -130,7 +130,7 @@ def reasons(
 def cards_of(
     found: Entry, cards: Iterable[GPU], roots: Roots, identities: Identities | None = None
 ) -> list[GPU]:
-    """Those of *cards*, which are all that the host has, that the entry is or may be about."""
+    """The ones of *cards*, which are all that the host has, that the entry is or may be about"""
     alike = [card for card in cards if found.product in (None, card.product.key)]
     there = [card for card in alike if card.address == found.address]
     if found.seen is None or found.product is None or not alike:

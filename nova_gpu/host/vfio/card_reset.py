@@ -72,7 +72,7 @@ def _in_use(gpu: model.GPU, means: Means) -> str | None:
 
 
 def _has_method(function: model.PciAddress, roots: Roots) -> bool:
-    """Whether its file ``reset`` can work.
+    """Whether the function's file ``reset`` can work.
 
     :raises OSError: where the function is gone
     """

@@ -194,7 +194,7 @@ def _mediated_devices(device: str) -> list[str]:
 
 
 def _on_switched_board(gpu: model.GPU, roots: Roots) -> str | None:
-    """Of a board whose switches no Fabric Manager of this host sets up for guests"""
+    """Why no Fabric Manager of this host sets up the switches of the card's board for guests"""
     name = nvswitch.board(gpu, roots)
     reason = nvswitch.out_of_reach(gpu, roots) if name else None
     return f"{name} is a module of an HGX board: {reason}" if reason else None

@@ -65,5 +65,5 @@ def _answer(output: bytes) -> Mapping[str, Any]:
 
 
 def last_line(output: bytes) -> str:
-    """What it was at last, of what it printed"""
+    """The last line of what the script printed"""
     return output.decode(errors="replace").strip().rpartition("\n")[2]

@@ -115,7 +115,7 @@ def _address(text: str) -> PciAddress:
 
 @functools.lru_cache(maxsize=64)
 def _profiles(current: str, creatable: str) -> Profiles:
-    """:raises ValueError: where nobody can say whether the function has a type"""
+    """:raises ValueError: where it cannot be told whether the function has a type"""
     if not re.fullmatch("[0-9]{1,9}", current):
         raise ValueError(f"current_vgpu_type has {current!r} for the id of a vGPU type")
     matches = filter(None, map(_LINE.fullmatch, map(str.strip, creatable.splitlines())))

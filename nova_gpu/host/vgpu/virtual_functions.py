@@ -60,7 +60,7 @@ def _number(text: str) -> int:
 
 
 def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> None:
-    """*card* has that many when it returns, which no driver of the host takes but NVIDIA's.
+    """Has *card* have that many functions, which no driver of the host takes but NVIDIA's.
 
     :raises DeviceUnavailable: where it cannot have them now
     """
@@ -115,7 +115,7 @@ def _has_gpu_instances(card: PciAddress, roots: Roots) -> bool:
 
 
 def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:
-    """It fails while somebody asks NVML about the card, which is over in a moment.
+    """Runs NVIDIA's script, which fails while NVML is asked about the card, for a moment.
 
     :raises Failed: where it goes on failing, or of anything else
     """
