@@ -288,7 +288,7 @@ class TestPackages(unittest.TestCase):
         pages = PACKAGE.parent / "doc/source/contributor"
         page = "".join((pages / name).read_text() for name in ("where.rst", "state.rst"))
         named = re.findall(
-            r"``((?:api|cmd|conf|core|host|privsep|scheduler|virt)(?:/\w+)*)``", page
+            r"``((?:api|cmd|conf|core|host|osc|privsep|scheduler|virt)(?:/\w+)*)``", page
         )
         self.assertGreater(len(named), 25)
         gone = [n for n in named if not ((PACKAGE / n).is_dir() or (PACKAGE / f"{n}.py").is_file())]

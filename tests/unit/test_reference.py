@@ -133,6 +133,17 @@ class DirectivesTest(unittest.TestCase):
 
 
 class ReferenceTest(unittest.TestCase):
+    def test_files_of_state(self) -> None:
+        """Each file and folder below ``[DEFAULT]state_path``, and no other"""
+        modules = [
+            *(ROOT / "nova_gpu/virt").rglob("*.py"),
+            *(ROOT / "nova_gpu/privsep").glob("*.py"),
+        ]
+        code = "".join(each.read_text() for each in modules)
+        written = re.findall(r'"(gpu-[a-z.-]+)"', code)
+        listed = re.findall(r"^``(gpu-[a-z.-]+)``", read("contributor/state"), re.MULTILINE)
+        self.assertEqual(sorted(written), sorted(listed))
+
     def test_the_version_of_notifications(self) -> None:
         page = read("reference/notifications")
         self.assertIn(f'"nova_object.version": "{events.VERSION}"', page)
