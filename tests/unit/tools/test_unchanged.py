@@ -17,6 +17,7 @@ import unittest
 from collections.abc import Iterable
 from unittest import mock
 
+from tools.novalab import guide
 from tools.testing import __main__ as command
 from tools.testing import environment, lanes, lengths, suites, unchanged
 from tools.testing.environment import ROOT
@@ -316,6 +317,17 @@ class ApartTest(unittest.TestCase):
             self.assertIn(suite, suites.BY_NAME)
             for pattern in patterns:
                 self.assertTrue([*ROOT.glob(pattern)], pattern)
+        for suite, names in unchanged.READ.items():
+            for name in names:
+                self.assertTrue((ROOT / name).exists(), name)
+                self.assertFalse(unchanged.is_apart(suite, name), name)
+                self.assertTrue(unchanged.is_apart("nova", name), name)
+
+    def test_pages(self) -> None:
+        """Those that are tried; that others show is found by who names them."""
+        self.assertLess(
+            {str(page.relative_to(ROOT)) for page in guide.PAGES}, {*unchanged.READ["guide"]}
+        )
 
     def test_contributing_has_which(self) -> None:
         text = (environment.ROOT / "CONTRIBUTING.rst").read_text()
