@@ -105,6 +105,15 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "``preferred`` unless this says otherwise. Only beside ``gpu:near``.",
             arrangement.TopologyPolicy,
         ),
+        _word(
+            names.PEER_ACCESS,
+            "Whether the driver in a KVM guest is told that NVIDIA's GPUs reach each other's "
+            "memory (GPUDirect's cliques): ``preferred``, where host and product allow it; "
+            "``required``, and no guest with several GPUs starts where they do not; ``none``, as "
+            "without it, never. Not beside ``hw:hide_hypervisor_id``. Only in a flavor that asks "
+            "for whole GPUs.",
+            arrangement.PeerAccess,
+        ),
         _validator(
             names.VGPUS,
             "The instance gets exactly so many vGPUs, parts of cards, all of one type and on one "

@@ -25,6 +25,9 @@ TRAIT_NUMA_ISLAND = "CUSTOM_GPU_NUMA_ISLAND_"
 TRAIT_NVLINK_ISLAND = "CUSTOM_GPU_NVLINK_ISLAND_"
 # What some of a group's cards are near to, that Nova's own passthrough gives to instances.
 TRAIT_NEAR = "CUSTOM_GPU_NEAR_"
+# That the guests' drivers can be told that a group's cards reach each other, and over what.
+TRAIT_PEER_ACCESS = "CUSTOM_GPU_PEER_ACCESS_"
+OVER_ROOT = "root"
 # Of cards on a board with NVSwitches: the modules of each partition, with _ between them, and each
 # module that nobody has.
 TRAIT_PARTITION = "CUSTOM_GPU_PARTITION_"
@@ -62,6 +65,7 @@ TOPOLOGY_POLICY = "gpu:topology_policy"
 DISTRIBUTION = "gpu:distribution"
 NEAR = "gpu:near"
 NEAR_POLICY = "gpu:near_policy"
+PEER_ACCESS = "gpu:peer_access"
 OPTION_ROM = "gpu:option_rom"
 GUEST_TOPOLOGY = "gpu:guest_topology"
 MOVE = "gpu:move"
@@ -73,6 +77,10 @@ CAPACITY = "gpu:capacity"
 VGPUS = "vgpus"
 VGPU_TYPE = "vgpu_type"
 HEADS = "gpu:heads"
+
+# Nova's own words for guests that are not to see that they are ones: in flavors, and in images.
+HIDDEN = ("hw:hide_hypervisor_id", "hide_hypervisor_id")
+IMAGE_HIDDEN = "img_hide_hypervisor_id"
 
 # The key of ComputeNode.stats under which a host reports its GPUs as one JSON string. It must not
 # be one of the words above: ComputeCapabilitiesFilter judges every un-namespaced extra spec that
@@ -103,6 +111,7 @@ _OWN_PREFIXES = (
     *(TRAIT_ARCHITECTURE, TRAIT_HYPERVISOR, TRAIT_MODEL, TRAIT_MEMORY),
     *(TRAIT_NUMA_ISLAND, TRAIT_NVLINK_ISLAND, TRAIT_CUDA, f"CUSTOM_{TRAIT_CUDA}"),
     *(TRAIT_VGPU_TYPE, TRAIT_HEADS, TRAIT_NEAR, TRAIT_PARTITION, TRAIT_FREE_MODULE),
+    TRAIT_PEER_ACCESS,
 )
 
 # Placement: resource providers' names have 200 characters, traits 255.
@@ -155,6 +164,10 @@ def heads_trait(heads: int | None) -> str:
 
 def near_trait(kind: str) -> str:
     return _trait(TRAIT_NEAR, kind)
+
+
+def peer_access_trait() -> str:
+    return _trait(TRAIT_PEER_ACCESS, OVER_ROOT)
 
 
 def vgpu_type_trait(name: str) -> str:

@@ -6,15 +6,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 
+from nova_gpu.host import processor
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-
-_SIZES = re.compile(rb"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
-_AMD = re.compile(rb"^vendor_id\s*:\s*AuthenticAMD$", re.MULTILINE)
-# More than the kernel says of the first processor. All of them can be half a megabyte.
-_FIRST = 16384
 
 # The capability register of the VT-d specification: the widths of its page tables (SAGAW, a bit
 # for each from that of bit 1 on) and the maximum guest address width less one (MGAW).
@@ -40,15 +35,9 @@ class AddressBits:
 
 def of_host(roots: Roots) -> AddressBits:
     """The bits that this host has; what cannot be read is not known."""
-    text = b""
-    with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
-        text = file.read(_FIRST)
-    sizes = _SIZES.search(text)
-    return AddressBits(
-        processor=int(sizes[1]) if sizes else None,
-        iommu=min(_intel_iommus(roots), default=None),
-        amd=_AMD.search(text) is not None,
-    )
+    found = processor.of_host(roots)
+    iommu = min(_intel_iommus(roots), default=None)
+    return AddressBits(found.address_bits, iommu, found.is_amd)
 
 
 def _intel_iommus(roots: Roots) -> list[int]:

@@ -20,6 +20,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import events, exception, names
 from nova_gpu.core.exception import Detail, Reason
 from nova_gpu.core.flavor import query
+from nova_gpu.core.flavor.arrangement import PeerAccess
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import reasons
@@ -54,9 +55,17 @@ def gpu_request_filter(
         if whole and whole.arrangement.insists_on_near and asked.pci_devices == 0:
             raise exception.InvalidExtraSpec(
                 names.NEAR,
-                whole.arrangement.near,
+                flavor.extra_specs[names.NEAR],
                 "the instance asks for no device of Nova's own passthrough",
                 "it beside pci_passthrough:alias or an SR-IOV port",
+            )
+        if whole and asked.is_hidden and whole.arrangement.peer_access is PeerAccess.REQUIRED:
+            raise exception.InvalidExtraSpec(
+                names.PEER_ACCESS,
+                flavor.extra_specs[names.PEER_ACCESS],
+                f"the GPUs' driver goes by it only where it sees that it is in a guest, and the "
+                f"image's {names.IMAGE_HIDDEN} hides that",
+                "an image without that",
             )
         for each in flavor.requests:
             _require_counted(each, flavor)

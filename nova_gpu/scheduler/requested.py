@@ -8,7 +8,7 @@ from typing import Any
 
 from nova import objects
 
-from nova_gpu.core import refusal_texts
+from nova_gpu.core import names, refusal_texts
 from nova_gpu.core.flavor import request, request_group
 from nova_gpu.core.flavor.request import FlavorRequest
 
@@ -19,15 +19,16 @@ class Requested:
 
     ``unfit_machine_type`` is the image's, where it is one that cannot have whole cards; ``None``
     too where the image says nothing: then the host's option counts, which nobody knows here, and
-    the host judges. ``image_names_gpus`` says that the image requires traits that may be GPUs'.
-    ``pci_devices``: how many of Nova's own passthrough the flavor and the ports ask for, ``None``
-    where the request does not say.
+    the host judges. ``image_names_gpus`` says that the image requires traits that may be GPUs',
+    ``is_hidden`` that it has its guest not see that it is one. ``pci_devices``: how many of Nova's
+    own passthrough the flavor and the ports ask for, ``None`` where the request does not say.
     """
 
     flavor: FlavorRequest
     unfit_machine_type: str | None
     image_names_gpus: bool
     pci_devices: int | None = None
+    is_hidden: bool = False
 
 
 def from_spec(spec: objects.RequestSpec) -> Requested:
@@ -41,6 +42,7 @@ def from_spec(spec: objects.RequestSpec) -> Requested:
         stated if stated and not refusal_texts.has_pci_express(stated) else None,
         any(map(request_group.may_be_a_gpus, properties.get("traits_required", ()))),
         _pci_devices(spec),
+        bool(properties.get(names.IMAGE_HIDDEN)),
     )
 
 

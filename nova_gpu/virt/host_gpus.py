@@ -49,6 +49,7 @@ class HostGPUs:
         self._survey = survey.Survey(
             self.ledger,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
+            libvirt_version.LibvirtVersion(lambda: host.get_connection().getVersion()),
         )
         self.delivery = self._survey.delivery
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)

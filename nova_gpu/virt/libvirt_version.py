@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of the host's libvirt: what guests it can start depends on it."""
+"""The versions of the host's libvirt and of its QEMU: what guests it can start depends on them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nova import exception as nova_exception
 
 
 class LibvirtVersion:
-    """What libvirt said of itself last, as it counts, 10000000 for 10.0.0; ``None`` before it has
-    answered once. While it is away nothing is to change for that."""
+    """What libvirt said last of itself, or of its hypervisor, as it counts, 10000000 for 10.0.0;
+    ``None`` before it has answered once. While it is away nothing is to change for that."""
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask = ask

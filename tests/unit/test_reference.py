@@ -84,7 +84,7 @@ class TablesTest(unittest.TestCase):
             facts, frozenset(os_traits.get_traits())
         )
         board = [Partition(0, frozenset((1, 2)))]
-        got |= published.traits(board, [1])
+        got |= published.traits(board, [1]) | {names.peer_access_trait()}
         for prefix in explained:
             self.assertTrue([each for each in got if each.startswith(prefix)], prefix)
         self.assertEqual([], [each for each in got if not each.startswith(tuple(explained))])

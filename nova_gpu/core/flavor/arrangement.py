@@ -14,7 +14,7 @@ from nova_gpu.core.flavor import words
 # The extra specs that say it
 WORDS = (
     *(names.TOPOLOGY, names.TOPOLOGY_POLICY, names.DISTRIBUTION),
-    *(names.NEAR, names.NEAR_POLICY),
+    *(names.NEAR, names.NEAR_POLICY, names.PEER_ACCESS),
 )
 
 
@@ -41,6 +41,14 @@ class Near(enum.StrEnum):
     NVME = "nvme"
 
 
+class PeerAccess(enum.StrEnum):
+    """Whether a KVM guest's driver is told that the GPUs reach each other's memory."""
+
+    NONE = "none"
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+
+
 class Distribution(enum.StrEnum):
     """Whether instances share as few hosts with GPUs as can be, or as many."""
 
@@ -65,6 +73,7 @@ class Arrangement:
     distribution: Distribution | None = None
     near: Near = Near.ANY
     near_policy: TopologyPolicy = TopologyPolicy.PREFERRED
+    peer_access: PeerAccess = PeerAccess.NONE
 
     def required(self, count: int) -> Topology:
         """What *count* GPUs of one request group must have in common. One is never apart."""
@@ -76,6 +85,10 @@ class Arrangement:
         """Whether the instance may not do with GPUs that are not beside such a device."""
         return self.near is not Near.ANY and self.near_policy is TopologyPolicy.REQUIRED
 
+    def insists_on_peers(self, count: int) -> bool:
+        """Whether *count* GPUs of one request group must reach each other. One has no peer."""
+        return self.peer_access is PeerAccess.REQUIRED and count > 1
+
 
 ANY = Arrangement()
 
@@ -83,7 +96,8 @@ ANY = Arrangement()
 def parse(extra_specs: Mapping[str, str]) -> Arrangement:
     """The arrangement that a flavor asks for.
 
-    :raises InvalidExtraSpec: for a word that is none of these, and for a policy alone
+    :raises InvalidExtraSpec: for a word that is none of these, for a policy alone, and for GPUs
+        that reach each other in a guest that is not to see that it is one
     """
     policy = words.stated(names.TOPOLOGY_POLICY, extra_specs, TopologyPolicy)
     near_policy = words.stated(names.NEAR_POLICY, extra_specs, TopologyPolicy)
@@ -97,7 +111,22 @@ def parse(extra_specs: Mapping[str, str]) -> Arrangement:
         words.stated(names.DISTRIBUTION, extra_specs, Distribution),
         words.stated(names.NEAR, extra_specs, Near) or Near.ANY,
         near_policy or TopologyPolicy.PREFERRED,
+        _peer_access(extra_specs),
     )
+
+
+def _peer_access(extra_specs: Mapping[str, str]) -> PeerAccess:
+    said = words.stated(names.PEER_ACCESS, extra_specs, PeerAccess) or PeerAccess.NONE
+    hidden = next((key for key in names.HIDDEN if words.is_true(extra_specs.get(key))), None)
+    if said is not PeerAccess.NONE and hidden is not None:
+        raise exception.InvalidExtraSpec(
+            names.PEER_ACCESS,
+            extra_specs[names.PEER_ACCESS],
+            f"the GPUs' driver goes by it only where it sees that it is in a guest, and {hidden} "
+            "hides that",
+            f"{PeerAccess.NONE}, or it without {hidden}",
+        )
+    return said
 
 
 def _alone(

@@ -72,6 +72,9 @@ class GPURequest:
         if self.arrangement.insists_on_near:
             near = condition.parse(names.NEAR, self.arrangement.near)
             yield names.NEAR, near, names.TRAIT_NEAR
+        if self.arrangement.insists_on_peers(group.count):
+            over = condition.parse(names.PEER_ACCESS, names.OVER_ROOT)
+            yield f"{names.PEER_ACCESS} over the", over, names.TRAIT_PEER_ACCESS
 
     @property
     def requires_topology(self) -> bool:

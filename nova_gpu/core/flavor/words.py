@@ -69,6 +69,11 @@ def stated(key: str, extra_specs: Mapping[str, str], words: type[_Word]) -> _Wor
     return None if text is None else parse_word(key, text, words, "it is not one of its words")
 
 
+def is_true(text: str | None) -> bool:
+    """Whether Nova takes the value of a switch of its own for a yes"""
+    return text is not None and text.strip().lower() in _TRUE
+
+
 def parse_count(text: str, key: str = names.GPUS) -> int:
     """The number of GPUs or vGPUs.
 

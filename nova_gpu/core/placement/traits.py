@@ -47,6 +47,12 @@ TRAITS = (
         "NVMe disk (``NVME``) that ``[pci]device_spec`` has Nova give to instances",
     ),
     Trait(
+        names.TRAIT_PEER_ACCESS,
+        "<WAY>",
+        "that a KVM guest's driver can be told that the cards reach each other's memory, over the "
+        "host's root complex (``ROOT``)",
+    ),
+    Trait(
         names.TRAIT_PARTITION,
         "<M>_<M>",
         "the modules of a partition, of cards on a board whose NVSwitches join these and no others",

@@ -129,6 +129,10 @@ class WholeCards(Delivery, Protocol):
         *free*; nothing where guests get any of them."""
         return frozenset()
 
+    def reach_each_other(self, cards: Collection[GPU]) -> bool:
+        """Whether a guest's driver can be told that *cards* reach each other's memory"""
+        return False
+
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """Why those of *cards* without an obstacle cannot be given at this moment"""
         return {}

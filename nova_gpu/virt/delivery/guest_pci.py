@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from lxml import etree
 from nova.virt.libvirt import config as vconfig
@@ -16,6 +17,9 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.refusal_texts import Q35_REMEDY, has_pci_express, no_pci_express
 from nova_gpu.virt.delivery import address_space, guest_config, guest_tree
 
+# The namespace of what only QEMU has, libvirt's docs/drvqemu.rst
+_QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
+
 
 class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
     """One function of a card, at its own number in the only slot behind a port.
@@ -25,7 +29,13 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
     """
 
     def __init__(
-        self, address: PciAddress, port: int, *, is_first_of_many: bool, option_rom: bool
+        self,
+        address: PciAddress,
+        port: int,
+        *,
+        is_first_of_many: bool,
+        option_rom: bool,
+        alias: str | None = None,
     ) -> None:
         super().__init__()
         self.domain, self.bus = f"{address.domain:04x}", f"{address.bus:02x}"
@@ -33,6 +43,7 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
         self.port = port
         self.is_first_of_many = is_first_of_many
         self.option_rom = option_rom
+        self.alias = alias
 
     def format_dom(self) -> etree._Element:
         element: etree._Element = super().format_dom()
@@ -43,6 +54,28 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
         etree.SubElement(element, "address", place)
         if not self.option_rom:
             etree.SubElement(element, "rom", bar="off")
+        if self.alias is not None:
+            etree.SubElement(element, "alias", name=self.alias)
+        return element
+
+
+class GuestWithCliques(vconfig.LibvirtConfigGuest):  # type: ignore[misc]
+    """A guest whose cards say which clique they are of.
+
+    It is a property of QEMU's device, for which libvirt has no element. So the domain overrides the
+    device that has the given alias, by which libvirt calls it tainted.
+    """
+
+    clique_by_alias: Mapping[str, int]
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        override = etree.SubElement(element, f"{{{_QEMU}}}override", nsmap={"qemu": _QEMU})
+        for alias, clique in self.clique_by_alias.items():
+            device = etree.SubElement(override, f"{{{_QEMU}}}device", alias=alias)
+            frontend = etree.SubElement(device, f"{{{_QEMU}}}frontend")
+            words = {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": str(clique)}
+            etree.SubElement(frontend, f"{{{_QEMU}}}property", words)
         return element
 
 
@@ -63,6 +96,7 @@ def add_gpus(
     *,
     option_rom: bool,
     tree: Tree | None = None,
+    cliques: Mapping[PciAddress, int] = MappingProxyType({}),
 ) -> None:
     """Puts *cards* in front of Nova's devices, each behind a port of its own: of *tree*, else on
     the guest's own root.
@@ -74,6 +108,7 @@ def add_gpus(
 
     None of the cards is the primary display: that is Nova's video device, if the guest has one.
 
+    :param cliques: the number of each card's clique that the guest is to be told, by addresses
     :raises GuestUnfit: for a machine type without PCI Express
     """
     refuse_machine_type(guest.os_mach_type)
@@ -81,13 +116,18 @@ def add_gpus(
     defined = vconfig.LibvirtConfigGuestPCIeRootPortController
     has_ports = any(isinstance(device, defined) for device in guest.devices)
     behind = trees.flat(cards) if tree is None else tree.behind
-    functions = list(_functions(cards, behind, option_rom))
+    aliases = {address: f"ua-gpu-{number}" for number, address in enumerate(cliques)}
+    functions = list(_functions(cards, behind, option_rom, aliases))
     ports: list[vconfig.LibvirtConfigGuestDevice] = []
     if tree is not None:
         ports = list(guest_tree.controllers(guest, tree))
     elif has_ports:
         ports = list(_ports(len(cards)))
     guest.devices[:0] = ports + functions
+    if cliques:
+        # Nova has made the guest, and renders it itself.
+        guest.__class__ = GuestWithCliques
+        guest.clique_by_alias = {aliases[address]: cliques[address] for address in cliques}
 
 
 def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
@@ -98,7 +138,10 @@ def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
 
 
 def _functions(
-    cards: Sequence[GPU], behind: Mapping[PciAddress, int], option_rom: bool
+    cards: Sequence[GPU],
+    behind: Mapping[PciAddress, int],
+    option_rom: bool,
+    aliases: Mapping[PciAddress, str],
 ) -> Iterator[GuestFunction]:
     for card in cards:
         functions = card.functions
@@ -108,6 +151,7 @@ def _functions(
                 behind[card.address],
                 is_first_of_many=address == functions[0] and len(functions) > 1,
                 option_rom=option_rom,
+                alias=aliases.get(address),
             )
 
 

@@ -18,6 +18,7 @@ from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
+from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.fabric.board import Board
 from nova_gpu.virt.fabric.fabric import Fabric
 
@@ -46,6 +47,7 @@ class PCIPassthrough(WholeCards):
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.unbound.Unbound`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
     :param fabric: what joins the cards of a board with NVSwitches
+    :param peers: what guests can be told of how their cards reach each other
     """
 
     mode = DeliveryMode.PCI
@@ -64,11 +66,13 @@ class PCIPassthrough(WholeCards):
         unbound: pathlib.Path,
         ledger: Ledger | None,
         fabric: Fabric,
+        peers: Peers,
     ) -> None:
         self._roots = roots
         self._device_spec = device_spec
         self._holders: Mapping[str, str] = {}
         self._fabric = fabric
+        self._peers = peers
         if ledger is not None:
             # Only now: privsep takes half a second, and the commands give nobody a card.
             from nova_gpu.virt.delivery import binding
@@ -92,6 +96,7 @@ class PCIPassthrough(WholeCards):
 
     def look(self, found: Collection[GPU]) -> None:
         self._fabric.look(found)
+        self._peers.look_again()
 
     @property
     def board(self) -> Board | None:
@@ -110,6 +115,9 @@ class PCIPassthrough(WholeCards):
 
     def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
         return self._fabric.traits(cards, free)
+
+    def reach_each_other(self, cards: Collection[GPU]) -> bool:
+        return self._peers.obstacle(cards) is None
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """The *cards* that the host's own processes have open; the log says which.
@@ -184,7 +192,8 @@ class PCIPassthrough(WholeCards):
         :raises GuestUnfit: for its machine type, or more memory of GPUs than it can map
         :raises InvalidExtraSpec: for a word of its flavor
         :raises BindingFailed, DeviceUnavailable: where a card cannot be bound, read or joined
-        :raises BetterElsewhere: where the NVSwitches cannot join them
+        :raises BetterElsewhere: where the NVSwitches cannot join them, or its driver cannot be told
+            that they reach each other
         """
         cards = _cards(given)
         if not cards:
@@ -200,10 +209,12 @@ class PCIPassthrough(WholeCards):
         from nova_gpu.virt import flavors
         from nova_gpu.virt.delivery import guest_tree
 
-        self.refuse_flavor(instance, flavors.request_of(instance))
+        asked = flavors.request_of(instance)
+        self.refuse_flavor(instance, asked)
         machine_type = libvirt_utils.get_machine_type(instance.image_meta)
         tree = guest_tree.of(instance, cards, machine_type, self._roots)
         address_space.refuse(instance, cards, self._roots, tree=tree is not None)
+        self._peers.cliques(instance, asked, cards)
 
     def render(
         self,
@@ -218,8 +229,11 @@ class PCIPassthrough(WholeCards):
             tree = guest_tree.of(instance, cards, guest.os_mach_type, self._roots)
             if tree is not None:
                 guest_tree.add_cells(guest, tree, self._roots)
-            option_rom = flavors.request_of(instance).option_rom
-            guest_pci.add_gpus(guest, cards, option_rom=option_rom, tree=tree)
+            asked = flavors.request_of(instance)
+            cliques = self._peers.cliques(instance, asked, cards)
+            guest_pci.add_gpus(
+                guest, cards, option_rom=asked.option_rom, tree=tree, cliques=cliques
+            )
             setting = address_space.setting(
                 instance,
                 cards,

@@ -21,6 +21,7 @@ from nova_gpu.virt.delivery.mediated_device import MediatedDevices
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
+from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.delivery.plain_function import PlainFunctions
 from nova_gpu.virt.delivery.typed_function import TypedFunctions
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
@@ -38,6 +39,7 @@ class Ways:
     :param kept: why a card stays the host's own display
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
     :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
+    :param qemu_version: the same of its QEMU
     :raises InvalidOption: where an option cannot be used
     :raises nova.exception.NovaException: where Nova cannot read ``[pci]device_spec``
     """
@@ -48,6 +50,7 @@ class Ways:
         kept: Callable[[GPU], str | None],
         ledger: Ledger | None = None,
         libvirt_version: Callable[[], int | None] = lambda: None,
+        qemu_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._roots = roots
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
@@ -62,7 +65,8 @@ class Ways:
             self._read = lambda cards, _: mig_layout.divided(cards, roots)
         else:
             spec = DeviceSpec(CONF.pci.device_spec)
-            self.whole = PCIPassthrough(roots, spec, unbound.folder(), ledger, self.fabric)
+            peers = Peers(roots, libvirt_version, qemu_version)
+            self.whole = PCIPassthrough(roots, spec, unbound.folder(), ledger, self.fabric, peers)
             parts = [
                 MediatedDevices(roots, self.fabric),
                 TypedFunctions(roots, self.fabric, spec, libvirt_version),

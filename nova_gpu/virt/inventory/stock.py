@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
-from nova_gpu.core import device
+from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import compare
 from nova_gpu.core.flavor.arrangement import Topology
@@ -180,6 +180,8 @@ class Stock(Published[GPUGroup, PciAddress]):
         own = provider_tree.traits(
             group.product, hypervisor_type, present, islands=islands, near=near
         )
+        if self._delivery.reach_each_other(group.gpus.values()):
+            own |= {names.peer_access_trait()}
         if self._delivery.board is None:
             return own
         return own | self._delivery.traits(group.gpus.keys(), self.free())

@@ -58,10 +58,11 @@ class Survey:
         self,
         ledger: Ledger | None = None,
         libvirt_version: Callable[[], int | None] = lambda: None,
+        qemu_version: Callable[[], int | None] = lambda: None,
     ) -> None:
         """
         :param ledger: who has what, where guests are given cards, as nova-compute alone does
-        :param libvirt_version: as :class:`nova_gpu.virt.delivery.ways.Ways`
+        :param libvirt_version: as :class:`nova_gpu.virt.delivery.ways.Ways`, and *qemu_version*
         """
         self.quarantine = pathlib.Path(CONF.state_path, "gpu-quarantine")
         self.vgpus = pathlib.Path(CONF.state_path, "gpu-vgpus")
@@ -73,7 +74,7 @@ class Survey:
             )
             self._overrides = products.parse_overrides(CONF.gpu.product)
             self._linked = direct_links.parse(CONF.gpu.link_groups)
-            self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version)
+            self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         except exception.InvalidOption as error:
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self.delivery = self.ways.whole

@@ -49,6 +49,7 @@ class ValidatorTest(unittest.TestCase):
             ("gpu:distribution", "spread"),
             ("gpu:near", "nic"),
             ("gpu:near_policy", "required"),
+            ("gpu:peer_access", "preferred"),
         ):
             with self.subTest(name=name, value=value):
                 validators.validate(name, value)
@@ -78,6 +79,7 @@ class ValidatorTest(unittest.TestCase):
             ("gpu:topology_policy", "legacy", "required or preferred"),
             ("gpu:distribution", "random", "pack or spread"),
             ("gpu:near", "gpu", "any or nic or nvme"),
+            ("gpu:peer_access", "true", "none or preferred or required"),
             ("gpu:near_policy", "any", "required or preferred"),
         ):
             with (

@@ -7,7 +7,7 @@ import ddt
 import fixtures
 from oslotest import base
 
-from nova_gpu.host import address_bits, installed_memory
+from nova_gpu.host import address_bits, installed_memory, processor
 from nova_gpu.host.address_bits import AddressBits
 from tests.fixtures import hosts, processors
 
@@ -24,6 +24,10 @@ class OfHostTest(base.BaseTestCase):
             AddressBits(48, None, amd=True),
             address_bits.of_host(self.host(processors.EPYC).roots),
         )
+
+    def test_families(self) -> None:
+        for kind, family in ((processors.SERVER, 6), (processors.EPYC, 0x19)):
+            self.assertEqual(family, processor.of_host(self.host(kind).roots).family)
 
     # A Xeon's, a Core's, and a Xeon's whose widest page tables are narrower than its addresses.
     @ddt.data((0x8D2078C106F0466, 48), (0x1C0000C40660462, 39), (0x2F0262, 39))

@@ -214,6 +214,24 @@ class ReasonTest(RequestFilterTest):
         with self.assertRaisesRegex(nova_exception.RequestFilterFailed, "asks for no device"):
             self.run_both(spec)
 
+    def test_peers(self) -> None:
+        host = self.placement.add_host("host1")
+        asked = {"gpus": "2", "gpu:peer_access": "required"}
+        self.placement.add_group(host, 4)
+        said = "no host has GPUs with gpu:peer_access over the root; there are: none"
+        self.assertIn(said, self.refusal(asked))
+        self.run_filter(asked | {"gpu:peer_access": "preferred"})
+        self.run_filter(asked | {"gpus": "1"})
+        having = self.placement.add_group(host, 4, product_id="1023", peers=True)
+        self.assertEqual({having}, self.taken(self.run_filter(asked)))
+
+        self.assertIn(
+            "and the image's img_hide_hypervisor_id hides that", self.refusal(asked, hidden=True)
+        )
+        self.run_filter(asked | {"gpu:peer_access": "preferred"}, hidden=True)
+        hiding = asked | {"hw:hide_hypervisor_id": "true"}
+        self.assertIn("and hw:hide_hypervisor_id hides that", self.refusal(hiding))
+
     def test_each_exists_but_not_together(self) -> None:
         self.placement.add_group(self.placement.add_host("host1"), 4, "fermi", hypervisor="LXC")
         self.placement.add_group(self.placement.add_host("host2"), 4, "ada", hypervisor="QEMU")

@@ -9,6 +9,7 @@ from nova_gpu.core.flavor.arrangement import (
     Arrangement,
     Distribution,
     Near,
+    PeerAccess,
     Topology,
     TopologyPolicy,
 )
@@ -31,6 +32,12 @@ class ArrangementTest(unittest.TestCase):
                 {"gpu:near": "nvme", "gpu:near_policy": "required"},
                 Arrangement(near=Near.NVME, near_policy=TopologyPolicy.REQUIRED),
             ),
+            ({"gpu:peer_access": "None"}, arrangement.ANY),
+            (
+                {"gpu:peer_access": "required", "hw:hide_hypervisor_id": "false"},
+                Arrangement(peer_access=PeerAccess.REQUIRED),
+            ),
+            ({"gpu:peer_access": "none", "hide_hypervisor_id": "true"}, arrangement.ANY),
         ):
             with self.subTest(specs=specs):
                 self.assertEqual(expected, arrangement.parse(specs))
@@ -44,6 +51,12 @@ class ArrangementTest(unittest.TestCase):
             ({"gpu:near": "disk"}, "any or nic or nvme"),
             ({"gpu:near": "nic", "gpu:near_policy": "any"}, "required or preferred"),
             ({"gpu:near_policy": "preferred"}, "beside gpu:near"),
+            ({"gpu:peer_access": "auto"}, "none or preferred or required"),
+            *(
+                ({"gpu:peer_access": word, hiding: "Yes"}, f"none, or it without {hiding}")
+                for word in ("preferred", "required")
+                for hiding in ("hw:hide_hypervisor_id", "hide_hypervisor_id")
+            ),
         ):
             with self.subTest(specs=specs), self.assertRaises(exception.InvalidExtraSpec) as caught:
                 arrangement.parse(specs)

@@ -72,6 +72,34 @@ class AddGPUsTest(unittest.TestCase):
             domain.xpath("devices/hostdev/source/address/@domain"),
         )
 
+    def test_cliques(self) -> None:
+        """Of the card's first function, which is the one that the driver looks at"""
+        config = guest()
+        cliques = {PAIR.address: 1, ALONE.address: 2}
+        guest_pci.add_gpus(config, [ALONE, PAIR], option_rom=True, cliques=cliques)
+        domain = etree.fromstring(config.to_xml())
+        names = {"qemu": "http://libvirt.org/schemas/domain/qemu/1.0"}
+        self.assertEqual(2, len(domain.xpath("qemu:override/qemu:device", namespaces=names)))
+        for card, number in ((PAIR, "1"), (ALONE, "2")):
+            (alias,) = domain.xpath(
+                f"devices/hostdev[source/address/@bus='0x{card.address.bus:02x}'][alias]/alias/@name"
+            )
+            (told,) = domain.xpath(
+                f"qemu:override/qemu:device[@alias='{alias}']/qemu:frontend/qemu:property",
+                namespaces=names,
+            )
+            self.assertEqual(
+                {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": number},
+                dict(told.attrib),
+            )
+            self.assertTrue(alias.startswith("ua-"))
+        self.assertEqual(["0x0", "0x0"], domain.xpath("devices/hostdev[alias]/address/@function"))
+
+    def test_without_cliques_nothing_of_qemus(self) -> None:
+        domain = self.domain(PAIR, ALONE)
+        self.assertEqual([], domain.xpath("devices/hostdev/alias"))
+        self.assertEqual("devices", domain[-1].tag)
+
     def test_in_front_of_novas_devices(self) -> None:
         """Else libvirt would give the numbers of our ports to those of Nova."""
         devices = self.domain(PAIR).find("devices")

@@ -14,7 +14,7 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
-from nova_gpu.virt.delivery import pci_aliases, pci_passthrough
+from nova_gpu.virt.delivery import pci_aliases, pci_passthrough, peer_access
 from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import neighbours, offer, stock, tracker
 from nova_gpu.virt.usage import ledger
@@ -42,6 +42,7 @@ class StockTest(base.BaseTestCase):
             root / "unbound",
             self.ledger,
             fabric.Fabric(host.roots, self.ledger),
+            peer_access.Peers(host.roots, lambda: 9000000, lambda: 8002002),
         )
         self.bindings = self.delivery.bindings
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())

@@ -25,6 +25,7 @@ from nova_gpu.virt.delivery import (
     mig_instance,
     pci_aliases,
     pci_passthrough,
+    peer_access,
 )
 from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.lifecycle import cleaning
@@ -80,6 +81,7 @@ class CleaningTest(base.BaseTestCase):
         machines = pci_passthrough.PCIPassthrough(
             *(roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", noted),
             fabric.Fabric(roots, noted),
+            peer_access.Peers(roots),
         )
         return cleaning.Cleaning(machines, roots)
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which root complexes pass a request of one card on to another card.
+
+PCI Express leaves it to them, and nothing in sysfs says it. Linux knows it of some, for its own DMA
+between devices (``host_bridge_whitelist`` in drivers/pci/p2pdma.c); so it is known here.
+
+What is between does not matter: of a card that has an IOMMU group of its own all ports above send
+requests to other cards up to the root (``pci_acs_path_enabled``), also behind one switch. There the
+IOMMU translates the guest's addresses, among which QEMU has those of its other cards' memory.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_gpu.host import processor
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
+
+# Every processor of AMD's from this family on
+_ZEN = 0x17
+_INTEL = 0x8086
+# What stands first on the root buses of Intel's that pass requests on to any other: Skylake-SP and
+# its like, then from Ice Lake-SP on, then what Linux added for Sapphire Rapids and later ones. Not
+# older ones, which do it between two ports of one root only.
+_PASSING = frozenset(
+    {
+        *(0x2020, 0x2030, 0x2031, 0x2032, 0x2033),
+        0x09A2,
+        *(0x0B25, 0x0CFE, 0x11FB, 0x1212, 0x1216, 0x4940, 0x4942, 0x4944, 0x4946, 0x4948),
+    }
+)
+_ROOT_PORT = 0x0604
+
+
+def pass_on(pci_root: str, roots: Roots) -> bool:
+    """Whether what a card below *pci_root* (``pci0000:80``) asks of a card below another such root,
+    or the same, gets there. What cannot be read does not."""
+    found = processor.of_host(roots)
+    if found.is_amd and (found.family or 0) >= _ZEN:
+        return True
+    try:
+        return _is_known(pci_root, roots)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_known(pci_root: str, roots: Roots) -> bool:
+    """Whether Linux has what is first on that bus on its list.
+
+    :raises OSError, ValueError: where it cannot be read
+    """
+    bus = pci_root.removeprefix("pci")
+    folder = f"{roots.sysfs}/devices/{pci_root}"
+    first = min((each for each in os.listdir(folder) if each.startswith(f"{bus}:")), default=None)
+    if first is None:
+        return False
+    device = f"{folder}/{first}"
+    if first != f"{bus}:00.0" and sysfs.hexadecimal(device, "class") >> 8 != _ROOT_PORT:
+        return False
+    return (
+        sysfs.hexadecimal(device, "vendor") == _INTEL
+        and sysfs.hexadecimal(device, "device") in _PASSING
+    )

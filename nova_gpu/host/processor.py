@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel says of this host's first processor."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+
+from nova_gpu.host.roots import Roots
+
+_SIZES = re.compile(rb"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
+_AMD = re.compile(rb"^vendor_id\s*:\s*AuthenticAMD$", re.MULTILINE)
+_FAMILY = re.compile(rb"^cpu family\s*:\s*(\d+)$", re.MULTILINE)
+# More than the kernel says of one. All of them can be half a megabyte.
+_FIRST = 16384
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Processor:
+    """What is known of a processor. ``None``: the kernel does not tell, as on other architectures
+    than x86."""
+
+    address_bits: int | None = None
+    is_amd: bool = False
+    family: int | None = None
+
+
+def of_host(roots: Roots) -> Processor:
+    """This host's first processor; what cannot be read is not known."""
+    text = b""
+    with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
+        text = file.read(_FIRST)
+    return Processor(
+        _number(_SIZES.search(text)), _AMD.search(text) is not None, _number(_FAMILY.search(text))
+    )
+
+
+def _number(found: re.Match[bytes] | None) -> int | None:
+    return int(found[1]) if found else None

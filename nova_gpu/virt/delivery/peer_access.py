@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a guest's driver is told that its cards reach each other's memory: by the flavor, where
+host, versions and product allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor.arrangement import PeerAccess
+from nova_gpu.core.guest import peers
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci import host_bridges
+from nova_gpu.host.roots import Roots
+
+if TYPE_CHECKING:
+    from nova import objects
+
+    from nova_gpu.core.flavor.request import FlavorRequest
+
+_NOTHING: Mapping[PciAddress, int] = MappingProxyType({})
+_WORD = f"{names.PEER_ACCESS}={PeerAccess.REQUIRED}"
+
+
+class Peers:
+    """What guests of a host can be told of how their cards reach each other.
+
+    :param libvirt_version: of the host, as libvirt counts; ``None`` where it is not known
+    :param qemu_version: the same of its QEMU
+    """
+
+    def __init__(
+        self,
+        roots: Roots,
+        libvirt_version: Callable[[], int | None] = lambda: None,
+        qemu_version: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._roots = roots
+        self._libvirt_version = libvirt_version
+        self._qemu_version = qemu_version
+        self._passing: dict[str, bool] = {}
+
+    def look_again(self) -> None:
+        """Forget what the host's roots do: Placement is told of it in every claim."""
+        self._passing = {}
+
+    def obstacle(self, cards: Collection[GPU]) -> str | None:
+        """Why a guest cannot be told that *cards* reach each other, ``None`` where it can."""
+        libvirt, qemu = self._libvirt_version(), self._qemu_version()
+        for card in cards:
+            product = card.product
+            if not peers.supports(card):
+                return (
+                    f"{product.name or product.key} is none of the products with which NVIDIA "
+                    "supports that"
+                )
+            if reason := peers.too_old(product, libvirt, qemu):
+                return reason
+            if card.pci_root is None or not self._passes_on(card.pci_root):
+                return (
+                    f"of the host's root complex above {card.address} it is not known that it "
+                    "passes requests between cards on"
+                )
+        return None
+
+    def _passes_on(self, pci_root: str) -> bool:
+        if pci_root not in self._passing:
+            self._passing[pci_root] = host_bridges.pass_on(pci_root, self._roots)
+        return self._passing[pci_root]
+
+    def cliques(
+        self, instance: objects.Instance, asked: FlavorRequest, cards: Sequence[GPU]
+    ) -> Mapping[PciAddress, int]:
+        """The number of the clique that the guest is told of each of *cards*; nothing of one that
+        it is told nothing of.
+
+        :raises GuestUnfit: where the flavor insists on it, and the image on the contrary
+        :raises BetterElsewhere: where the flavor insists on it, and this host has it not
+        """
+        wanted = asked.whole.arrangement.peer_access if asked.whole else PeerAccess.NONE
+        if wanted is PeerAccess.NONE or len(cards) < 2:
+            return _NOTHING
+        if instance.image_meta.properties.get(names.IMAGE_HIDDEN):
+            if wanted is PeerAccess.REQUIRED:
+                raise exception.GuestUnfit(
+                    f"its flavor says {_WORD}, the GPUs' driver goes by it only where it sees that "
+                    f"it is in a guest, and the image's {names.IMAGE_HIDDEN} hides that",
+                    "use an image without that, or another flavor",
+                )
+            return _NOTHING
+        able: list[GPU] = []
+        for product in dict.fromkeys(card.product.key for card in cards):
+            alike = [card for card in cards if card.product.key == product]
+            reason = self.obstacle(alike) if len(alike) > 1 else None
+            if reason is None:
+                able += alike
+            elif wanted is PeerAccess.REQUIRED:
+                raise exception.BetterElsewhere(
+                    None,
+                    f"its flavor says {_WORD}, and the guest cannot be told that its GPUs reach "
+                    f"each other: {reason}",
+                    "another host may be able to, or another flavor will do",
+                )
+        return peers.cliques(able)

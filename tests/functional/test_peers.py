@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs that reach each other, from the flavor to the domain."""
+
+from __future__ import annotations
+
+from tests.fixtures import hosts, processors
+from tests.functional import kvm
+from tests.functional.base import Server
+
+# Ampere takes QEMU 8.1, and any libvirt 8.2; Nova's stand-in has older ones.
+_VERSIONS = {"libvirt_version": 9000000, "qemu_version": 8002002}
+_NAMES = {"qemu": "http://libvirt.org/schemas/domain/qemu/1.0"}
+
+
+class PeersTest(kvm.KVMServersTestBase):
+    """The first host's root complex passes requests on, the second one's is not known to."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(**_VERSIONS)
+
+    def prepare(self, host: hosts.Host) -> None:
+        if len(self.hosts) == 1:
+            processors.write(host.roots.proc, processors.EPYC)
+
+    def test_words(self) -> None:
+        plain = self.boot(self.gpu_flavor(2))
+        self.assertEqual([], self.cliques(plain))
+        self._delete_server(plain)
+        for word in ("preferred", "required"):
+            server = self.boot(self.flavor(gpus="= 4", **{"gpu:peer_access": word}))
+            self.assertGPUs(server, kvm.ALL)
+            self.assertEqual(["0"] * 4, self.cliques(server))
+            self._delete_server(server)
+        server = self.boot(self.flavor(gpus="= 1", **{"gpu:peer_access": "required"}))
+        self.assertEqual([], self.cliques(server))
+
+    def test_to_another_host(self) -> None:
+        preferring, insisting = (
+            self.boot(self.flavor(gpus="= 2", **{"gpu:peer_access": word}))
+            for word in ("preferred", "required")
+        )
+        self.start_host("host2", **_VERSIONS)
+        for server in (preferring, insisting):
+            self.assertEqual(["0"] * 2, self.cliques(server))
+        self._migrate_server(preferring)
+        self.confirm(preferring, source="host1")
+        self.assertEqual([], self.cliques(preferring, "host2"))
+        said = self.refused({"migrate": None}, insisting)
+        self.assertTrue(said)
+        self.assertEqual(["0"] * 2, self.cliques(insisting))
+
+    def test_where_no_host_can(self) -> None:
+        processors.write(self.hosts["host1"].roots.proc, processors.SERVER)
+        self.period()
+        fault = self.boot_refused(self.flavor(gpus="= 2", **{"gpu:peer_access": "required"}))
+        self.assertIn("no host has GPUs with gpu:peer_access over the root", fault)
+
+    def test_hidden(self) -> None:
+        words = {"gpus": "= 2", "gpu:peer_access": "preferred", "hw:hide_hypervisor_id": "true"}
+        self.assertIn("hw:hide_hypervisor_id hides that", self.boot_refused(self.flavor(**words)))
+
+    def cliques(self, server: Server, host: str = "host1") -> list[str]:
+        """Of the devices that have one, in the domain's order"""
+        domain = self.domain(server, host)
+        found = []
+        for alias in domain.xpath("devices/hostdev/alias/@name"):
+            path = f"qemu:override/qemu:device[@alias='{alias}']/qemu:frontend/qemu:property"
+            (each,) = domain.xpath(path, namespaces=_NAMES)
+            self.assertEqual("x-nv-gpudirect-clique", each.get("name"))
+            found.append(each.get("value"))
+        return found

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+
+import ddt
+from oslotest import base
+
+from nova_gpu.core.guest import peers
+from nova_gpu.core.model import GPU, Product
+from tests.fixtures import cards
+
+H100 = Product("10de", "2321", "H100L 94GB", "hopper")
+P100 = Product("10de", "15f8", "Tesla P100 PCIe 16GB", "pascal")
+RTX = Product("10de", "2204", "GeForce RTX 3090", "ampere")
+
+
+def card(product: Product, bus: int = 1) -> GPU:
+    return cards.placed(f"0000:{bus:02x}:00.0", product=product)
+
+
+@ddt.ddt
+class SupportsTest(base.BaseTestCase):
+    def test_products(self) -> None:
+        for product in (H100, P100, dataclasses.replace(H100, name="RTX A6000")):
+            self.assertTrue(peers.supports(card(product)))
+        for product in (
+            RTX,
+            dataclasses.replace(RTX, name="NVIDIA TITAN RTX"),
+            dataclasses.replace(H100, name=None),
+            dataclasses.replace(H100, architecture=None),
+            dataclasses.replace(H100, architecture="fermi"),
+            dataclasses.replace(H100, vendor_id="1002"),
+        ):
+            self.assertFalse(peers.supports(card(product)), product)
+
+    def test_what_is_no_display(self) -> None:
+        accelerator = dataclasses.replace(card(H100), class_code=0x120000)
+        self.assertFalse(peers.supports(accelerator))
+
+    @ddt.data(
+        (H100, 8002000, 8001000, None),
+        (P100, 8002000, 6002000, None),
+        (H100, 8001000, 8001000, "libvirt 8.2.0"),
+        (H100, 8002000, 8000005, "with hopper it takes QEMU 8.1.0"),
+        (P100, None, 8001000, "not known"),
+        (P100, 8002000, None, "not known"),
+    )
+    @ddt.unpack
+    def test_versions(
+        self, product: Product, libvirt: int | None, qemu: int | None, said: str | None
+    ) -> None:
+        found = peers.too_old(product, libvirt, qemu)
+        self.assertEqual(said is None, found is None)
+        self.assertIn(said or "", found or "")
+
+
+class CliquesTest(base.BaseTestCase):
+    def test_one_for_each_product(self) -> None:
+        held = [card(H100, 1), card(P100, 2), card(RTX, 3), card(H100, 4), card(P100, 5)]
+        found = {str(address): number for address, number in peers.cliques(held).items()}
+        expected = {"0000:01:00.0": 0, "0000:04:00.0": 0, "0000:02:00.0": 1, "0000:05:00.0": 1}
+        self.assertEqual(expected, found)
+        self.assertEqual({}, peers.cliques(held[:3]))
+
+    def test_there_are_sixteen(self) -> None:
+        """The number has four bits."""
+        kinds = [dataclasses.replace(H100, product_id=f"{number:04x}") for number in range(20)]
+        held = [card(kind, 2 * n + more) for n, kind in enumerate(kinds) for more in (0, 1)]
+        self.assertEqual(set(range(16)), set(peers.cliques(held).values()))

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a guest is told of how its cards reach each other, over a generated host."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import ddt
+import fixtures
+from nova import objects
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.flavor import request
+from nova_gpu.core.model import GPU
+from nova_gpu.virt.delivery import peer_access
+from tests.fixtures import cards, hosts, processors
+from tests.unit.core.guest.test_peers import H100, P100, RTX
+
+FIRST, SECOND = (
+    cards.placed(f"0000:{bus}:00.0", node, product=H100, pci_root=f"pci0000:{bus}")
+    for node, bus in enumerate(("3b", "af"))
+)
+
+
+@ddt.ddt
+class CliquesTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root, processor=processors.EPYC)
+        self.qemu = 8002002
+        self.peers = peer_access.Peers(self.host.roots, lambda: 9000000, lambda: self.qemu)
+
+    def cliques(
+        self, *held: GPU, word: str | None = "required", hidden: bool = False
+    ) -> dict[str, int]:
+        specs = {"gpus": str(len(held))} | ({"gpu:peer_access": word} if word else {})
+        image = objects.ImageMeta(properties=objects.ImageMetaProps())
+        if hidden:
+            image.properties.img_hide_hypervisor_id = True
+        with fixtures.MonkeyPatch("nova.objects.Instance.image_meta", image):
+            found = self.peers.cliques(objects.Instance(), request.of(specs), held)
+        return {str(address): number for address, number in found.items()}
+
+    def refused(self, *held: GPU, hidden: bool = False) -> str:
+        with self.assertRaises(exception.GuestError) as raised:
+            self.cliques(*held, hidden=hidden)
+        self.assertEqual({}, self.cliques(*held, word="preferred", hidden=hidden))
+        kind = exception.GuestUnfit if hidden else exception.BetterElsewhere
+        self.assertIsInstance(raised.exception, kind)
+        return str(raised.exception)
+
+    @ddt.data(("required", True), ("preferred", True), ("none", False), (None, False))
+    @ddt.unpack
+    def test_words(self, word: str | None, told: bool) -> None:
+        expected = {"0000:3b:00.0": 0, "0000:af:00.0": 0} if told else {}
+        self.assertEqual(expected, self.cliques(FIRST, SECOND, word=word))
+
+    def test_one_alone(self) -> None:
+        self.assertEqual({}, self.cliques(FIRST))
+        self.assertEqual({}, self.cliques(dataclasses.replace(FIRST, product=RTX)))
+
+    def test_products(self) -> None:
+        held = [dataclasses.replace(each, product=RTX) for each in (FIRST, SECOND)]
+        self.assertIn("GeForce RTX 3090 is none of the products", self.refused(*held))
+
+    def test_roots(self) -> None:
+        processors.write(self.host.roots.proc, processors.SERVER)
+        self.assertIn("root complex above 0000:3b:00.0", self.refused(FIRST, SECOND))
+        for each in (FIRST, SECOND):
+            bus = str(each.pci_root).removeprefix("pci")
+            self.host.add_device(f"{bus}:00.0", "8086", "09a2", class_code=0x060000)
+        # It is read once between two looks at the host.
+        self.assertIn("above 0000:3b:00.0", self.refused(FIRST, SECOND))
+        self.peers.look_again()
+        self.assertEqual({0}, set(self.cliques(FIRST, SECOND).values()))
+        nowhere = dataclasses.replace(SECOND, pci_root=None)
+        self.assertIn("above 0000:af:00.0", self.refused(FIRST, nowhere))
+
+    def test_versions(self) -> None:
+        self.qemu = 7002000
+        self.assertIn("with hopper it takes QEMU 8.1.0", self.refused(FIRST, SECOND))
+        old = [dataclasses.replace(each, product=P100) for each in (FIRST, SECOND)]
+        self.assertEqual({0}, set(self.cliques(*old).values()))
+
+    def test_hidden_by_the_image(self) -> None:
+        self.assertIn("img_hide_hypervisor_id", self.refused(FIRST, SECOND, hidden=True))
+
+    def test_two_products(self) -> None:
+        """Who insists gets both, who does not what there is."""
+        consumers = [
+            dataclasses.replace(each, product=RTX, address=address)
+            for each, address in zip(
+                (FIRST, SECOND), cards.addresses("0000:3c:00.0", "0000:b0:00.0"), strict=True
+            )
+        ]
+        held = [*consumers, FIRST, SECOND]
+        with self.assertRaises(exception.BetterElsewhere):
+            self.cliques(*held)
+        expected = {"0000:3b:00.0": 0, "0000:af:00.0": 0}
+        self.assertEqual(expected, self.cliques(*held, word="preferred"))
+        self.assertEqual(expected, self.cliques(*held[1:]))
