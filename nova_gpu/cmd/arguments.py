@@ -25,8 +25,8 @@ def add_commands(subparsers: Any) -> None:
     add_format(shown)
     topology = subparsers.add_parser(
         "topology",
-        help="draw where the GPUs are (NUMA nodes, PCI roots, switches), what joins them, and "
-        "which instance has which",
+        help="draw where the GPUs are (NUMA nodes, PCI roots, switches), what joins them, and on a "
+        "host which instance has which",
     )
     add_format(topology)
     subparsers.add_parser(

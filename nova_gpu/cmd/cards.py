@@ -9,7 +9,7 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import host_check
+from nova_gpu.cmd import host_check, places
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
@@ -83,22 +83,7 @@ def describe(gpu: GPU, obstacle: str | None, parts: DividedCard | None = None) -
     :param parts: what can be made of it where it is offered as vGPUs
     """
     return {
-        "address": str(gpu.address),
-        "product_id": gpu.product.key,
-        "name": gpu.product.name,
-        "architecture": gpu.product.architecture,
-        "memory_mib": gpu.product.memory_mib,
-        "uuid": gpu.uuid,
-        "numa_node": gpu.numa_node,
-        "iommu_group": gpu.iommu_group,
-        "pci_root": gpu.pci_root,
-        "pcie_switch": str(gpu.pcie_switch) if gpu.pcie_switch else None,
-        "driver": gpu.driver,
-        "companions": [str(address) for address in gpu.companions],
-        "links": [
-            {"peer": str(link.peer), "type": str(link.type), "width": link.width}
-            for link in gpu.links
-        ],
+        **places.facts(gpu),
         "offered": obstacle is None,
         "reason": obstacle,
         "vgpus": None if parts is None else describe_vgpus(parts),

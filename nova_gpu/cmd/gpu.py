@@ -42,10 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if CONF.command.name is None:
                 CONF.print_help()
                 return 2
-            # Only now: an option that is wrong, and --help, need none of it.
-            from nova_gpu.cmd import commands
-
-            return commands.run(CONF.command, line)
+            return _run(line)
     except exception.InvalidPciAddress as error:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return 2
@@ -57,3 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(_NO_LIBVIRT, file=sys.stderr)
         return 1
+
+
+def _run(line: list[str]) -> int:
+    # Only now: an option that is wrong, and --help, need none of it.
+    try:
+        from nova_gpu.cmd import commands
+    except ModuleNotFoundError as error:
+        if error.name != "libvirt" or CONF.command.name != "topology":
+            raise
+        from nova_gpu.cmd import places
+
+        return places.main(as_json=CONF.command.format == output.Format.JSON)
+    return commands.run(CONF.command, line)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import subprocess
 import sys
 import time
 from unittest import mock
@@ -21,6 +22,21 @@ from tests.unit.cmd import base
 _GUIDE = pathlib.Path(__file__).parents[3] / "doc/source/reference/nova-gpu"
 _UUID = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"
 _ADDRESS = PciAddress.parse("0000:05:00.0")
+
+_IN_A_GUEST = """\
+NUMA node 0
+  pci0000:20
+    switch 0000:21:00.0
+      GPU0  0000:23:00.0  H100L 94GB
+      GPU1  0000:24:00.0  H100L 94GB
+The Python module libvirt is not there: as of a guest it is told where the GPUs are, and not whose.
+
+       GPU0  GPU1
+ GPU0  X     PIX
+ GPU1  PIX   X
+
+PIX: one PCIe switch
+"""
 
 
 class TopologyTest(base.HostTestCase):
@@ -83,6 +99,41 @@ class TopologyTest(base.HostTestCase):
         self.assertRaises(
             exception.InvalidPciAddress, show.main, survey.Survey(), "aa:00.0", as_json=True
         )
+
+
+class GuestTest(base.CommandTestCase):
+    """Where there is no libvirt nothing is offered to anybody."""
+
+    def test_topology(self) -> None:
+        self.configure("kvm")
+        host = hosts.Host(self.root, iommu=False)
+        for port, card in enumerate(("0000:23:00.0", "0000:24:00.0")):
+            ports = f"pci0000:20/0000:20:00.0/0000:21:00.0/0000:22:{port:02x}.0"
+            host.add_gpu_at(f"{ports}/{card}", 0, "10de", "2321")
+        self.assertEqual(_IN_A_GUEST, self.shown("topology"))
+        for card in json.loads(self.shown("topology", "--json")):
+            self.assertEqual("0000:21:00.0", card["pcie_switch"])
+            self.assertFalse({"offered", "instances"} & card.keys())
+
+    def shown(self, *words: str) -> str:
+        # So an import raises what it raises of a module that is missing.
+        text = "import sys; sys.modules['libvirt'] = None; from nova_gpu.cmd import gpu; "
+        text += "sys.exit(gpu.main())"
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                text,
+                "--config-file",
+                self.conf,
+                *words,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        return done.stdout
 
 
 class NearnessTest(base.HostTestCase):

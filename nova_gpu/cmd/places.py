@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where cards are, of a host and, without libvirt, of whatever machine this is: a guest, say."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import prettytable
+
+from nova_gpu.cmd.output import NO_CARDS, print_json
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.topology import nearness
+from nova_gpu.host.nvidia import nvml
+from nova_gpu.host.pci import direct_links, discovery, products, selection
+from nova_gpu.host.roots import Roots
+
+_NO_HOST = (
+    "The Python module libvirt is not there: as of a guest it is told where the GPUs are, and not "
+    "whose."
+)
+
+
+def main(*, as_json: bool) -> int:
+    """``nova-gpu topology`` where the module libvirt is missing.
+
+    :returns: 0, with cards or without
+    :raises DiscoveryFailed: where the cards cannot be listed
+    :raises InvalidOption: where an option cannot be used
+    """
+    found = _find()
+    if as_json:
+        print_json([facts(gpu) for gpu in found])
+    elif found:
+        print("\n".join([*tree(found, {}), _NO_HOST, *matrix(found)]))
+    else:
+        print(NO_CARDS)
+    return 0
+
+
+def _find() -> tuple[GPU, ...]:
+    vendors, addresses, product_ids = CONF.gpu.vendors, CONF.gpu.addresses, CONF.gpu.product_ids
+    found = discovery.discover(
+        Roots.of(CONF.gpu),
+        selection.Selection.parse(vendors, addresses, product_ids),
+        products.parse_overrides(CONF.gpu.product),
+        lambda: nvml.query(CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {},
+    )
+    return direct_links.with_links(found, direct_links.parse(CONF.gpu.link_groups))
+
+
+def facts(gpu: GPU) -> dict[str, Any]:
+    """One card as plain values; what is not known is ``None``."""
+    return {
+        "address": str(gpu.address),
+        "product_id": gpu.product.key,
+        "name": gpu.product.name,
+        "architecture": gpu.product.architecture,
+        "memory_mib": gpu.product.memory_mib,
+        "uuid": gpu.uuid,
+        "numa_node": gpu.numa_node,
+        "iommu_group": gpu.iommu_group,
+        "pci_root": gpu.pci_root,
+        "pcie_switch": str(gpu.pcie_switch) if gpu.pcie_switch else None,
+        "driver": gpu.driver,
+        "companions": [str(address) for address in gpu.companions],
+        "links": [
+            {"peer": str(link.peer), "type": str(link.type), "width": link.width}
+            for link in gpu.links
+        ],
+    }
+
+
+def tree(found: Sequence[GPU], whose: Mapping[PciAddress, str]) -> Iterator[str]:
+    """For people: what the cards hang on, and of each what *whose* says"""
+
+    def path(gpu: GPU) -> tuple[str, str, str]:
+        node = "NUMA node not known" if gpu.numa_node is None else f"NUMA node {gpu.numa_node}"
+        switch = f"switch {gpu.pcie_switch}" if gpu.pcie_switch else ""
+        return node, gpu.pci_root or "PCI root not known", switch
+
+    name = max(len(gpu.product.name or gpu.product.key) for gpu in found)
+    before: tuple[str, ...] = ()
+    for where, here in itertools.groupby(sorted(found, key=path), key=path):
+        for depth, part in enumerate(where):
+            if part and where[: depth + 1] != before[: depth + 1]:
+                yield f"{'  ' * depth}{part}"
+        before = where
+        indent = "  " * (3 if where[2] else 2)
+        for gpu in here:
+            label = (gpu.product.name or gpu.product.key).ljust(name)
+            who = whose.get(gpu.address, "")
+            yield f"{indent}GPU{found.index(gpu)}  {gpu.address}  {label}  {who}".rstrip()
+
+
+def matrix(found: Sequence[GPU]) -> Iterator[str]:
+    """For people: how each of several cards lies to each"""
+    if len(found) < 2:
+        return
+    labels = [f"GPU{number}" for number in range(len(found))]
+    shown = prettytable.PrettyTable(["", *labels], border=False, align="l")
+    for label, one in zip(labels, found, strict=True):
+        row = ["X" if one is other else nearness.between(one, other) for other in found]
+        shown.add_row([label, *row])
+    text = shown.get_string()
+    yield ""
+    yield from (line.rstrip() for line in text.splitlines())
+    said = {key: what for key, what in nearness.LEGEND.items() if key.rstrip("#") in text}
+    yield ""
+    yield "; ".join(f"{key}: {what}" for key, what in said.items())
