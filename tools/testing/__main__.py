@@ -90,7 +90,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "here before on the very files that they read; those with a libvirtd or a VM of their own "
         "beside the others.",
         epilog=f"suites:\n{described}\n  {QUICK:<12}before each commit, in minutes: "
-        f"{', '.join(suites.QUICK)}, of the last what tests/quick.txt names\n\nLogs are in "
+        f"{', '.join(suites.QUICK)}, of the last what tests/quick.txt names, of unit all but "
+        "fuzz and benchmarks\n\nLogs are in "
         ".tools/log/. On a machine where Debian packages are missing it must run as root.",
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functional tests ``tools/test quick`` runs: tests/quick.txt."""
+"""Which functional tests ``tools/test quick`` runs, tests/quick.txt, and which unit tests not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from tools.testing.environment import ROOT
 
 FILE = ROOT / "tests" / "quick.txt"
+# A sixth of the unit tests' time, for what other unit tests reach
+WITHOUT = r"^tests\.unit\.(benchmarks|fuzz)\."
 
 
 def names(path: Path = FILE) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ SUITES = (
     ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
-# What tools/test quick runs: of functional only what quick.FILE names.
+# What tools/test quick runs: of unit and functional what quick has.
 QUICK = ("style", "types", "unit", "functional")
 
 
@@ -194,6 +194,8 @@ def _stestr(suite: Suite, environment: Environment, pattern: str | None, *, brie
         names = repository / "quick"
         names.write_text("".join(f"{name}\n" for name in quick.names()))
         selection = ("--load-list", str(names))
+    elif brief:
+        selection = ("--exclude-regex", quick.WITHOUT)
     argv = (
         *("stestr", "--test-path", f"tests/{suite.name}", "--top-dir", "."),
         # The tests of a class in one process: what they begin with is made once.

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import tempfile
 import unittest
 
 from tools.testing import quick, suites
 from tools.testing.environment import NEWEST, ROOT, Environment
 
-FUNCTIONAL = suites.BY_NAME["functional"]
+UNIT, FUNCTIONAL = suites.BY_NAME["unit"], suites.BY_NAME["functional"]
 
 
 class NamesTest(unittest.TestCase):
@@ -24,6 +25,11 @@ class NamesTest(unittest.TestCase):
                 self.assertRegex(source, rf"(?m)^class {test_class}\(")
                 self.assertRegex(source, rf"(?m)^    def {method}\(")
 
+    def test_left_out_are_folders_of_unit(self) -> None:
+        found = [each.name for each in (ROOT / "tests/unit").iterdir() if each.is_dir()]
+        left_out = [name for name in found if re.match(quick.WITHOUT, f"tests.unit.{name}.test_x")]
+        self.assertEqual(["benchmarks", "fuzz"], sorted(left_out))
+
     def test_comments(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -37,4 +43,8 @@ class NamesTest(unittest.TestCase):
         self.assertEqual(quick.names(), tuple(pathlib.Path(listed).read_text().splitlines()))
         (check,) = suites.checks(FUNCTIONAL, Environment(NEWEST), None)
         self.assertNotIn("--load-list", check.argv)
+        (check,) = suites.checks(UNIT, Environment(NEWEST), None, brief=True)
+        self.assertIn(quick.WITHOUT, check.argv)
+        (check,) = suites.checks(UNIT, Environment(NEWEST), None)
+        self.assertNotIn(quick.WITHOUT, check.argv)
         self.assertEqual(set(), set(suites.QUICK) - set(suites.BY_NAME))
