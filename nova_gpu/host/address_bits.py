@@ -20,11 +20,13 @@ _TABLES = {1: 39, 2: 48, 3: 57}
 @dataclasses.dataclass(frozen=True, slots=True)
 class AddressBits:
     """``processor``: ``None`` where the kernel does not tell, as on other architectures than x86.
-    ``iommu``: of the narrowest, ``None`` where no driver tells. AMD's have 48 bits or more."""
+    ``iommu``: of the narrowest, ``None`` where no driver tells. AMD's have 48 bits or more.
+    ``gib_pages``: the processor has pages of 1 GiB, or nobody tells."""
 
     processor: int | None
     iommu: int | None
     amd: bool
+    gib_pages: bool = True
 
     @property
     def usable(self) -> int | None:
@@ -37,7 +39,7 @@ def of_host(roots: Roots) -> AddressBits:
     """The bits that this host has; what cannot be read is not known."""
     found = processor.of_host(roots)
     iommu = min(_intel_iommus(roots), default=None)
-    return AddressBits(found.address_bits, iommu, found.is_amd)
+    return AddressBits(found.address_bits, iommu, found.is_amd, found.gib_pages)
 
 
 def _intel_iommus(roots: Roots) -> list[int]:

@@ -9,7 +9,8 @@ processor:
   of which it then uses 44 bits unless the guest has 1 TiB of memory (``src/fw/pciinit.c``).
 * OVMF since 2022-11 uses the last eighth of the address space, of 46 bits at most. It believes the
   processor from 41 bits on, as QEMU says 40 where nobody tells it otherwise, and 40 only of AMD's
-  and 36 or 39 only of Intel's. Where it does not believe it the window has 32 GiB
+  and 36 or 39 only of Intel's. Where it does not believe it the window has 32 GiB. Without pages of
+  1 GiB, which not all processors have, it uses 40 bits however many there are
   (``OvmfPkg/Library/PlatformInitLib/MemDetect.c``).
 
 QEMU's ``pci-hole64-size`` moves neither. From it QEMU sees that the guest has too few address bits
@@ -41,6 +42,7 @@ _ABOVE_AMD_HOLE = 1 << 40
 _SEABIOS_BITS, _SEABIOS_LARGE = 44, 1 << 40
 _OVMF_BITS, _OVMF_EIGHTH = 46, 3
 _OVMF_BELIEVES = 41
+_OVMF_SMALL_PAGES_BITS = 40
 # Of all hot-plug ports each gets that part of OVMF's window, and of SeaBIOS' address space.
 _OVMF_PORT, _SEABIOS_PORT = 8, 11
 
@@ -64,10 +66,12 @@ class Guest:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
     """What the domain has to say: the address bits of its processor and the size of its 64-bit PCI
-    hole in bytes, each ``None`` where QEMU's default serves."""
+    hole in bytes, each ``None`` where QEMU's default serves; and whether the processor must have
+    pages of 1 GiB."""
 
     bits: int | None = None
     hole: int | None = None
+    gib_pages: bool = False
 
 
 NOTHING = Setting()
@@ -78,14 +82,15 @@ class Room:
     """The address bits that the guests of one host have, or can be given.
 
     ``least`` is what a guest has whose domain says nothing, ``most`` what it can be told to have.
-    ``amd``: its processor is AMD's. ``given_gib`` is the operator's own figure, in place of all
-    that.
+    ``amd``: its processor is AMD's. ``gib_pages``: the guests' processors have pages of 1 GiB.
+    ``given_gib`` is the operator's own figure, in place of all that.
     """
 
     least: int = DEFAULT_BITS
     most: int = DEFAULT_BITS
     amd: bool = False
     given_gib: int | None = None
+    gib_pages: bool = True
 
     def setting(self, cards: Sequence[Bars], guest: Guest) -> Setting | None:
         """What the guest's domain has to say for these cards, ``None`` where nothing helps."""
@@ -94,9 +99,11 @@ class Room:
             return NOTHING if needed <= self.given_gib * GIB else None
         hole = _hole(cards, guest)
         for bits in range(min(self.least, self.most), self.most + 1):
-            if _is_placed(cards, guest, bits, self.amd):
+            if self._is_placed(cards, guest, bits):
                 return Setting(
-                    bits if bits != self.least else None, hole if hole > DEFAULT_HOLE else None
+                    bits if bits != self.least else None,
+                    hole if hole > DEFAULT_HOLE else None,
+                    guest.uefi and self.gib_pages and bits > _OVMF_SMALL_PAGES_BITS,
                 )
         return None
 
@@ -108,19 +115,21 @@ class Room:
         """How many of *cards* one guest can have, the first ones first"""
         return next((n for n in range(len(cards), 0, -1) if self.setting(cards[:n], guest)), 0)
 
+    def _is_placed(self, cards: Sequence[Bars], guest: Guest, bits: int) -> bool:
+        hole = _hole(cards, guest)
+        end = _end_of_memory(guest.memory)
+        if self.amd and end > _FOUR_GIB and end + max(hole, DEFAULT_HOLE) > _AMD_HOLE:
+            end += _ABOVE_AMD_HOLE - _FOUR_GIB
+        if not guest.uefi:
+            return _seabios_places(cards, end, bits, guest.ports)
+        believed = bits >= _OVMF_BELIEVES or bits in ((40,) if self.amd else (36, 39))
+        most = _OVMF_BITS if self.gib_pages else _OVMF_SMALL_PAGES_BITS
+        used = min(bits, most) if believed else None
+        return _ovmf_places(guest.span(cards), end, bits, used, self.amd, guest.ports)
+
 
 # What every guest has.
 LEAST = Room()
-
-
-def _is_placed(cards: Sequence[Bars], guest: Guest, bits: int, amd: bool) -> bool:
-    hole = _hole(cards, guest)
-    end = _end_of_memory(guest.memory)
-    if amd and end > _FOUR_GIB and end + max(hole, DEFAULT_HOLE) > _AMD_HOLE:
-        end += _ABOVE_AMD_HOLE - _FOUR_GIB
-    if guest.uefi:
-        return _ovmf_places(guest.span(cards), end, bits, amd, guest.ports)
-    return _seabios_places(cards, end, bits, guest.ports)
 
 
 def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> bool:
@@ -130,12 +139,11 @@ def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> b
     return begin + sum(map(mmio.window, cards)) + reserved <= 1 << used
 
 
-def _ovmf_places(span: int, end: int, bits: int, amd: bool, ports: int) -> bool:
-    believed = bits >= _OVMF_BELIEVES or bits in ((40,) if amd else (36, 39))
-    if not believed:
+def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, ports: int) -> bool:
+    """:param used: of *bits*, ``None`` where it does not believe them"""
+    if used is None:
         # It lies behind the memory then, wherever that ends.
         return span <= DEFAULT_HOLE and mmio.up(end, DEFAULT_HOLE) + DEFAULT_HOLE <= 1 << bits
-    used = min(bits, _OVMF_BITS)
     size = 1 << used - _OVMF_EIGHTH
     begin = (1 << used) - size
     if amd and begin < _ABOVE_AMD_HOLE <= begin + size:

@@ -119,13 +119,19 @@ def _room(roots: Roots, mode: str | None, bits: int | None) -> Room:
     default = address_space.DEFAULT_BITS
     usable = host.usable or default
     cpu_mode = _cpu_mode()
+    # A guest without a model has QEMU's own, which lacks them; any other is told to have them.
+    gib_pages = host.gib_pages and cpu_mode != "none"
+
+    def room(least: int, most: int) -> Room:
+        return Room(least, most, host.amd, given, gib_pages)
+
     if mode == "passthrough" or cpu_mode in AS_THE_HOST:
-        return Room(host.processor or default, host.processor or default, host.amd, given)
+        return room(host.processor or default, host.processor or default)
     if mode is not None and bits is not None:
-        return Room(bits, bits, host.amd, given)
+        return room(bits, bits)
     if cpu_mode == "none":
-        return Room(default, default, host.amd, given)
-    return Room(default, usable, host.amd, given)
+        return room(default, default)
+    return room(default, usable)
 
 
 def _cpu_mode() -> str:
@@ -159,8 +165,10 @@ def _remedy(
     host = of_host(roots)
     if is_asked and host.most > room.most and host.setting(cards, guest):
         return f"leave {_MODE} and {_BITS} out of the flavor and the image, or give more bits"
-    bits = address_bits.of_host(roots).usable or 0
-    if bits > room.most and Room(bits, bits, room.amd).setting(cards, guest):
+    processor = address_bits.of_host(roots)
+    bits = processor.usable or 0
+    told = Room(bits, bits, room.amd, gib_pages=processor.gib_pages)
+    if bits > room.most and told.setting(cards, guest):
         return f"set [libvirt]cpu_mode = host-model on the hosts, whose processors have {bits} bits"
     if guest.uefi and room.setting(cards, dataclasses.replace(guest, uefi=False)):
         return "ask for fewer, or use an image without hw_firmware_type=uefi"

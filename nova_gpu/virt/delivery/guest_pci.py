@@ -157,6 +157,11 @@ def _functions(
 
 # Room for their BARs
 
+# The modes of a guest's processor that libvirt makes of a model and features, and the feature of
+# pages of 1 GiB.
+_NAMED = ("custom", "host-model")
+_GIB_PAGES = "pdpe1gb"
+
 
 class GuestPCIeRoot(vconfig.LibvirtConfigGuestPCIeRootController):  # type: ignore[misc]
     """The root of a q35 guest's PCI Express tree, with the size of the 64-bit PCI hole in bytes."""
@@ -181,6 +186,8 @@ def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
     if setting.hole is None or "q35" not in guest.os_mach_type:
         return
     _set_bits(guest, setting.bits)
+    if setting.gib_pages:
+        _give_gib_pages(guest)
     roots_of_tree = (
         each
         for each in guest.devices
@@ -204,3 +211,11 @@ def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
     else:
         return
     guest.cpu.maxphysaddr = said
+
+
+def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
+    """Not all of QEMU's models have them, and a host's processor does."""
+    if guest.cpu is None or guest.cpu.mode not in _NAMED:
+        return
+    if all(each.name != _GIB_PAGES for each in guest.cpu.features):
+        guest.cpu.add_feature(vconfig.LibvirtConfigGuestCPUFeature(_GIB_PAGES))

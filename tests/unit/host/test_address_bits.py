@@ -29,6 +29,11 @@ class OfHostTest(base.BaseTestCase):
         for kind, family in ((processors.SERVER, 6), (processors.EPYC, 0x19)):
             self.assertEqual(family, processor.of_host(self.host(kind).roots).family)
 
+    def test_pages_of_a_gib(self) -> None:
+        for flags, has in (("fpu pdpe1gb rdtscp", True), ("fpu pdpe1gb_not", False)):
+            host = self.host(processors.Processor("GenuineIntel", 46, flags=flags))
+            self.assertEqual(has, address_bits.of_host(host.roots).gib_pages)
+
     # A Xeon's, a Core's, and a Xeon's whose widest page tables are narrower than its addresses.
     @ddt.data((0x8D2078C106F0466, 48), (0x1C0000C40660462, 39), (0x2F0262, 39))
     @ddt.unpack

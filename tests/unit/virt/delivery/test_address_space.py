@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -137,6 +138,20 @@ class DomainTest(AddressSpaceTestCase):
         domain = etree.fromstring(guest.to_xml())
         self.assertEqual(({"mode": "emulate", "bits": "44"}, str(1023 << 20)), self.said(domain))
 
+    def test_pages_of_a_gib(self) -> None:
+        """UEFI needs them for more than 40 bits; QEMU's Haswell is one of the models without."""
+        named = "cpu/feature[@policy='require'][@name='pdpe1gb']"
+        for mode, count in (("custom", 1), ("host-model", 1), ("host-passthrough", 0)):
+            self.config.config(group="libvirt", cpu_mode=mode)
+            self.assertEqual(count, len(self.domain(256, uefi=True).findall(named)))
+            self.assertEqual([], self.domain(256).findall(named))
+
+    def test_pages_of_a_gib_that_nova_names(self) -> None:
+        guest = self.guest(uefi=True, cpu_mode="custom")
+        guest.cpu.add_feature(vconfig.LibvirtConfigGuestCPUFeature("pdpe1gb"))
+        self.set_up(guest, self.instance(256))
+        self.assertEqual(1, len(etree.fromstring(guest.to_xml()).findall("cpu/feature")))
+
     def test_small_cards_leave_it_as_it_is(self) -> None:
         for address in (f"0000:{number}1:00.0" for number in range(1, 5)):
             pci.write_bars(self.host.path(address), [(16, False), (256, True), (32, True)])
@@ -191,6 +206,13 @@ class RefuseTest(AddressSpaceTestCase):
         self.assertIn("39 address bits", said)
         self.assertIn("without hw_firmware_type=uefi", said)
         address_space.refuse(self.instance(32), self.cards(), self.host.roots)
+
+    def test_no_pages_of_a_gib(self) -> None:
+        processor = dataclasses.replace(processors.SERVER, flags="fpu vme de pse")
+        self.make_host(large_cards.H100_NVL, 4, processor)
+        said = self.refused(self.instance(256, hw_firmware_type="uefi"))
+        self.assertIn("without hw_firmware_type=uefi", said)
+        address_space.refuse(self.instance(256), self.cards(), self.host.roots)
 
     def test_a_narrow_iommu(self) -> None:
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
