@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 from nova_gpu.cmd import arguments, cards, holders
 from nova_gpu.cmd.cards import Card
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.virt import counters
@@ -51,6 +52,10 @@ GAUGES = {
     "nova_gpu_quarantined": ("Whether the card is in quarantine.", ("address",)),
     "nova_gpu_assigned": (
         "How many guests have the card in their definition, running or not.",
+        ("address",),
+    ),
+    "nova_gpu_shared": (
+        "How many guests can open the card, or a part of it, that another guest can open too.",
         ("address",),
     ),
     "nova_gpu_instance": (
@@ -160,10 +165,13 @@ class Metrics(Collector):
         yield _of_each("nova_gpu_divided", found, lambda each: each.parts is not None)
         yield _of_each("nova_gpu_healthy", found, lambda each: each.ailment is None)
         yield _of_each("nova_gpu_quarantined", found, lambda each: each.quarantine is not None)
-        held, unknown = holders.read(self._looked, [each.gpu for each in found], _LIBVIRT_S)
+        whole = [each.gpu for each in found if each.parts is None]
+        divided = [each.parts for each in found if each.parts is not None]
+        named, unknown = holders.by_domain(self._looked, whole, divided, _LIBVIRT_S)
         yield _gauge("nova_gpu_libvirt_up", [((), unknown is None)])
         if unknown is None:
-            yield from _assigned(found, held)
+            yield from _assigned(found, holders.by_card(named))
+            yield _shared(found, device.shared({u: each.opened for u, each in named.items()}))
         yield from self._used(found)
 
     def _used(self, found: list[Card]) -> Iterator[core.Metric]:
@@ -209,6 +217,15 @@ def _assigned(
     yield _gauge("nova_gpu_assigned", counts)
     pairs = [((str(each), uuid), 1) for each in addresses for uuid in held.get(each, ())]
     yield _gauge("nova_gpu_instance", pairs)
+
+
+def _shared(found: Iterable[Card], shared: Mapping[Device, tuple[str, ...]]) -> core.Metric:
+    def guests(card: Card) -> int:
+        functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}
+        uuids = (u for each, u in shared.items() if device.function(each) in functions)
+        return len(frozenset[str]().union(*uuids))
+
+    return _gauge("nova_gpu_shared", [((str(each.gpu.address),), guests(each)) for each in found])
 
 
 def _of_each(name: str, found: Iterable[Card], judge: Callable[[Card], bool]) -> core.Metric:

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from nova_gpu.cmd import libvirt_connection, waiting
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.virt.inventory import offer, survey
 from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage.domains import Named
 
 # Of a libvirt that nobody is at, an operator who looks does not wait for longer.
 _DEADLINE_S = 10.0
@@ -20,19 +22,34 @@ def read(
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
     """The uuids of the domains that name each card, running or only defined (of Nova's those are
     the instances'), and why nothing is known of that."""
-    every = offer.offer(found, {}, looked.delivery.mode, {}, offer.Ailments())
-    parts = survey.parts(every, looked.roots)
+    named, unknown = by_domain(looked, found, (), deadline_s)
+    return by_card(named), unknown
+
+
+def by_domain(
+    looked: survey.Survey, whole: Iterable[GPU], divided: Iterable[DividedCard], deadline_s: float
+) -> tuple[Mapping[str, Named], str | None]:
+    """What each domain has, by its uuid, and why nothing is known of that.
+
+    :param divided: cards that are given in parts, of which it is told which part
+    """
+    every = offer.offer(whole, {}, looked.delivery.mode, {}, offer.Ailments())
+    parts = survey.parts(every, looked.roots, divided)
     try:
         with waiting.shown("asking libvirt"):
             ask = waiting.within(deadline_s)
-            named = ask(lambda: domains.gpus_by_domain(libvirt_connection.Reader(), parts))
+            return ask(lambda: domains.look(libvirt_connection.Reader(), parts)), None
     except exception.DomainsUnreadable as error:
         return {}, error.fact
     except TimeoutError as error:
         return {}, f"libvirt: {error}"
+
+
+def by_card(named: Mapping[str, Named]) -> Mapping[PciAddress, tuple[str, ...]]:
+    """The uuids of who has each card or parts of it, from what each has"""
     held: dict[PciAddress, tuple[str, ...]] = {}
-    for uuid, addresses in sorted(named.items()):
+    for uuid, has in sorted(named.items()):
         # Who has parts of a card is told once.
-        for card in set(map(device.function, addresses)):
+        for card in set(map(device.function, has.every)):
             held[card] = (*held.get(card, ()), uuid)
-    return held, None
+    return held

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from nova_gpu.core import names
@@ -60,6 +60,16 @@ def vgpu_type(device: Device) -> str | None:
 def function(device: Device) -> PciAddress:
     """The PCI function that *device* is, or is made at"""
     return device.parent if isinstance(device, Slot) else device
+
+
+def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
+    """The devices that more than one guest has, each with the uuids of all who have it"""
+    found: dict[Device, tuple[str, ...]] = {}
+    for uuid, devices in sorted(devices_by_uuid.items()):
+        for each in devices:
+            found[each] = (*found.get(each, ()), uuid)
+    several = (each for each, uuids in found.items() if len(uuids) > 1)
+    return {each: found[each] for each in sorted(several, key=str)}
 
 
 def clashing(wanted: Collection[Device], taken: Collection[Device]) -> frozenset[Device]:

@@ -37,6 +37,7 @@ class Bulletin:
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
         self._reached: Mapping[str, frozenset[Device]] = {}
+        self._shared: Mapping[Device, tuple[str, ...]] = {}
         self._notices: Mapping[str, tuple[datetime.datetime, str]] = {}
 
     # Guests
@@ -174,6 +175,28 @@ class Bulletin:
                 uuid,
             )
         self._strangers, self._unjudged = strangers, unjudged
+
+    def report_shared(self, opened: Mapping[str, frozenset[Device]]) -> None:
+        """Say which GPUs several guests can open.
+
+        No start of ours makes two such guests: an operator or the driver has changed what their
+        device nodes lead to, or somebody has edited a domain.
+
+        :param opened: what each guest can open, by uuid
+        """
+        shared = device.shared(opened)
+        for each, uuids in shared.items():
+            if uuids != self._shared.get(each):
+                LOG.error(
+                    "GPU %s is open to several guests, %s: stop all of them but one now, reboot "
+                    "that one with --hard, and start the others again. Until then each can use the "
+                    "GPU, and what the others have in its memory.",
+                    each,
+                    ", ".join(uuids),
+                )
+        for each in self._shared.keys() - shared.keys():
+            LOG.info("GPU %s is no longer open to several guests.", each)
+        self._shared = shared
 
     def _report_reached(self, reached: Mapping[str, frozenset[Device]]) -> None:
         for uuid, devices in reached.items():

@@ -28,7 +28,7 @@ from nova_gpu.virt.inventory import (
 from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.lifecycle import refusals, releases, starts, stops, vgpus
 from nova_gpu.virt.live_migration import moves
-from nova_gpu.virt.usage import census, ledger
+from nova_gpu.virt.usage import census, domains, ledger
 from nova_gpu.virt.verify import migrations, reconcile
 
 LOG = logging.getLogger(__name__)
@@ -68,9 +68,7 @@ class HostGPUs:
         self._step = periodic.Step(
             self._survey, self._watch, self._stock, self.vgpus, self._bulletin
         )
-        self._census = census.Census(
-            host, self.ledger, lambda: self._survey.parts(self.offer, self.vgpus.divided())
-        )
+        self._census = census.Census(host, self.ledger, self._parts)
         self._abandoned = migrations.AbandonedMoves(CONF.host)
         self._orphans = migrations.Orphans()
         self._reconciliation = reconcile.Reconciliation(
@@ -91,7 +89,7 @@ class HostGPUs:
             self._tracker,
             self.releases,
             self.assigned,
-            lambda: self._survey.parts(self.offer, self.vgpus.divided()),
+            self._parts,
         )
         self.delivery.judge_by(
             lambda card: monitor.put_away_left_mig(card, self.roots, self.releases.put_away)
@@ -219,6 +217,7 @@ class HostGPUs:
             self.assigned.keep_providers(nodename)
             usage = self.ledger.now
             self._bulletin.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
+            self._bulletin.report_shared(self._census.opened)
             self._reconciliation.is_due = True
         with periodic.contained("Nova's own passthrough takes any of its devices first"):
             free = self._stock.free()
@@ -243,6 +242,11 @@ class HostGPUs:
         return len(self._stock.free()) + self.vgpus.stock.divided().free
 
     # Guests
+
+    def _parts(self) -> domains.Parts:
+        """What a domain may name of the GPUs that are offered now"""
+        undivided = self.vgpus.cards.undivided()
+        return self._survey.parts(self.offer, self.vgpus.divided(), undivided)
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
         """As :func:`nova_gpu.virt.diagnostics.gpus`"""

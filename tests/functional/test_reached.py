@@ -6,11 +6,13 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Sequence
 from typing import ClassVar
 
 import fixtures
 from nova.exception import ComputeResourcesUnavailable
 
+from nova_gpu.cmd import exporter
 from nova_gpu.host.container import contents
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import cdi, daemons, hosts
@@ -32,6 +34,35 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
         said = f"The guest {server['id']} reaches another card than its own, GPU "
         lines = str(self.stdlog.logger.output).splitlines()
         return [line.partition(said)[2].partition(": ")[0] for line in lines if said in line]
+
+    def assertOpen(self, device: str, *servers: Server) -> None:
+        """The log and the metrics say that these guests can open it, and the metrics of no other"""
+        uuids = ", ".join(sorted(server["id"] for server in servers))
+        said = f"GPU {device} is open to several guests, {uuids}: stop all of them but one now"
+        self.assertEqual(1, str(self.stdlog.logger.output).count(said))
+        self.assertEqual({device.partition("/")[0]: len(servers)}, self.shared())
+
+    def grant(self, server: Server, nodes: Sequence[str]) -> None:
+        """As ``virsh attach-device`` to its guest"""
+        connection = self.driver._host.get_connection()
+        xml = connection.lookupByUUIDString(server["id"]).XMLDesc(0)
+        made = "".join(
+            "<hostdev mode='capabilities' type='misc'>"
+            f"<source><char>{node}</char></source></hostdev>"
+            for node in nodes
+        )
+        connection.defineXML(xml.replace("</devices>", f"{made}</devices>"))
+
+    def shared(self) -> dict[str, int]:
+        """Of the metrics: how many guests can open a card, or part of it, that others can too"""
+        looked, libvirt = self.driver._gpus._survey, self.driver._host
+        with self.on("host1"):
+            self.useFixture(
+                fixtures.MonkeyPatch("nova_gpu.cmd.libvirt_connection.Reader", lambda: libvirt)
+            )
+            metrics = list(exporter.Metrics(looked, self.state()).collect())
+        (gauge,) = (each for each in metrics if each.name == "nova_gpu_shared")
+        return {each.labels["address"]: int(each.value) for each in gauge.samples if each.value}
 
 
 class ShiftedMinorsTest(ContainerTestBase):
@@ -103,6 +134,8 @@ class ShiftedMinorsTest(ContainerTestBase):
         other = self.boot(self.gpu_flavor(1))
         self._swap()
         self.period()
+        self.assertEqual({}, self.shared())  # each can open what the other has, and it cannot
+        self.assertNotIn("is open to several guests", self.stdlog.logger.output)
         self.assertInventory(reserved=0, used=2)
         self._reboot_server(self.server, hard=True)
         said = f"on host1: GPU {OWN} cannot be given: another guest names it in its domain"
@@ -161,6 +194,38 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         )
         self.period()
         self.assertFound()
+
+    def test_made_whole_under_two_guests(self) -> None:
+        """Both have the card's node. It is said in the next period, and when it is over."""
+        other = self.boot(self.of_type(SMALL))
+        self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
+        self.period()
+        self.assertEqual({}, self.shared())
+        self.divide(FIRST, [])
+        self.told[FIRST] = None
+        self.period()
+        self.period()
+        self.assertOpen(FIRST, self.server, other)
+        self.assertIn(
+            (Kind.SHARED_BY_DOMAINS, FIRST),
+            [(each.kind, each.subject) for each in self.judge().differences],
+        )
+        self._stop_server(other)
+        self.period()
+        self.assertIn(f"GPU {FIRST} is no longer open to several guests.", self.log())
+        self.assertEqual({}, self.shared())
+        self.divide(FIRST, mig.LAYOUT)
+        self.period()
+        self._start_server(other)
+        self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
+        self.assertFound()
+
+    def test_one_instance_under_two_guests(self) -> None:
+        """Somebody has edited a domain."""
+        other = self.boot(self.of_type(SMALL))
+        self.grant(other, nodes_of(0, 1))
+        self.period()
+        self.assertOpen(slot(FIRST, 1, 0, LARGE), self.server, other)
 
 
 class SpecificationTest(ContainerTestBase):

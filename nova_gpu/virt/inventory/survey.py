@@ -175,15 +175,27 @@ class Survey:
             more = {}
         return {address: {**more.get(str(address), {}), **own[address]} for address in own}
 
-    def parts(self, offered: Offer, divided: Iterable[DividedCard] = ()) -> domains.Parts:
-        return parts(offered, self.roots, divided)
+    def parts(
+        self,
+        offered: Offer,
+        divided: Iterable[DividedCard] = (),
+        undivided: Iterable[GPU] = (),
+    ) -> domains.Parts:
+        return parts(offered, self.roots, divided, undivided)
 
 
-def parts(offered: Offer, roots: Roots, divided: Iterable[DividedCard] = ()) -> domains.Parts:
+def parts(
+    offered: Offer,
+    roots: Roots,
+    divided: Iterable[DividedCard] = (),
+    undivided: Iterable[GPU] = (),
+) -> domains.Parts:
     """The offered card behind each PCI function and each node that is one card's alone.
 
     :param divided: those that are given in parts, of which each function is its own, and a node
         that is one MIG instance's alone is that one's
+    :param undivided: those of them that somebody has made whole since: who has a card's node, as
+        who has a MIG instance does, can open all of it
     """
     in_parts = tuple(divided)
     slots = [slot for card in in_parts for slot in vgpu_room.all_instances(card)]
@@ -191,7 +203,8 @@ def parts(offered: Offer, roots: Roots, divided: Iterable[DividedCard] = ()) -> 
     by_node: dict[str, Device] = {
         node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)
     }
-    by_node |= {node: gpu.address for gpu in gpus for node in nodes.card_nodes(gpu, roots)}
+    whole = (*gpus, *undivided)
+    by_node |= {node: gpu.address for gpu in whole for node in nodes.card_nodes(gpu, roots)}
     numbers = {nodes.number(node, roots): each for node, each in by_node.items()}
     return domains.Parts(
         by_node,

@@ -169,6 +169,11 @@ class VGPUCards:
                         cards[address] = dataclasses.replace(cards[address], card=selected)
                 self._take_in(cards, there)
 
+    def undivided(self) -> list[GPU]:
+        """The cards that were given in parts, are there, and are whole now"""
+        cards = self.look.cards.values()
+        return [each.gpu for each in cards if each.ill == _NOT_DIVIDED]
+
     def names(self, slot: Slot) -> Mapping[str, str]:
         """What the types of the card of *slot* are called, by id; nothing where its driver goes on
         telling that."""

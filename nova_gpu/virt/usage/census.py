@@ -37,6 +37,8 @@ class Census:
         self._parts = parts
         self._compute_host = CONF.host
         self._looking = threading.Lock()
+        # What each guest could open at the last look, by uuid
+        self.opened: snapshot.Named = {}
 
     def look_at_domains(self) -> snapshot.Named:
         """Which GPUs the domains name, now.
@@ -52,6 +54,7 @@ class Census:
             since = self._noted.now
             found = domains.look(self._host, self._parts())
             named = {uuid: each.every for uuid, each in found.items()}
+            self.opened = {uuid: each.opened for uuid, each in found.items()}
             self._noted.saw_domains(named, {u: each.reached for u, each in found.items()}, since)
         finally:
             self._looking.release()

@@ -55,10 +55,13 @@ class Named:
     ``own`` is what its metadata says and its PCI devices are; of a container without metadata what
     its nodes lead to. ``reached`` is what the nodes of a running container lead to beside those:
     their numbers have become another card's, or another MIG instance's, since it was started.
+    ``opened`` is what it can open now: nothing unless it runs, and of a container what its nodes
+    lead to, whatever its metadata says.
     """
 
     own: frozenset[Device] = frozenset()
     reached: frozenset[Device] = frozenset()
+    opened: frozenset[Device] = frozenset()
 
     @property
     def every(self) -> frozenset[Device]:
@@ -67,7 +70,8 @@ class Named:
     def and_also(self, other: Named) -> Named:
         """What it has by both"""
         own = self.own | other.own
-        return Named(own, (self.reached | other.reached) - own)
+        reached = (self.reached | other.reached) - own
+        return Named(own, reached, self.opened | other.opened)
 
 
 def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:
@@ -175,11 +179,15 @@ def named_in(xml: str, parts: Parts) -> Named:
         for function in _hostdevs(domain)
         if function not in vgpus
     ]
-    own = frozenset(each for each in found if each) | (ours or frozenset())
-    if ours is not None and not _runs(domain):
+    functions = frozenset(each for each in found if each)
+    own = functions | (ours or frozenset())
+    runs = _runs(domain)
+    if ours is not None and not runs:
         return Named(own)
     nodes = frozenset(each for each in map(parts.card_of, _nodes(domain)) if each)
-    return Named(own | nodes) if ours is None else Named(own, nodes - own)
+    given = functions if domain.get("type") == "lxc" else own
+    opened = given | nodes if runs else frozenset[Device]()
+    return Named(own | nodes, opened=opened) if ours is None else Named(own, nodes - own, opened)
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:

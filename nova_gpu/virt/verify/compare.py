@@ -52,7 +52,7 @@ def compare(truths: Truths) -> tuple[Difference, ...]:
 
 def _shared(truths: Truths) -> Iterator[Difference]:
     by_guest = {uuid: guest.cards for uuid, guest in (truths.guests or {}).items()}
-    for card, uuids in _more_than_once(by_guest):
+    for card, uuids in device.shared(by_guest).items():
         yield Difference(
             Kind.SHARED_BY_DOMAINS,
             str(card),
@@ -60,20 +60,13 @@ def _shared(truths: Truths) -> Iterator[Difference]:
             "stop all of them but one, and reboot the instances that are left with --hard",
         )
     by_instance = {uuid: each.cards for uuid, each in (truths.instances or {}).items()}
-    for card, uuids in _more_than_once(by_instance):
+    for card, uuids in device.shared(by_instance).items():
         yield Difference(
             Kind.SHARED_BY_INSTANCES,
             str(card),
             f"GPU {card} is counted for the instances {', '.join(uuids)}",
             "delete, or shelve and unshelve, all of them but one",
         )
-
-
-def _more_than_once(cards_by_uuid: Mapping[str, Cards]) -> Iterator[tuple[Device, list[str]]]:
-    for card in sorted(_NONE.union(*cards_by_uuid.values()), key=str):
-        uuids = sorted(uuid for uuid, cards in cards_by_uuid.items() if card in cards)
-        if len(uuids) > 1:
-            yield card, uuids
 
 
 def _domains(truths: Truths) -> Iterator[Difference]:

@@ -79,6 +79,7 @@ class HistoriesTest(base.FuzzTestCase):
         ),
     )
     def test_no_start_has_two_guests_open_one_device(self, steps: list[tuple[str, int]]) -> None:
+        """And if two can after what others did, the next period says so: of these and no others."""
         self.live(steps)
 
     def live(self, steps: list[tuple[str, int]]) -> None:
@@ -95,6 +96,17 @@ class HistoriesTest(base.FuzzTestCase):
                 new = {pair: what for pair, what in now.items() if pair not in before}
                 self.assertEqual({}, new, f"after {', '.join(told)}")
             before = set(now)
+            if word == "period":
+                self.assertEqual(before, self._reported())
+
+    def _reported(self) -> set[frozenset[str]]:
+        """The guests of which the log says that they can open one GPU, two and two"""
+        shared = self.now.gpus._bulletin._shared
+        return {
+            frozenset(pair)
+            for uuids in shared.values()
+            for pair in itertools.combinations(uuids, 2)
+        }
 
     def _step(self, word: str, value: int) -> None:
         history = self.now

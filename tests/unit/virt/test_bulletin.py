@@ -241,6 +241,22 @@ class StrangersTest(BulletinTest):
         self.assertIn("the domain one has it", self.log.output)
 
 
+class SharedTest(BulletinTest):
+    def test_each_is_said_once_and_when_it_is_over(self) -> None:
+        opened = {
+            "two": frozenset({FIRST}),
+            "one": frozenset({FIRST}),
+            "three": frozenset[Device](),
+        }
+        for _ in range(2):
+            self.bulletin.report_shared(opened)
+        self.assertEqual(1, self.log.output.count(f"GPU {A} is open to several guests, one, two: "))
+        self.bulletin.report_shared({**opened, "three": frozenset({FIRST})})
+        self.assertIn(f"GPU {A} is open to several guests, one, three, two: ", self.log.output)
+        self.bulletin.report_shared({"one": frozenset({FIRST})})
+        self.assertIn(f"GPU {A} is no longer open to several guests.", self.log.output)
+
+
 def _products(*found: GPU) -> dict[Device, Product]:
     return {card.address: card.product for card in found}
 

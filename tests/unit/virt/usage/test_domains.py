@@ -78,10 +78,17 @@ class GPUsInTest(unittest.TestCase):
         ours = guest_config.GuestMetaGPUs((A, C)).to_xml()
         xml = domain(node("/dev/nvidia0") + mount("/dev/nvidia1"), ours)
         active = xml.replace("<domain ", "<domain id='3' ")
-        expected = domains.Named(frozenset({A, C}), frozenset({B}))
+        expected = domains.Named(frozenset({A, C}), frozenset({B}), opened=frozenset({A, B}))
         self.assertEqual(expected, domains.named_in(active, PARTS))
         self.assertEqual(domains.Named(frozenset({A, C})), domains.named_in(xml, PARTS))
         self.assertNames([A, B, C], active)
+
+    def test_what_a_vm_that_runs_can_open_is_its_own(self) -> None:
+        xml = domain(hostdev("0x0000", "0x04"), guest_config.GuestMetaGPUs((A,)).to_xml())
+        for kvm in (xml, xml.replace("'lxc'", "'kvm'")):
+            active = kvm.replace("<domain ", "<domain id='3' ")
+            self.assertEqual({A}, domains.named_in(active, PARTS).opened)
+            self.assertEqual(frozenset(), domains.named_in(kvm, PARTS).opened)
 
     def test_a_node_by_another_name(self) -> None:
         numbers = {"/dev/dri/by-path/pci-0000:05:00.0-render": 5, "/dev/null": 1}
