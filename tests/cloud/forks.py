@@ -246,7 +246,7 @@ def _quiet() -> Sequence[threading.Thread]:
     deadline = time.monotonic() + _IDLE_S
     quiet = 0
     while quiet < 2:  # twice: a thread may just have been given something
-        busy = list(economy.busy())
+        busy = economy.busy()
         quiet = 0 if busy else quiet + 1
         if busy and time.monotonic() > deadline:
             raise NotIdle(f"still at work after {_IDLE_S:.0f} s: {', '.join(busy)}")
