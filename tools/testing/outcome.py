@@ -135,7 +135,9 @@ def _reason(lines: Iterable[str], ends: re.Pattern[str]) -> str:
 
 
 def _said(traceback: Sequence[str]) -> str:
-    indent = traceback[0].partition("T")[0]
+    # Of a test in a fork of its class's process the first line alone is indented.
+    first = next(filter(_FRAME.match, traceback), "")
+    indent = first.partition("  File")[0]
     place = ""
     for number, line in enumerate(traceback[1:], 1):
         if match := _TESTS_FRAME.match(line):

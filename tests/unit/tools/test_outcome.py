@@ -66,6 +66,20 @@ KeyError: 'x'
 {0} tests.unit.test_a.TestA.test_none [0.1s] ... FAILED
 """.splitlines()
 
+STESTR_FORK = """
+{1} tests.functional.test_a.TestA.test_two [2.588741s] ... FAILED
+
+Captured traceback:
+~~~~~~~~~~~~~~~~~~~
+    Traceback (most recent call last):
+  File "/src/tests/functional/test_a.py", line 8, in test_two
+    (x,) = []
+    ^^^^
+ValueError: not enough values to unpack (expected 1, got 0)
+
+{0} tests.functional.test_a.TestA.test_one [2.373257s] ... ok
+""".splitlines()
+
 UNITTEST_FAILURE = """
 FAIL: test_b (tests.lxc.test_a.TestA.test_b)
 ----------------------------------------------------------------------
@@ -136,6 +150,11 @@ class TestReasons(unittest.TestCase):
             ],
             said,
         )
+
+    def test_of_a_fork(self):
+        (failure,) = outcome.from_stestr(STESTR_FORK, 1).failures
+        said = "ValueError: not enough values to unpack (expected 1, got 0)"
+        self.assertEqual(f"tests/functional/test_a.py:8: {said}", failure.reason)
 
     def test_of_unittest(self):
         said = [str(each) for each in outcome.from_unittest(UNITTEST_FAILURE, 1).failures]
