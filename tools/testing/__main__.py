@@ -23,6 +23,7 @@ from tools.testing import (
     session,
     suites,
     unchanged,
+    upstream,
 )
 from tools.testing.environment import NEWEST, RELEASES, STATE, Environment
 
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     env = Environment(options.nova, options.wheels and options.wheels.resolve())
     whole = options.nova == NEWEST and not (options.pattern or options.suites == [QUICK])
     read = unchanged.digests(selected) if whole else {}
-    left_out = {} if options.suites or options.all or options.no_skip else unchanged.passes(read)
+    left_out: dict[str, object] = {}
+    if whole and not (options.suites or options.all or options.no_skip):
+        left_out = {**upstream.same(selected), **unchanged.passes(read)}
     selected = [suite for suite in selected if suite.name not in left_out]
     try:
         allowances = allowed.read(environment.ROOT / "tests" / "allowed-skips.txt")
@@ -80,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     described = "\n".join(
         f"  {suite.name:<12}{suite.summary}{' (before a release)' * suite.release_only}"
+        f"{' (where what it reads is changed)' * suite.changed_only}"
         for suite in suites.SUITES
     )
     parser = argparse.ArgumentParser(
@@ -87,8 +91,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Install what the suites need below .tools/, then run them. No name: all of "
         "them but those that run before a release only, and of the long ones those that passed "
-        "here before on the very files that they read; those with a libvirtd or a VM of their own "
-        "beside the others.",
+        "here before on the very files that they read, or run where such a file is changed alone; "
+        "those with a libvirtd or a VM of their own beside the others.",
         epilog=f"suites:\n{described}\n  {QUICK:<12}before each commit, in minutes: "
         f"{', '.join(suites.QUICK)}, of the last what tests/quick.txt names, of unit all but "
         "fuzz and benchmarks\n\nLogs are in "
@@ -98,7 +102,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="those that run before a release only, and those that passed here before, too",
+        help="those that run before a release only, those of which nothing is changed, and those "
+        "that passed here before, too",
     )
     parser.add_argument(
         "--nova",
@@ -114,7 +119,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         default=os.environ.get("CI") == "true",
         help="fail when a test is skipped for a reason that tests/allowed-skips.txt does not list, "
-        "and leave no suite out that passed here before (the default where CI=true)",
+        "and leave no suite out that passed here before or of which nothing is changed (the "
+        "default where CI=true)",
     )
     parser.add_argument(
         "--again",

@@ -45,7 +45,9 @@ class Suite:
     ``echo``: every finished test is shown, not only failures. ``lane``: suites of one lane share
     something of the machine; see :mod:`tools.testing.lanes`. ``spread``: its tests are spread over
     a process for each processor, and stand back for a suite that waits for its own guests.
-    ``release_only``: it runs where it is named and with ``--all``, not for each commit."""
+    ``release_only``: it runs where it is named and with ``--all``, not for each commit.
+    ``changed_only``: there too, and for a commit that changes what it reads; see
+    :mod:`tools.testing.upstream`."""
 
     name: str
     summary: str
@@ -56,6 +58,7 @@ class Suite:
     lane: str = ""
     spread: bool = False
     release_only: bool = False
+    changed_only: bool = False
 
 
 SUITES = (
@@ -119,6 +122,7 @@ SUITES = (
         1800,
         echo=True,
         lane="vm",
+        changed_only=True,
     ),
     Suite(
         "gpu",

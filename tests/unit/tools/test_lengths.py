@@ -81,3 +81,5 @@ class SelectedTest(unittest.TestCase):
         for suite in suites.SUITES:
             rare = table[suite.name].startswith("before a release: ")
             self.assertEqual(suite.release_only, rare, suite.name)
+            changed = table[suite.name].startswith("where what it reads is changed: ")
+            self.assertEqual(suite.changed_only, changed, suite.name)

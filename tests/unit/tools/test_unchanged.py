@@ -19,7 +19,7 @@ from unittest import mock
 
 from tools.novalab import guide
 from tools.testing import __main__ as command
-from tools.testing import environment, lanes, lengths, suites, unchanged
+from tools.testing import environment, lanes, lengths, suites, unchanged, upstream
 from tools.testing.environment import ROOT
 from tools.testing.outcome import Failure, Outcome, Skip
 from tools.testing.session import Result
@@ -161,6 +161,7 @@ class RunTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.file = pathlib.Path(folder.name, "passed.json")
         self.ran: list[str] = []
+        self.same: dict[str, upstream.Same] = {}
 
         def run(selected: Iterable[suites.Suite], *ignored: object, **too: object) -> tuple:
             self.ran = [suite.name for suite in selected]
@@ -172,6 +173,7 @@ class RunTest(unittest.TestCase):
             (lanes, "run", run),
             (unchanged, "digests", lambda selected: dict.fromkeys(unchanged.APART, "x")),
             (lengths, "keep", lambda results: None),
+            (upstream, "same", lambda selected: self.same),
             (unchanged, "passes", lambda found: passes(found, self.file)),
             (unchanged, "keep", lambda *given: keep(*given, self.file)),
         ):
@@ -200,13 +202,23 @@ class RunTest(unittest.TestCase):
 
     def test_runs_all_the_same(self) -> None:
         self.run_command()
+        self.same = {"moves": upstream.Same("moves", "b0bd73e")}
         for words in (("moves",), ("--all",), ("--no-skip",), ("-k", "x")):
             with self.subTest(words):
                 self.assertNotIn("LEFT OUT", self.run_command(*words))
                 self.assertIn("moves", self.ran)
+        for name in ("run", "suites"):
+            self.assertIn("\nexport CI=true\n", (ROOT / ".ci" / name).read_text())
         os.environ["CI"] = "true"
         self.run_command()
         self.assertIn("moves", self.ran)
+
+    def test_of_which_nothing_is_changed(self) -> None:
+        self.same = {"moves": upstream.Same("moves", "b0bd73e")}
+        said = self.run_command()
+        self.assertNotIn("moves", self.ran)
+        self.assertEqual(len(suites.SUITES) - 2, len(self.ran))  # gpu is the other one
+        self.assertIn(f"\nLEFT OUT moves: {self.same['moves']}\n", said)
 
     def test_a_part_of_it_is_no_pass(self) -> None:
         self.run_command("-k", "x")
@@ -334,3 +346,7 @@ class ApartTest(unittest.TestCase):
         said = re.search(r"leaves one of (.*?)\sout when", text, re.DOTALL)
         assert said
         self.assertEqual([*unchanged.APART], re.findall(r"``(\w+)``", said[1]))
+
+    def test_who_runs_where_it_is_changed_alone(self) -> None:
+        for suite in suites.SUITES:
+            self.assertLessEqual(suite.changed_only, suite.name in unchanged.APART, suite.name)
