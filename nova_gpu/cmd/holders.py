@@ -9,7 +9,7 @@ from nova_gpu.cmd import libvirt_connection, waiting
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.virt.inventory import offer, survey
+from nova_gpu.virt.inventory import survey
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.domains import Named
 
@@ -33,8 +33,7 @@ def by_domain(
 
     :param divided: cards that are given in parts, of which it is told which part
     """
-    every = offer.offer(whole, {}, looked.delivery.mode, {}, offer.Ailments())
-    parts = survey.parts(every, looked.roots, divided)
+    parts = domains.parts(whole, looked.roots, divided)
     try:
         with waiting.shown("asking libvirt"):
             ask = waiting.within(deadline_s)

@@ -17,7 +17,6 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.inventory import survey
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.offer import Offer
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
@@ -42,7 +41,7 @@ def gpus(
     if not assigned:
         return {}
     offered, cards = assigned.whole.offer, shared.look.cards.values()
-    parts = survey.parts(offered, roots, [each.card for each in cards])
+    parts = domains.parts(assigned.whole.cards(), roots, [each.card for each in cards])
     try:
         named = domains.gpus_in(guest.get_xml_desc(), parts)
     except exception.DomainsUnreadable as error:

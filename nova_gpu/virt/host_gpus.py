@@ -246,7 +246,7 @@ class HostGPUs:
     def _parts(self) -> domains.Parts:
         """What a domain may name of the GPUs that are offered now"""
         undivided = self.vgpus.cards.undivided()
-        return self._survey.parts(self.offer, self.vgpus.divided(), undivided)
+        return domains.parts(self._stock.cards(), self.roots, self.vgpus.divided(), undivided)
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
         """As :func:`nova_gpu.virt.diagnostics.gpus`"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from nova_gpu.core import names
 from nova_gpu.core.flavor.arrangement import Arrangement, Topology
@@ -22,12 +22,13 @@ from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
 class Held:
     """GPUs an instance holds of one group and in one place: how many, and what the group is.
 
-    ``circle`` is the same for cards that direct links join, and alone for each of the others.
+    ``traits`` are read only for a flavor that says something of the driver's own. ``circle`` is the
+    same for cards that direct links join, and alone for each of the others.
     """
 
     count: int
     architecture: str | None
-    traits: frozenset[str]
+    traits: Callable[[], frozenset[str]]
     model: str | None = None
     memory_mib: int | None = None
     numa_node: int | None = None
@@ -174,7 +175,9 @@ def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | N
 def _fitting(group: GroupRequest, held: Sequence[Held]) -> list[Held]:
     """What a request group could have got of *held*"""
     required, forbidden = _own_traits(group)
-    return [part for part in held if required <= part.traits and not forbidden & part.traits]
+    if not (required or forbidden):
+        return list(held)
+    return [part for part in held if required <= (own := part.traits()) and not forbidden & own]
 
 
 def _own_traits(group: GroupRequest) -> tuple[set[str], set[str]]:

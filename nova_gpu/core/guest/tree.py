@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from nova_gpu.core.model import GPU, PciAddress
@@ -173,3 +174,28 @@ def _buses(root: Sequence[Sequence[GPU]]) -> int:
     """How many bus numbers an expander needs: its own, one behind each of its ports, and behind a
     switch one inside of it and one behind each of its own"""
     return 1 + sum(1 if len(port) == 1 else 2 + len(port) for port in root)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cell:
+    """A NUMA cell of a guest whose flavor and image say nothing of them, on ``node`` of the
+    host, where cards of the guest's are. ``cpus`` are virtual ones; a guest with fewer of them than
+    cells has some without."""
+
+    node: int
+    cpus: range
+    memory_mib: int
+
+
+def cells(nodes: Sequence[int], vcpus: int, memory_mib: int) -> tuple[Cell, ...]:
+    """The cells of a guest with cards on these nodes, as equal as can be."""
+    parts = (_shares(total, len(nodes)) for total in (vcpus, memory_mib))
+    return tuple(
+        Cell(node, cpus, len(memory)) for node, cpus, memory in zip(nodes, *parts, strict=True)
+    )
+
+
+def _shares(total: int, count: int) -> list[range]:
+    """What is left over goes to the first ones: a guest with one processor has it there."""
+    ends = [-(-total * part // count) for part in range(count + 1)] if count else []
+    return [range(*each) for each in itertools.pairwise(ends)]

@@ -21,7 +21,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import guest_processes, libraries, nodes
 from nova_gpu.host.pci import partitions
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
+from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.usage import domains
 
 if TYPE_CHECKING:
@@ -140,10 +140,8 @@ class ContainerNodes(WholeCards):
         self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
     ) -> list[GuestDevice]:
         """A container sees the host's sysfs: what is there is where it finds its cards."""
-        from nova_gpu.virt.delivery import guest_devices
-
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
-        return guest_devices.of_cards(cards, places, self._roots)
+        return told_of_cards(cards, places, self._roots)
 
     def started(self, instance_uuid: str) -> None:
         if self._rights:

@@ -13,8 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from nova_gpu.core.guest import devices as guest_devices
+from nova_gpu.core.guest.devices import GuestDevice
+from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.host.pci import sysfs
+from nova_gpu.host.roots import Roots
 
 if TYPE_CHECKING:
     from nova import objects
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import host as libvirt_host
 
     from nova_gpu.core.flavor.request import FlavorRequest
-    from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.core.topology.choose import Beside
     from nova_gpu.virt import threads
     from nova_gpu.virt.fabric.board import Board
@@ -73,6 +77,22 @@ class Delivery(Protocol):
 
         :raises GuestError: where one of them cannot be given
         """
+
+
+def told_of_cards(
+    cards: Sequence[GPU], places: Mapping[PciAddress, Place], roots: Roots
+) -> list[GuestDevice]:
+    """What a guest is told of its *cards*.
+
+    :param places: where the guest finds them, by their addresses on the host
+    """
+    switches = (card.pcie_switch for card in cards if card.pcie_switch is not None)
+    pcie = {
+        address: link
+        for address in dict.fromkeys([*(card.address for card in cards), *switches])
+        if (link := sysfs.pcie_link(sysfs.device(address, roots)))
+    }
+    return guest_devices.of_cards(cards, places, pcie)
 
 
 class WholeCards(Delivery, Protocol):

@@ -13,7 +13,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_gpu.core import exception
 from nova_gpu.core.flavor.arrangement import GuestTopology
-from nova_gpu.core.guest import cells, tree
+from nova_gpu.core.guest import tree
 from nova_gpu.core.guest.tree import Controller, Place, Tree
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
@@ -178,7 +178,7 @@ def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -
         guest.cpu = vconfig.LibvirtConfigGuestCPU()
     guest.cpu.numa = vconfig.LibvirtConfigGuestCPUNUMA()
     guest.numatune = vconfig.LibvirtConfigGuestNUMATune()
-    for number, cell in enumerate(cells.of(of_cards.nodes, guest.vcpus, guest.memory >> 10)):
+    for number, cell in enumerate(tree.cells(of_cards.nodes, guest.vcpus, guest.memory >> 10)):
         found = vconfig.LibvirtConfigGuestCPUNUMACell()
         found.id, found.memory = number, cell.memory_mib << 10
         found.cpus = set(cell.cpus) or None
@@ -189,7 +189,7 @@ def add_cells(guest: vconfig.LibvirtConfigGuest, of_cards: Tree, roots: Roots) -
         _pin(guest, cell, roots)
 
 
-def _pin(guest: vconfig.LibvirtConfigGuest, cell: cells.Cell, roots: Roots) -> None:
+def _pin(guest: vconfig.LibvirtConfigGuest, cell: tree.Cell, roots: Roots) -> None:
     # An emulated processor has no thread of its own to pin with every QEMU.
     if guest.virt_type != "kvm":
         return

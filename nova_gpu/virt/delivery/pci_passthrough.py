@@ -17,7 +17,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.virt.delivery import address_space, pci_aliases
-from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards
+from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.fabric.board import Board
 from nova_gpu.virt.fabric.fabric import Fabric
@@ -246,11 +246,11 @@ class PCIPassthrough(WholeCards):
     def told(
         self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
     ) -> list[GuestDevice]:
-        from nova_gpu.virt.delivery import guest_devices, guest_tree
+        from nova_gpu.virt.delivery import guest_tree
 
         tree = guest_tree.of(instance, cards, guest.os_mach_type, self._roots)
         places = {} if tree is None else guest_tree.places(guest, tree)
-        return guest_devices.of_cards(cards, places, self._roots)
+        return told_of_cards(cards, places, self._roots)
 
     def clean(self, card: GPU) -> bool:
         import nova_gpu.privsep.cleaning

@@ -217,11 +217,11 @@ class Fabric:
         """Activates the partition that is the cards of *devices*, as far as they are on the board
         and all the instance's, whose guest is about to start with them.
 
-        :raises BetterElsewhere: where they are none
-        :raises DeviceUnavailable: where it cannot be activated
+        :raises BetterElsewhere, DeviceUnavailable: where they are none, or it cannot be activated
         """
-        joined = frozenset(each for each in devices if self._extent.card(each) in self._cards)
-        if not joined or self.board is None:
+        if self.board is None or not (
+            joined := frozenset(each for each in devices if self._extent.card(each) in self._cards)
+        ):
             return
         slots = device.slots(joined)
         try:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
 from typing import Any
 
 from nova_gpu.core import device, names
@@ -112,7 +113,7 @@ class Stock(Published[GPUGroup, PciAddress]):
     ) -> str | None:
         if not held and not asked.asks_for_gpus:
             return None
-        whole, facts = asked.whole, self._facts(held, hypervisor_type)
+        whole, facts = asked.whole, self._facts(held, hypervisor_type, {})
         reason = compare.gpu_mismatch(whole, facts, hypervisor_type)
         if whole and reason is None and is_new:
             return compare.other_product(whole, facts)
@@ -126,23 +127,25 @@ class Stock(Published[GPUGroup, PciAddress]):
     ) -> str | None:
         if asked.whole is None or asked.whole.arrangement.topology is Topology.ANY:
             return None
-        return compare.apart(asked.whole, self._facts(held, hypervisor_type))
+        circles = topology.circles([each.group.gpus[each.device] for each in held])
+        return compare.apart(asked.whole, self._facts(held, hypervisor_type, circles))
 
     def _facts(
-        self, held: Collection[Holding[GPUGroup, PciAddress]], hypervisor_type: str
+        self,
+        held: Collection[Holding[GPUGroup, PciAddress]],
+        hypervisor_type: str,
+        circles: Mapping[PciAddress, Hashable],
     ) -> list[compare.Held]:
         """What a flavor is compared with"""
-        cards = {each.device: each.group.gpus[each.device] for each in held}
-        circles = topology.circles(cards.values())
         return [
             compare.Held(
                 count=1,
                 architecture=each.group.product.architecture,
-                traits=self._traits(each.group, hypervisor_type),
+                traits=functools.partial(self._traits, each.group, hypervisor_type),
                 model=each.group.product.name,
                 memory_mib=each.group.product.memory_mib,
-                numa_node=cards[each.device].numa_node,
-                circle=circles[each.device],
+                numa_node=each.group.gpus[each.device].numa_node,
+                circle=circles.get(each.device),
             )
             for each in held
         ]

@@ -18,12 +18,10 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_room
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml, nvml_turn
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, products, selection
@@ -34,8 +32,6 @@ from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.fabric import board
-from nova_gpu.virt.inventory.offer import Offer
-from nova_gpu.virt.usage import domains
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
@@ -174,45 +170,6 @@ class Survey:
             LOG.warning("The serial numbers of GPUs are not known: %s", error)
             more = {}
         return {address: {**more.get(str(address), {}), **own[address]} for address in own}
-
-    def parts(
-        self,
-        offered: Offer,
-        divided: Iterable[DividedCard] = (),
-        undivided: Iterable[GPU] = (),
-    ) -> domains.Parts:
-        return parts(offered, self.roots, divided, undivided)
-
-
-def parts(
-    offered: Offer,
-    roots: Roots,
-    divided: Iterable[DividedCard] = (),
-    undivided: Iterable[GPU] = (),
-) -> domains.Parts:
-    """The offered card behind each PCI function and each node that is one card's alone.
-
-    :param divided: those that are given in parts, of which each function is its own, and a node
-        that is one MIG instance's alone is that one's
-    :param undivided: those of them that somebody has made whole since: who has a card's node, as
-        who has a MIG instance does, can open all of it
-    """
-    in_parts = tuple(divided)
-    slots = [slot for card in in_parts for slot in vgpu_room.all_instances(card)]
-    gpus = [gpu for group in offered.values() for gpu in group.gpus.values()]
-    by_node: dict[str, Device] = {
-        node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)
-    }
-    whole = (*gpus, *undivided)
-    by_node |= {node: gpu.address for gpu in whole for node in nodes.card_nodes(gpu, roots)}
-    numbers = {nodes.number(node, roots): each for node, each in by_node.items()}
-    return domains.Parts(
-        by_node,
-        {each: each for card in in_parts for each in card.parents}
-        | {function: gpu.address for gpu in gpus for function in gpu.functions},
-        {number: each for number, each in numbers.items() if number is not None},
-        lambda node: nodes.number(node, roots),
-    )
 
 
 def sorted_out(

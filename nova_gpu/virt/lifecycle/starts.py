@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states
+from nova.virt import configdrive
 from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
@@ -20,10 +22,12 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.exception import Detail
 from nova_gpu.core.flavor import compare, request
 from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.guest import devices as guest_devices
+from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
+from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import bulletin, counters, flavors, libvirt_errors
-from nova_gpu.virt.delivery import guest_devices
 from nova_gpu.virt.delivery.delivery import Delivery, Given
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
@@ -98,8 +102,8 @@ class Starts:
             with _in_novas_words(instance, spawning):
                 asked, again = flavors.request_of(instance), False
                 if running:
-                    again = stack.enter_context(self.stops.starting(instance))
-                elif self.stops.is_released(instance):
+                    again = stack.enter_context(self.stops.starting(instance, asked))
+                elif self.stops.is_released(instance, asked):
                     asked = request.of({})  # it gets its GPUs when it is started
                 held = self._held(instance)
                 devices, given = _devices(held), _given(held)
@@ -134,10 +138,13 @@ class Starts:
 
         :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
         """
-        if instance.task_state == task_states.REBUILDING and self.stops.is_released(instance):
+        if instance.task_state != task_states.REBUILDING:
+            return
+        asked = flavors.request_of(instance)
+        if self.stops.is_released(instance, asked):
             try:
                 with _in_novas_words(instance, spawning=False):
-                    self.stops.take_again(instance)
+                    self.stops.take_again(instance, asked)
             except nova_exception.NovaException as error:
                 raise nova_exception.InstanceFaultRollback(error) from error
 
@@ -189,9 +196,10 @@ class Starts:
             for delivery, own in self._deliveries(_given(held)):
                 delivery.render(instance, guest, own)
             if any(held.values()):
-                told = self.ways.whole.told(instance, guest, _cards(_given(held)))
+                cards = _cards(_given(held))
+                told = self.ways.whole.told(instance, guest, cards) if cards else []
                 parts = [each.group.facts for each in held[self.assigned.parts]]
-                guest_devices.tell(instance, told, parts)
+                _tell(instance, told, parts)
 
     def _held(self, instance: objects.Instance) -> Held:
         """What the instance has of this host; where that has no GPUs the database is not asked."""
@@ -277,6 +285,26 @@ def _given(held: Held) -> list[Given]:
 
 def _cards(given: Collection[Given]) -> list[GPU]:
     return [each for each in given if isinstance(each, GPU)]
+
+
+def _tell(
+    instance: objects.Instance, cards: Sequence[GuestDevice], parts: Iterable[VGPUType]
+) -> None:
+    """Notes with the instance what its guest is told of its *cards*, and of what it has in parts,
+    by their types.
+
+    Nova saves that when the guest has started, and before where a config drive is made then: what
+    is on it is asked of a service that reads what was saved.
+    """
+    told = [*cards, *itertools.starmap(guest_devices.of_part, enumerate(parts, start=len(cards)))]
+    metadata, said = instance.system_metadata, guest_devices.to_metadata(told)
+    if said == {key: metadata[key] for key in guest_devices.keys_of(metadata)}:
+        return
+    for key in guest_devices.keys_of(metadata):
+        del metadata[key]
+    metadata.update(said)
+    if "DynamicJSON" in CONF.api.vendordata_providers and configdrive.required_by(instance):
+        instance.save()
 
 
 @contextlib.contextmanager

@@ -133,23 +133,26 @@ class Stops:
 
     # A start
 
-    def is_released(self, instance: objects.Instance) -> bool:
-        """Whether it gave its GPUs back and has none since"""
-        asked = flavors.request_of(instance)
+    def is_released(self, instance: objects.Instance, asked: FlavorRequest) -> bool:
+        """Whether it gave its GPUs back and has none since
+
+        :param asked: what its flavor asks for
+        """
         if not (asked.asks_for_gpus or asked.vgpu_words) or _has_gpus(instance):
             return False
         return names.RELEASED in instance.system_metadata
 
     @contextlib.contextmanager
-    def starting(self, instance: objects.Instance) -> Iterator[bool]:
+    def starting(self, instance: objects.Instance, asked: FlavorRequest) -> Iterator[bool]:
         """Wrap a start: whether it was given GPUs for it, which it has no more where that fails.
 
+        :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
         """
-        if not self.is_released(instance):
+        if not self.is_released(instance, asked):
             yield False
             return
-        self.take_again(instance)
+        self.take_again(instance, asked)
         try:
             yield True
         except BaseException:
@@ -159,13 +162,14 @@ class Stops:
                 LOG.warning("It has GPUs, and is not started: %s", error, instance=instance)
             raise
 
-    def take_again(self, instance: objects.Instance) -> None:
+    def take_again(self, instance: objects.Instance, asked: FlavorRequest) -> None:
         """Gives GPUs to an instance that gave its own back.
 
+        :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
         """
         client, ours = self.assigned.placement(), self._providers()
-        amounts = self._find(instance, flavors.request_of(instance), ours)
+        amounts = self._find(instance, asked, ours)
         try:
             self.tracker.hand_out(instance, amounts)
         except BaseException:
@@ -282,7 +286,8 @@ class Stops:
 
     def _is_counted(self, instance: objects.Instance) -> bool:
         """Whether it has given its GPUs back, and Placement counts some for it"""
-        return self.is_released(instance) and bool(self._allocated(instance))
+        asked = flavors.request_of(instance)
+        return self.is_released(instance, asked) and bool(self._allocated(instance))
 
     def _allocated(self, instance: objects.Instance) -> dict[str, Any]:
         ours = set(self._providers().values())

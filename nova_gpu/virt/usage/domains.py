@@ -15,7 +15,11 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.host.container import nodes
+from nova_gpu.host.roots import Roots
 
 if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spend
     from nova.virt.libvirt import host as libvirt_host
@@ -72,6 +76,37 @@ class Named:
         own = self.own | other.own
         reached = (self.reached | other.reached) - own
         return Named(own, reached, self.opened | other.opened)
+
+
+def parts(
+    gpus: Iterable[GPU],
+    roots: Roots,
+    divided: Iterable[DividedCard] = (),
+    undivided: Iterable[GPU] = (),
+) -> Parts:
+    """The card of *gpus* behind each PCI function and each node that is one card's alone.
+
+    :param divided: those that are given in parts, of which each function is its own, and a node
+        that is one MIG instance's alone is that one's
+    :param undivided: those of them that somebody has made whole since: who has a card's node, as
+        who has a MIG instance does, can open all of it
+    """
+    whole, in_parts = tuple(gpus), tuple(divided)
+    slots = [slot for card in in_parts for slot in vgpu_room.all_instances(card)]
+    by_node: dict[str, Device] = {
+        node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)
+    }
+    by_node |= {
+        node: gpu.address for gpu in (*whole, *undivided) for node in nodes.card_nodes(gpu, roots)
+    }
+    numbers = {nodes.number(node, roots): each for node, each in by_node.items()}
+    return Parts(
+        by_node,
+        {each: each for card in in_parts for each in card.parents}
+        | {function: gpu.address for gpu in whole for function in gpu.functions},
+        {number: each for number, each in numbers.items() if number is not None},
+        lambda node: nodes.number(node, roots),
+    )
 
 
 def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:

@@ -72,10 +72,9 @@ def guests(looked: survey.Survey, libvirt: libvirt_host.Host, cards: Cards) -> d
 
     :raises DomainsUnreadable: where libvirt does not say
     """
-    everything = offer.offer(
-        (card.gpu for card in cards.whole.values()), {}, looked.delivery.mode, {}, offer.Ailments()
-    )
-    named = domains.gpus_by_domain(libvirt, looked.parts(everything, cards.parts.values()))
+    whole = (card.gpu for card in cards.whole.values())
+    parts = domains.parts(whole, looked.roots, cards.parts.values())
+    named = domains.gpus_by_domain(libvirt, parts)
     running = domains.running(libvirt)
     return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
 

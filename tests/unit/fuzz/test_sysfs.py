@@ -18,6 +18,7 @@ from nova_gpu.host.container import contents, nodes
 from nova_gpu.host.pci import direct_links
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.inventory import offer, survey
+from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts
 from tests.unit.fuzz import base, damage
 
@@ -71,7 +72,7 @@ class SysfsTest(base.FuzzTestCase):
             return
         obstacles = looked.obstacles(found)
         self.check(found, offer.offer(found, {}, looked.delivery.mode, obstacles, offer.Ailments()))
-        looked.parts(offer.offer(found, {}, looked.delivery.mode, obstacles, offer.Ailments()))
+        domains.parts(found, host.roots)
         for gpu in found:
             list(passthrough.lasting_obstacles(gpu, host.roots))
             nodes.guest_nodes(gpu.address, host.roots)

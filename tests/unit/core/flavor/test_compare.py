@@ -28,9 +28,9 @@ class GPUMismatchTest(unittest.TestCase):
                 self.assertIn(part, reason or "no reason")
 
     def test_table(self) -> None:
-        fermi = Held(2, "fermi", frozenset({"CUSTOM_GPU", FERMI}))
-        kepler = Held(2, "kepler", frozenset({"CUSTOM_GPU", KEPLER}))
-        nameless = Held(2, None, frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_UNKNOWN"}))
+        fermi = Held(2, "fermi", lambda: frozenset({"CUSTOM_GPU", FERMI}))
+        kepler = Held(2, "kepler", lambda: frozenset({"CUSTOM_GPU", KEPLER}))
+        nameless = Held(2, None, lambda: frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_UNKNOWN"}))
         two = {"gpus": "= 2"}
         for specs, held, part in (
             (two, [fermi], None),
@@ -61,16 +61,16 @@ class GPUMismatchTest(unittest.TestCase):
             "resources2:PGPU": "1",
             f"trait2:{KEPLER}": "required",
         }
-        fermi = Held(1, "fermi", frozenset({FERMI}))
-        kepler = Held(1, "kepler", frozenset({KEPLER}))
+        fermi = Held(1, "fermi", lambda: frozenset({FERMI}))
+        kepler = Held(1, "kepler", lambda: frozenset({KEPLER}))
         self.check(specs, [fermi, kepler], None)
         self.check(specs, [fermi, fermi], KEPLER)
 
 
 class OtherProductTest(unittest.TestCase):
     def test_table(self) -> None:
-        known = Held(1, "hopper", frozenset(), model="H200", memory_mib=143771)
-        unknown = Held(1, "hopper", frozenset())
+        known = Held(1, "hopper", frozenset, model="H200", memory_mib=143771)
+        unknown = Held(1, "hopper", frozenset)
         for words, held, part in (
             ({"gpu:model": "h200"}, [known, known], None),
             ({"gpu:model": "h100"}, [known, known], "holds a H200, its flavor asks for gpu:model"),
@@ -97,7 +97,7 @@ class ApartTest(unittest.TestCase):
         return compare.apart(asked, held)
 
     def place(self, numa_node: int | None, circle: int, trait: str = FERMI) -> Held:
-        return Held(1, None, frozenset({trait}), numa_node=numa_node, circle=circle)
+        return Held(1, None, lambda: frozenset({trait}), numa_node=numa_node, circle=circle)
 
     def test_numa(self) -> None:
         together = [self.place(1, 0), self.place(1, 1)]

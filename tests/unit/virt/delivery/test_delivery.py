@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import fixtures
 from nova import objects
 from oslotest import base
 
+from nova_gpu.core.guest import tree
 from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import Kind, Slot
-from nova_gpu.virt.delivery.delivery import Delivery, Parts, WholeCards
-from tests.fixtures import cards
+from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt.delivery.delivery import Delivery, Parts, WholeCards, told_of_cards
+from tests.fixtures import cards, hosts
 
 CARD = cards.card("0000:3b:00.0")
 SLOT = Slot.parse("0000:3b:00.0/nvidia-63/0")
@@ -70,3 +73,22 @@ class DefaultsTest(base.BaseTestCase):
             lacking = type("Lacking", (way,), {})
             self.assertEqual(missing, lacking.__abstractmethods__)
             self.assertRaises(TypeError, lacking)
+
+
+class OfCardsTest(base.BaseTestCase):
+    def test_links_of_cards_and_switches(self) -> None:
+        host = hosts.build("switched-8", self.useFixture(fixtures.TempDir()).path)
+        for bus, speed in (("04", "5.0"), ("02", "8.0"), ("01", "2.5")):
+            folder = host.path(f"0000:{bus}:00.0")
+            (folder / "max_link_speed").write_text(f"{speed} GT/s PCIe\n")
+            (folder / "max_link_width").write_text("16\n")
+        nvidia = selection.Selection.parse(["10de"], [], [])
+        found = discovery.discover(host.roots, nvidia, {}, dict)[:2]
+        planned = tree.of(found)
+        assert planned is not None
+        one, other = told_of_cards(found, planned.places(), host.roots)
+        self.assertEqual({"speed": "5.0 GT/s PCIe", "width": 16}, one["pcie"])
+        self.assertIsNone(other["pcie"])
+        for each in (one, other):
+            assert each["switch"] is not None
+            self.assertEqual({"speed": "2.5 GT/s PCIe", "width": 16}, each["switch"]["pcie"])

@@ -12,8 +12,8 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode
-from nova_gpu.virt.inventory import offer, survey
-from tests.fixtures import drm, hosts, large_cards, nodes, pci, processors
+from nova_gpu.virt.inventory import survey
+from tests.fixtures import hosts, large_cards, nodes, pci, processors
 
 CARD = "0000:3b:00.0"
 
@@ -210,36 +210,3 @@ class DeviceSpecTest(SurveyTestCase):
         self.conf.config(group="libvirt", virt_type="kvm")
         self.conf.config(group="pci", device_spec=["{"])
         self.assertRaises(nova_exception.NovaException, survey.Survey)
-
-
-class PartsTest(SurveyTestCase):
-    def test_all_that_leads_to_a_card_and_nothing_that_leads_to_more(self) -> None:
-        self.host.add_gpu(CARD, "10de", "25b6", companions=[pci.AUDIO])
-        self.host.add_gpu("0000:5e:00.0", "1002", "740f")
-        drm.write_card(
-            self.host.path(CARD), self.host.roots.dev, nodes.Nodes.FILES, 7, vendor_id="10de"
-        )
-        self.conf.config(group="libvirt", uid_maps=["0:1:1"], gid_maps=["0:1:1"])
-        looked = self.survey("lxc")
-        first, second = looked.find()
-        found = looked.parts(
-            offer.offer([first, second], {}, looked.delivery.mode, {}, offer.Ailments())
-        )
-        self.assertEqual(
-            {
-                "/dev/nvidia0": first.address,
-                "/dev/dri/card7": first.address,
-                "/dev/dri/renderD135": first.address,
-                "/dev/dri/card1": second.address,
-                "/dev/dri/renderD129": second.address,
-            },
-            found.card_by_node,
-        )
-        self.assertEqual(
-            {
-                first.address: first.address,
-                first.companions[0]: first.address,
-                second.address: second.address,
-            },
-            found.card_by_function,
-        )

@@ -7,17 +7,24 @@ import pathlib
 
 import fixtures
 from nova import exception as nova_exception
+from nova import objects
 from nova.virt.libvirt import config as vconfig
+from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
+from oslo_utils.fixture import uuidsentinel
 from oslotest import base
 
+from nova_gpu.conf import CONF
 from nova_gpu.core.events import Event, EventType
 from nova_gpu.core.guest import devices as devices_told
 from nova_gpu.core.topology.nearness import Neighbour
-from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
+from nova_gpu.virt.lifecycle import starts
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
 from tests.fixtures.compute import Compute, devices
+from tests.unit.core.guest.test_devices import told
+from tests.unit.core.guest.test_tree import PAIR
 
 WHOLE, PARTS = "2335", "1bb3"
 ONE, FAR, DIVIDED = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.0"
@@ -239,3 +246,44 @@ class ContainersTest(base.BaseTestCase):
         compute.spawn(instance)
         instance.resources = None
         self.assertTrue(starts.is_reboot_hard(instance), "its domain names one")
+
+
+class TellTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.config = self.useFixture(config_fixture.Config(CONF)).config
+        self.instance = objects.Instance(
+            uuid=uuidsentinel.instance,
+            config_drive="True",
+            image_ref="",
+            system_metadata={"boot_roles": "member"},
+        )
+        self.saved = self.useFixture(fixtures.MockPatchObject(objects.Instance, "save")).mock
+
+    def kept(self) -> list[devices_told.GuestDevice]:
+        return devices_told.of_metadata(self.instance.system_metadata)
+
+    def test_what_it_had_before_is_forgotten(self) -> None:
+        starts._tell(self.instance, told(*PAIR), [])
+        self.assertEqual(told(*PAIR), self.kept())
+        part = VGPUType("nvidia-63", "GRID P4-1Q", 1024)
+        starts._tell(self.instance, told(PAIR[0]), [part])
+        self.assertEqual([*told(PAIR[0]), devices_told.of_part(1, part)], self.kept())
+        starts._tell(self.instance, [], [])
+        self.assertEqual({"boot_roles": "member"}, self.instance.system_metadata)
+
+    def test_saved_before_a_config_drive_asks(self) -> None:
+        """Nova saves the instance itself when its guest has started."""
+        self.config(group="api", vendordata_providers=["StaticJSON", "DynamicJSON"])
+        starts._tell(self.instance, told(*PAIR), [])
+        self.saved.assert_called_once_with()
+        starts._tell(self.instance, told(*PAIR), [])
+        self.saved.assert_called_once_with()
+
+    def test_not_saved_where_nobody_asks_then(self) -> None:
+        starts._tell(self.instance, told(*PAIR), [])
+        self.config(group="api", vendordata_providers=["StaticJSON", "DynamicJSON"])
+        self.instance.config_drive = ""
+        starts._tell(self.instance, told(PAIR[0]), [])
+        self.saved.assert_not_called()

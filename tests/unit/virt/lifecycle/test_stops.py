@@ -25,7 +25,9 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
 from nova_gpu.core.events import Event
+from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.placement import kept
+from nova_gpu.virt import flavors
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.stops import Stops
 from tests.fixtures import hosts
@@ -207,7 +209,7 @@ class StopsTestCase(base.BaseTestCase):
     def assertNothing(self, instance: objects.Instance) -> None:
         self.assertEqual([], self.has(instance))
         self.assertFalse(self.rendered(instance))
-        self.assertTrue(self.stops.is_released(instance))
+        self.assertTrue(self.stops.is_released(instance, flavors.request_of(instance)))
         self.assertEqual(set(), self.stops._owing)
 
 
@@ -290,31 +292,37 @@ class StartTest(StopsTestCase):
         self.instance = self.boot()
         self.stop(self.instance)
 
+    @property
+    def asked(self) -> FlavorRequest:
+        return flavors.request_of(self.instance)
+
     def test_gets_some_again(self) -> None:
-        with self.stops.starting(self.instance) as again:
+        with self.stops.starting(self.instance, self.asked) as again:
             self.assertTrue(again)
             self.assertEqual([ONE, TWO], self.has(self.instance))
         self.assertEqual([ONE, TWO], self.has(self.instance))
-        with self.stops.starting(self.instance) as again:
+        with self.stops.starting(self.instance, self.asked) as again:
             self.assertFalse(again, "it has them")
 
     def test_a_start_that_fails(self) -> None:
-        with contextlib.suppress(ZeroDivisionError), self.stops.starting(self.instance):
+        with contextlib.suppress(ZeroDivisionError), self.stops.starting(self.instance, self.asked):
             raise ZeroDivisionError
         self.assertNothing(self.instance)
 
     def test_a_start_that_fails_and_nobody_hears_of_it(self) -> None:
         """It says why it failed, and a period does the rest."""
-        with contextlib.suppress(ZeroDivisionError), self.stops.starting(self.instance):
+        with contextlib.suppress(ZeroDivisionError), self.stops.starting(self.instance, self.asked):
             self.placement.answers = False
             raise ZeroDivisionError
         self.assertIn("It has GPUs, and is not started", self.log.output)
         self.assertEqual({self.instance.uuid}, self.stops._owing)
 
     def assertRefused(self, said: str) -> exception.NoneFree:
-        refused = self.assertRaises(exception.NoneFree, self.stops.take_again, self.instance)
+        refused = self.assertRaises(
+            exception.NoneFree, self.stops.take_again, self.instance, self.asked
+        )
         self.assertIn(said, str(refused))
-        self.assertTrue(self.stops.is_released(self.instance))
+        self.assertTrue(self.stops.is_released(self.instance, self.asked))
         return refused
 
     def test_others_have_them(self) -> None:
@@ -341,7 +349,7 @@ class StartTest(StopsTestCase):
         self.instance.flavor.extra_specs = RELEASES | {"gpu:preemptible": "1h"}
         self.assertRefused("its host has GPUs for who is not preemptible, for now; start it when")
         self.instance.flavor.extra_specs = RELEASES
-        self.stops.take_again(self.instance)
+        self.stops.take_again(self.instance, self.asked)
         self.assertEqual([ONE, TWO], self.has(self.instance))
 
     def test_other_than_the_image_wants(self) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 import unittest
 from collections.abc import Sequence
 
+import fixtures
 import libvirt
 from nova import exception as nova_exception
 from nova.virt.libvirt import config as vconfig
+from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
-from tests.fixtures import cards
+from tests.fixtures import cards, drm, hosts, nodes, pci
 
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
 (A_AUDIO,) = cards.addresses("0000:04:00.1")
@@ -282,3 +285,34 @@ class WithoutTest(unittest.TestCase):
         """As it was written here"""
         text = xml.replace('"', "'").replace(f"<g:gpus xmlns:g='{domains.NAMESPACE}'/>", "OURS")
         return text.replace("OURS", self.OURS.format(""))
+
+
+class PartsTest(base.BaseTestCase):
+    def test_all_that_leads_to_a_card_and_nothing_that_leads_to_more(self) -> None:
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+        host.add_gpu("0000:3b:00.0", "10de", "25b6", companions=[pci.AUDIO])
+        host.add_gpu("0000:5e:00.0", "1002", "740f")
+        drm.write_card(
+            host.path("0000:3b:00.0"), host.roots.dev, nodes.Nodes.FILES, 7, vendor_id="10de"
+        )
+        every = selection.Selection.parse(["10de", "1002"], [], [])
+        first, second = discovery.discover(host.roots, every, {}, dict)
+        found = domains.parts([first, second], host.roots)
+        self.assertEqual(
+            {
+                "/dev/nvidia0": first.address,
+                "/dev/dri/card7": first.address,
+                "/dev/dri/renderD135": first.address,
+                "/dev/dri/card1": second.address,
+                "/dev/dri/renderD129": second.address,
+            },
+            found.card_by_node,
+        )
+        self.assertEqual(
+            {
+                first.address: first.address,
+                first.companions[0]: first.address,
+                second.address: second.address,
+            },
+            found.card_by_function,
+        )
