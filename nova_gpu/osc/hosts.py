@@ -158,39 +158,40 @@ def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
     too"""
     found = {}
     none_new = closed.drained(connection)
-    with rest.clean_refusals("Nova"):
-        for node in connection.compute.hypervisors(details=True):
-            reason = None
-            if node.status != "enabled":
-                why = (node.service_details or {}).get("disabled_reason")
-                reason = "its compute service is disabled" + (f": {why}" if why else "")
-            elif node.state != "up":
-                reason = "its compute service is down"
-            if node.id in none_new:
-                reason = "; ".join(filter(None, (closed.DRAINED, reason)))
-            found[node.id] = (node.name, reason)
+    for node in _nodes(connection):
+        reason = None
+        if node.status != "enabled":
+            why = (node.service_details or {}).get("disabled_reason")
+            reason = "its compute service is disabled" + (f": {why}" if why else "")
+        elif node.state != "up":
+            reason = "its compute service is down"
+        if node.id in none_new:
+            reason = "; ".join(filter(None, (closed.DRAINED, reason)))
+        found[node.id] = (node.name, reason)
     return found
+
+
+def _nodes(connection: Any) -> list[Any]:
+    with rest.clean_refusals("Nova"):
+        return list(connection.compute.hypervisors(details=True))
 
 
 def nodes_by_name(connection: Any) -> Mapping[str, str]:
     """The uuid of each compute node by the node's name"""
-    return {name: uuid for uuid, (name, _) in compute_nodes(connection).items()}
+    return {node.name: node.id for node in _nodes(connection)}
 
 
 def up(connection: Any) -> frozenset[str]:
     """The names of the nodes whose compute service is there, also where it is disabled"""
-    with rest.clean_refusals("Nova"):
-        nodes = connection.compute.hypervisors(details=True)
-        return frozenset(node.name for node in nodes if node.state == "up")
+    return frozenset(node.name for node in _nodes(connection) if node.state == "up")
 
 
 def services(connection: Any) -> Mapping[str, str]:
     """The host's name of each node's compute service, which moves take, by the node's name"""
-    with rest.clean_refusals("Nova"):
-        return {
-            node.name: (node.service_details or {}).get("host", node.name)
-            for node in connection.compute.hypervisors(details=True)
-        }
+    return {
+        node.name: (node.service_details or {}).get("host", node.name)
+        for node in _nodes(connection)
+    }
 
 
 def zones(connection: Any) -> Mapping[str, str]:

@@ -194,9 +194,8 @@ def _node(connection: Any, host: str) -> str:
 
 def _node_with_gpus(connection: Any, host: str) -> str:
     """:raises CommandError: where there is none of that name"""
-    nodes = hosts.compute_nodes(connection)
     roots = {each["root_provider_uuid"] for each in hosts.gpu_providers(connection)}
-    named = {nodes[root][0]: root for root in roots if root in nodes}
+    named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
     if host not in named:
         raise _no_such_host(host, len(named))
     return named[host]
