@@ -94,7 +94,7 @@ def _finding(
             remarks = () if found else tuple(_remarks(gpu, looked.roots, alike))
     except (OSError, ValueError) as error:
         drivers = {}
-        found.append(f"the host does not tell about it: {error}; see the kernel's log about it")
+        found.append(passthrough.unread(error))
     return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(found)), remarks)
 
 

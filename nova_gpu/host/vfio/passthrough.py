@@ -88,10 +88,15 @@ def _said(*judges: Callable[[], str | None]) -> Iterator[str]:
         try:
             reason = judge()
         except (OSError, ValueError) as error:
-            yield f"the host does not tell about it: {error}; see the kernel's log about it"
+            yield unread(error)
             return
         if reason is not None:
             yield reason
+
+
+def unread(error: Exception) -> str:
+    """Why a card is not offered of which the host's sysfs does not say what is in the way"""
+    return f"sysfs cannot be read about it: {error}; see the kernel's log"
 
 
 def without_iommu(own: Iterable[model.PciAddress], roots: Roots) -> str | None:

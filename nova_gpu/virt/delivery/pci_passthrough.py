@@ -88,7 +88,7 @@ class PCIPassthrough(WholeCards):
         try:
             reason = self._device_spec.obstacle(card, self._roots)
         except (OSError, ValueError) as error:
-            return f"the host does not tell about it: {error}; see the kernel's log about it"
+            return passthrough.unread(error)
         room = address_space.of_host(self._roots)
         return (
             reason or passthrough.obstacle(card, self._roots, room) or self._fabric.obstacle(card)

@@ -13,6 +13,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt.delivery import unbound
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes
@@ -127,7 +128,7 @@ class Ways:
             found = (self.part(kind).obstacle(gpu, by_kind[kind]) for kind in by_kind)
             return next(filter(None, found), None)
         except (OSError, ValueError) as error:
-            return f"the host does not tell about it: {error}; see the kernel's log about it"
+            return passthrough.unread(error)
 
     def unfit(self, gpu: GPU, card: DividedCard) -> Mapping[str, str]:
         """The types of *card* that are of no use to a guest of this host, with why"""

@@ -159,7 +159,7 @@ class TestMemory(PassthroughTestCase):
     def test_unreadable(self) -> None:
         self.add()
         (self.host.path(CARD) / "resource").write_text("nonsense\n")
-        self.assertIn("does not tell", self.reason())
+        self.assertIn("sysfs cannot be read about it", self.reason())
 
 
 class TestSwitchedBoards(PassthroughTestCase):
