@@ -14,14 +14,14 @@ import unittest
 
 import os_traits
 
-from doc.ext.reference import commands, tables
+from doc.ext.reference import commands, tables, traits
 from nova_gpu.api import extra_specs
 from nova_gpu.core import events, names
 from nova_gpu.core.fabric import published
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.flavor import validation
 from nova_gpu.core.model import Product
-from nova_gpu.core.placement import inventory, traits
+from nova_gpu.core.placement import inventory
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from tools.novalab import guide
 from tools.novalab.page import DOTS

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from nova_gpu.api import extra_specs
 from nova_gpu.cmd import exporter, status
 from nova_gpu.core import events
-from nova_gpu.core.placement import traits
 
-from . import commands
+from . import commands, traits
 
 Row = tuple[str, ...]
 
