@@ -37,6 +37,16 @@ class TestPayload(unittest.TestCase):
         )
         self.assertEqual({"gpu1"}, {each.payload["host"] for each in found})
 
+    def test_addresses_are_in_their_order(self) -> None:
+        product = Product("10de", "26b9", "26b9", "ada", 24576)
+        cards = [PciAddress.parse(f"0000:{number}f:00.0") for number in range(8)]
+        slots = [Slot.parse(f"0000:3b:00.{number}/nvidia-1155/0") for number in range(8)]
+        products = dict.fromkeys([*reversed(cards), *reversed(slots)], product)
+        found = of_devices(EventType.CLAIM, products, "gpu1")
+        self.assertEqual(
+            [tuple(map(str, cards)), tuple(map(str, slots))], [each.addresses for each in found]
+        )
+
     def test_what_is_wrong_is_an_error(self) -> None:
         errors = {each for each in EventType if each.is_error}
         self.assertEqual({"gpu.fault", "gpu.quarantine", "gpu.no_valid_host"}, errors)
