@@ -52,6 +52,17 @@ class HostPrepareTest(base.HostTestCase):
         self.assertEqual(set(), self.files())
         self.assertIn("nothing to undo", self.undo())
 
+    def test_dracut_and_no_folder_for_grub(self) -> None:
+        self.add_card(iommu_group=None)
+        for folder in ("etc/initramfs-tools/hooks", "etc/default/grub.d"):
+            (self.target / folder).rmdir()
+        (self.target / "etc/dracut.conf.d").mkdir()
+        self.assertIn(
+            "Then: dracut --regenerate-all --force; give the kernel those arguments (grubby "
+            "--update-kernel=ALL --args=...); boot the host.",
+            self.prepare(),
+        )
+
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)
         self.host.add_gpu("0000:82:00.0", "10de", "1b84", boot_vga=True, class_code=pci.VGA)

@@ -222,6 +222,14 @@ class TestMakeNodes(NodesTestCase):
         self.make(card(ONE))
         self.assertIn("nvidia-modprobe is not on the PATH", self.log.output)
 
+    def test_a_tool_that_cannot_be_run(self) -> None:
+        self.tool("exit 0")
+        (self.tools / "nvidia-modprobe").write_text(f"#!{self.tools}/none\n")
+        self.host.add_gpu(ONE, "10de", "2335", minor=4)
+        self.make(card(ONE))
+        for word in (ONE, "nvidia-modprobe -c 255 -c 4", "No such file or directory"):
+            self.assertIn(word, self.log.output)
+
     def test_a_tool_that_hangs_is_given_up(self) -> None:
         self.tool("exec sleep 60")
         self.host.add_gpu(ONE, "10de", "2335", minor=4)
