@@ -15,7 +15,7 @@ from nova_gpu.core.guest import mmio
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.host import installed_memory
+from nova_gpu.host import address_bits
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind_script
 from nova_gpu.virt.delivery import address_space
@@ -153,7 +153,7 @@ def _largest_guest(card: mmio.Bars, roots: Roots, alike: int) -> str:
     room = address_space.of_host(roots)
     if room.given_gib is not None:
         return f"guests have room for {room.given_gib} GiB"
-    memory = installed_memory.of_host(roots)
+    memory = address_bits.installed_memory(roots)
     of_bios, of_uefi = (
         room.most_cards(card, Guest(memory, uefi=uefi), alike) for uefi in (False, True)
     )

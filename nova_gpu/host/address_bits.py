@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bits of an address this host's processor and IOMMUs know."""
+"""How much a guest of this host can address: the bits of an address that its processor and IOMMUs
+know, and its memory."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import re
 
 from nova_gpu.host import processor
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
+_TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 # The capability register of the VT-d specification: the widths of its page tables (SAGAW, a bit
 # for each from that of bit 1 on) and the maximum guest address width less one (MGAW).
 _SAGAW, _MGAW = 8, 16
@@ -40,6 +43,15 @@ def of_host(roots: Roots) -> AddressBits:
     found = processor.of_host(roots)
     iommu = min(_intel_iommus(roots), default=None)
     return AddressBits(found.address_bits, iommu, found.is_amd, found.gib_pages)
+
+
+def installed_memory(roots: Roots) -> int:
+    """The host's memory in bytes, 0 where the kernel does not tell"""
+    try:
+        found = _TOTAL.search((roots.proc / "meminfo").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
 
 
 def _intel_iommus(roots: Roots) -> list[int]:

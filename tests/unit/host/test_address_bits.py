@@ -7,7 +7,7 @@ import ddt
 import fixtures
 from oslotest import base
 
-from nova_gpu.host import address_bits, installed_memory, processor
+from nova_gpu.host import address_bits, processor
 from nova_gpu.host.address_bits import AddressBits
 from tests.fixtures import hosts, processors
 
@@ -55,5 +55,5 @@ class OfHostTest(base.BaseTestCase):
 
     def test_memory(self) -> None:
         host = self.host(processors.Processor("GenuineIntel", 46, memory_gib=512))
-        self.assertEqual(512 << 30, installed_memory.of_host(host.roots))
-        self.assertEqual(0, installed_memory.of_host(self.host().roots))
+        self.assertEqual(512 << 30, address_bits.installed_memory(host.roots))
+        self.assertEqual(0, address_bits.installed_memory(self.host().roots))
