@@ -64,14 +64,13 @@ class NvmlHealth:
     """What NVIDIA's driver says of one card; ``None`` is what it does not tell of this one.
 
     ``lost``: it does not answer its driver. ``uncorrected`` are ECC errors since the driver was
-    loaded or the card was reset; those of its whole life, ``uncorrected_ever``, judge nothing.
+    loaded or the card was reset; those of its whole life would say nothing.
     ``recovery_action`` is nvml.h's number, and so are ``fabric_state``, how far the card has joined
     the fabric of its NVSwitches, and ``fabric_status``, how that ended.
     """
 
     lost: bool = False
     uncorrected: int | None = None
-    uncorrected_ever: int | None = None
     retirement_pending: bool | None = None
     remapping_pending: bool | None = None
     remapping_failed: bool | None = None

@@ -24,7 +24,7 @@ whatever the library says. What it does not know of a card is null. Of one that 
 With addresses for arguments it says how
 those cards are instead; a card that the library does not have is left out::
 
-    {"cards": [{"address": "0000:19:00.0", "lost": false, "uncorrected": 0, "uncorrected_ever": 3,
+    {"cards": [{"address": "0000:19:00.0", "lost": false, "uncorrected": 0,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
                 "recovery_action": 0, "fabric_state": 3, "fabric_status": 0}, ...]}
 
@@ -184,12 +184,7 @@ def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
-    ask = _asking(nvml)
-
-    def uncorrected(counter: str) -> Any:
-        kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-        return ask("nvmlDeviceGetTotalEccErrors", handle, kind, getattr(nvml, counter))
-
+    ask, kind = _asking(nvml), nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     # Of one generation of cards pages are retired, of the next rows remapped.
     retired = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     remapped = ask("nvmlDeviceGetRemappedRows", handle)
@@ -198,8 +193,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     is_mig = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
     fabric = (None if is_mig else _fabric(nvml, handle)) or {}
     return {
-        "uncorrected": uncorrected("NVML_VOLATILE_ECC"),
-        "uncorrected_ever": uncorrected("NVML_AGGREGATE_ECC"),
+        "uncorrected": ask("nvmlDeviceGetTotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC),
         "retirement_pending": None if retired is None else bool(retired),
         "remapping_pending": None if remapped is None else bool(remapped[2]),
         "remapping_failed": None if remapped is None else bool(remapped[3]),

@@ -30,7 +30,6 @@ class TestNvml(unittest.TestCase):
         for told in (
             NvmlHealth(),
             NvmlHealth(uncorrected=0, remapping_pending=False, recovery_action=0),
-            NvmlHealth(uncorrected_ever=12),
             NvmlHealth(fabric_state=0, fabric_status=0),
             NvmlHealth(fabric_state=3, fabric_status=0),
         ):

@@ -60,7 +60,7 @@ class TestHealth(base.BaseTestCase):
         told = self.ask(TODAY, OLD, LOST, OTHER)
         self.assertEqual("", self.log.output)
         self.assertEqual({TODAY, OLD, LOST}, set(told))
-        self.assertEqual(NvmlHealth(False, 2, 40, None, True, False, 1, 3, 0), told[TODAY])
+        self.assertEqual(NvmlHealth(False, 2, None, True, False, 1, 3, 0), told[TODAY])
         self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
         self.assertEqual(NvmlHealth(lost=True), told[LOST])
 
@@ -73,7 +73,7 @@ class TestHealth(base.BaseTestCase):
     def test_a_binding_that_knows_no_recovery_action(self) -> None:
         self.binding(machines.older_binding())
         told = self.ask(TODAY, OLD)
-        self.assertEqual(NvmlHealth(False, 2, 40, None, True, False, None, 3, 0), told[TODAY])
+        self.assertEqual(NvmlHealth(False, 2, None, True, False, None, 3, 0), told[TODAY])
         self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
 
     def test_the_fabric(self) -> None:
