@@ -20,6 +20,8 @@ from nova_gpu.host.vfio import passthrough
 if TYPE_CHECKING:
     from nova import objects
 
+    from nova_gpu.core.flavor.request import FlavorRequest
+
 _Answer = TypeVar("_Answer")
 
 # [libvirt]cpu_mode by which a guest has the address bits of the host's processor.
@@ -49,10 +51,15 @@ def most(cards: Collection[GPU], roots: Roots) -> int:
 
 
 def refuse(
-    instance: objects.Instance, cards: Sequence[GPU], roots: Roots, *, tree: bool = False
+    instance: objects.Instance,
+    asked: FlavorRequest,
+    cards: Sequence[GPU],
+    roots: Roots,
+    *,
+    tree: bool = False,
 ) -> None:
     """:raises GuestUnfit, DeviceUnavailable: as :func:`setting`"""
-    setting(instance, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
+    setting(instance, asked, cards, roots, is_uefi=_is_uefi(instance), tree=tree)
 
 
 def with_io(instance: objects.Instance, cards: Sequence[GPU], roots: Roots) -> int:
@@ -74,6 +81,7 @@ def _is_uefi(instance: objects.Instance) -> bool:
 
 def setting(
     instance: objects.Instance,
+    asked: FlavorRequest,
     cards: Sequence[GPU],
     roots: Roots,
     *,
@@ -87,14 +95,10 @@ def setting(
     :raises GuestUnfit: where the guest has no room for them
     :raises DeviceUnavailable: where a card cannot be read
     """
-    # Only now, as Nova's objects are: the commands ask for the host's room alone.
-    from nova_gpu.virt import flavors
-
-    extra_specs = flavors.request_of(instance).extra_specs
     properties = instance.image_meta.properties
     # As Nova's _get_guest_cpu_config_maxphysaddr() reads them
-    mode = extra_specs.get(_MODE) or properties.get("hw_maxphysaddr_mode")
-    bits = extra_specs.get(_BITS) or properties.get("hw_maxphysaddr_bits")
+    mode = asked.extra_specs.get(_MODE) or properties.get("hw_maxphysaddr_mode")
+    bits = asked.extra_specs.get(_BITS) or properties.get("hw_maxphysaddr_bits")
     room = _room(roots, mode, int(bits) if bits else None)
     guest = Guest(instance.flavor.memory_mb << 20, is_uefi, 16 + CONF.libvirt.num_pcie_ports, tree)
     bars = [_read(passthrough.card_bars, card, roots) for card in cards]

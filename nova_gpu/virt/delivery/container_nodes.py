@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
     from nova.virt.libvirt import host as libvirt_host
 
+    from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
     from nova_gpu.virt import threads
 
@@ -107,12 +108,15 @@ class ContainerNodes(WholeCards):
         for folder in libraries.prune(self._library_root, in_use):
             LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
 
-    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+    def make_ready(
+        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+    ) -> None:
         pass  # the nodes that it gets are known when it is rendered
 
     def render(
         self,
         instance: objects.Instance,
+        asked: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
@@ -137,7 +141,11 @@ class ContainerNodes(WholeCards):
         guest_config.add_gpus(guest, devices, found)
 
     def told(
-        self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
+        self,
+        instance: objects.Instance,
+        asked: FlavorRequest,
+        guest: vconfig.LibvirtConfigGuest,
+        cards: Sequence[GPU],
     ) -> list[GuestDevice]:
         """A container sees the host's sysfs: what is there is where it finds its cards."""
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}

@@ -59,9 +59,12 @@ class Delivery(Protocol):
         """What a guest with such devices cannot have done to it, and what its user is told"""
         return _NOTHING
 
-    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+    def make_ready(
+        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+    ) -> None:
         """Has the devices of a guest ready before they are the guest's.
 
+        :param asked: what the instance's flavor asks for, here and below
         :raises GuestUnfit, GuestCannotStart: where the guest cannot have them, or not now
         """
         return
@@ -70,6 +73,7 @@ class Delivery(Protocol):
     def render(
         self,
         instance: objects.Instance,
+        asked: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
@@ -212,7 +216,11 @@ class WholeCards(Delivery, Protocol):
 
     @abc.abstractmethod
     def told(
-        self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
+        self,
+        instance: objects.Instance,
+        asked: FlavorRequest,
+        guest: vconfig.LibvirtConfigGuest,
+        cards: Sequence[GPU],
     ) -> list[GuestDevice]:
         """What the *guest*, which is rendered, is told of its *cards*"""
 

@@ -18,11 +18,12 @@ from nova_gpu.core.guest.tree import Controller, Place, Tree
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery import address_space
 
 if TYPE_CHECKING:
     from nova import objects
+
+    from nova_gpu.core.flavor.request import FlavorRequest
 
 # What takes no slot of a guest's root. Of all else some devices take none either; and libvirt adds
 # a USB and a serial controller and a balloon where Nova says nothing of them.
@@ -38,23 +39,26 @@ _PORT = vconfig.LibvirtConfigGuestPCIeRootPortController
 
 
 def of(
-    instance: objects.Instance, cards: Sequence[GPU], machine_type: str | None, roots: Roots
+    instance: objects.Instance,
+    asked: FlavorRequest,
+    cards: Sequence[GPU],
+    machine_type: str | None,
+    roots: Roots,
 ) -> Tree | None:
     """The tree of the instance's guest, ``None`` where each card is on the guest's own root.
 
     :raises GuestUnfit: where the flavor requires one that the guest cannot have
     :raises DeviceUnavailable: where a card cannot be read
     """
-    asked = flavors.request_of(instance).guest_topology
-    if asked is GuestTopology.FLAT:
+    if asked.guest_topology is GuestTopology.FLAT:
         return None
-    if asked is GuestTopology.AUTO and not tree.says_more(cards):
+    if asked.guest_topology is GuestTopology.AUTO and not tree.says_more(cards):
         return None
     found = tree.of(cards) if "q35" in (machine_type or "") else None
     with_io = 0
     if found and len(cards) > tree.OVMF_MOST_WITH_IO:
         with_io = address_space.with_io(instance, cards, roots)
-    if asked is GuestTopology.REQUIRED:
+    if asked.guest_topology is GuestTopology.REQUIRED:
         _refuse(instance, found, machine_type, with_io)
     return found if with_io <= tree.OVMF_MOST_WITH_IO else None
 

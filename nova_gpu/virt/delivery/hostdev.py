@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nova import objects
     from nova.virt.libvirt import config as vconfig
 
+    from nova_gpu.core.flavor.request import FlavorRequest
+
 
 class HostdevParts(Parts, Delivery):
     """Parts that a driver makes when a guest starts with them, and removes when it is gone"""
@@ -35,7 +37,9 @@ class HostdevParts(Parts, Delivery):
     def delivery(self) -> Delivery:
         return self
 
-    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+    def make_ready(
+        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+    ) -> None:
         """Has the NVSwitches join the cards of which the guest has all.
 
         :raises DeviceUnavailable, BetterElsewhere: where they cannot
@@ -54,6 +58,7 @@ class HostdevParts(Parts, Delivery):
     def render(
         self,
         instance: objects.Instance,
+        asked: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:

@@ -185,7 +185,9 @@ class PCIPassthrough(WholeCards):
     def begin(self, card: GPU, instance_uuid: str) -> None:
         self.bindings.begin(card, instance_uuid)
 
-    def make_ready(self, instance: objects.Instance, given: Sequence[Given]) -> None:
+    def make_ready(
+        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+    ) -> None:
         """Refuses what libvirt would only notice when the instance's guest is gone already, and
         binds the cards.
 
@@ -198,44 +200,44 @@ class PCIPassthrough(WholeCards):
         cards = _cards(given)
         if not cards:
             return
-        self._refuse_unfit_guest(instance, cards)
+        self._refuse_unfit_guest(instance, asked, cards)
         for card in cards:
             self.bindings.end(card, instance.uuid)
         self._fabric.join([card.address for card in cards], instance.uuid)
 
-    def _refuse_unfit_guest(self, instance: objects.Instance, cards: Sequence[GPU]) -> None:
+    def _refuse_unfit_guest(
+        self, instance: objects.Instance, asked: FlavorRequest, cards: Sequence[GPU]
+    ) -> None:
         from nova.virt.libvirt import utils as libvirt_utils
 
-        from nova_gpu.virt import flavors
         from nova_gpu.virt.delivery import guest_tree
 
-        asked = flavors.request_of(instance)
         self.refuse_flavor(instance, asked)
         machine_type = libvirt_utils.get_machine_type(instance.image_meta)
-        tree = guest_tree.of(instance, cards, machine_type, self._roots)
-        address_space.refuse(instance, cards, self._roots, tree=tree is not None)
+        tree = guest_tree.of(instance, asked, cards, machine_type, self._roots)
+        address_space.refuse(instance, asked, cards, self._roots, tree=tree is not None)
         self._peers.cliques(instance, asked, cards)
 
     def render(
         self,
         instance: objects.Instance,
+        asked: FlavorRequest,
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
-        from nova_gpu.virt import flavors
         from nova_gpu.virt.delivery import guest_pci, guest_tree
 
         if cards := _cards(given):
-            tree = guest_tree.of(instance, cards, guest.os_mach_type, self._roots)
+            tree = guest_tree.of(instance, asked, cards, guest.os_mach_type, self._roots)
             if tree is not None:
                 guest_tree.add_cells(guest, tree, self._roots)
-            asked = flavors.request_of(instance)
             cliques = self._peers.cliques(instance, asked, cards)
             guest_pci.add_gpus(
                 guest, cards, option_rom=asked.option_rom, tree=tree, cliques=cliques
             )
             setting = address_space.setting(
                 instance,
+                asked,
                 cards,
                 self._roots,
                 is_uefi=guest_pci.has_uefi(guest),
@@ -244,11 +246,15 @@ class PCIPassthrough(WholeCards):
             guest_pci.give_room(guest, setting)
 
     def told(
-        self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest, cards: Sequence[GPU]
+        self,
+        instance: objects.Instance,
+        asked: FlavorRequest,
+        guest: vconfig.LibvirtConfigGuest,
+        cards: Sequence[GPU],
     ) -> list[GuestDevice]:
         from nova_gpu.virt.delivery import guest_tree
 
-        tree = guest_tree.of(instance, cards, guest.os_mach_type, self._roots)
+        tree = guest_tree.of(instance, asked, cards, guest.os_mach_type, self._roots)
         places = {} if tree is None else guest_tree.places(guest, tree)
         return told_of_cards(cards, places, self._roots)
 

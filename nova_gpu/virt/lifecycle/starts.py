@@ -115,7 +115,7 @@ class Starts:
                 if spawning and not devices:
                     stranding.refuse(instance, asked, self.free, self.left)
                 for delivery, own in self._deliveries(given):
-                    delivery.make_ready(instance, own)
+                    delivery.make_ready(instance, asked, own)
                 # From now on a guest may have used them.
                 self.ledger.was_used(devices)
                 self.vgpus.make(instance.uuid, devices)
@@ -191,13 +191,13 @@ class Starts:
         if not self.assigned:
             return
         with _in_novas_words(instance, spawning=False):
-            held = self._held(instance)
+            asked, held = flavors.request_of(instance), self._held(instance)
             self._refuse_unheld(instance, _devices(held))
             for delivery, own in self._deliveries(_given(held)):
-                delivery.render(instance, guest, own)
+                delivery.render(instance, asked, guest, own)
             if any(held.values()):
                 cards = _cards(_given(held))
-                told = self.ways.whole.told(instance, guest, cards) if cards else []
+                told = self.ways.whole.told(instance, asked, guest, cards) if cards else []
                 parts = [each.group.facts for each in held[self.assigned.parts]]
                 _tell(instance, told, parts)
 

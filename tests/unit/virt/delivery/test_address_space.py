@@ -20,6 +20,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery import address_space, guest_pci
 from tests.fixtures import hosts, large_cards, pci, processors
 
@@ -63,12 +64,23 @@ class AddressSpaceTestCase(base.BaseTestCase):
 
     def set_up(self, guest: Any, instance: objects.Instance) -> None:
         is_uefi = guest_pci.has_uefi(guest)
-        setting = address_space.setting(instance, self.cards(), self.host.roots, is_uefi=is_uefi)
+        setting = address_space.setting(
+            instance,
+            flavors.request_of(instance),
+            self.cards(),
+            self.host.roots,
+            is_uefi=is_uefi,
+        )
         guest_pci.give_room(guest, setting)
+
+    def refuse(self, instance: objects.Instance) -> None:
+        """:raises GuestUnfit: where its guest has no room for the cards"""
+        asked = flavors.request_of(instance)
+        address_space.refuse(instance, asked, self.cards(), self.host.roots)
 
     def refused(self, instance: objects.Instance) -> str:
         with self.assertRaises(exception.GuestUnfit) as raised:
-            address_space.refuse(instance, self.cards(), self.host.roots)
+            self.refuse(instance)
         return str(raised.exception)
 
 
@@ -192,7 +204,7 @@ class RefuseTest(AddressSpaceTestCase):
         self.assertIn("leave hw:maxphysaddr_mode and hw:maxphysaddr_bits out", said)
         specs["hw:maxphysaddr_bits"] = "43"
         instance = self.instance(256, specs, hw_firmware_type="uefi")
-        address_space.refuse(instance, self.cards(), self.host.roots)
+        self.refuse(instance)
 
     def test_bits_of_the_image(self) -> None:
         said = self.refused(
@@ -205,14 +217,14 @@ class RefuseTest(AddressSpaceTestCase):
         said = self.refused(self.instance(32, hw_firmware_type="uefi"))
         self.assertIn("39 address bits", said)
         self.assertIn("without hw_firmware_type=uefi", said)
-        address_space.refuse(self.instance(32), self.cards(), self.host.roots)
+        self.refuse(self.instance(32))
 
     def test_no_pages_of_a_gib(self) -> None:
         processor = dataclasses.replace(processors.SERVER, flags="fpu vme de pse")
         self.make_host(large_cards.H100_NVL, 4, processor)
         said = self.refused(self.instance(256, hw_firmware_type="uefi"))
         self.assertIn("without hw_firmware_type=uefi", said)
-        address_space.refuse(self.instance(256), self.cards(), self.host.roots)
+        self.refuse(self.instance(256))
 
     def test_a_narrow_iommu(self) -> None:
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)

@@ -20,6 +20,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
+from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery, selection
@@ -60,12 +61,14 @@ class ContainerNodesTest(base.BaseTestCase):
     def rendered(self, *given: GPU | Slot) -> etree._Element:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "instance-00000001", "lxc", "exe"
-        self.way.render(objects.Instance(), guest, given)
+        self.way.render(objects.Instance(), request.of({}), guest, given)
         return etree.fromstring(guest.to_xml())
 
     def test_told_what_it_sees_itself(self) -> None:
         """A container sees the host's sysfs."""
-        (told,) = self.way.told(objects.Instance(), vconfig.LibvirtConfigGuest(), [self.card()])
+        (told,) = self.way.told(
+            objects.Instance(), request.of({}), vconfig.LibvirtConfigGuest(), [self.card()]
+        )
         self.assertEqual((CARD, 0), (told["address"], told["numa_node"]))
 
     def test_obstacles(self) -> None:

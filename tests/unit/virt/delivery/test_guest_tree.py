@@ -24,6 +24,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import nearness
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery import guest_pci, guest_tree
 from nova_gpu.virt.usage import domains
 from tests.fixtures import cards, hosts, pci
@@ -49,6 +50,13 @@ class GuestTreeTestCase(base.BaseTestCase):
             uuid=uuidsentinel.instance, flavor=flavor, numa_topology=topology, system_metadata={}
         )
 
+    def seen(
+        self, instance: objects.Instance, held: Sequence[GPU], machine_type: str = Q35
+    ) -> tree.Tree | None:
+        """The tree that the instance's guest sees"""
+        asked = flavors.request_of(instance)
+        return guest_tree.of(instance, asked, held, machine_type, self.roots)
+
     def write_cpus(self, **cpulists: str) -> None:
         for node, cpulist in cpulists.items():
             folder = self.roots.sysfs / "devices/system/node" / node
@@ -68,16 +76,16 @@ class OfTest(GuestTreeTestCase):
     )
     @ddt.unpack
     def test_words(self, word: str | None, held: list[GPU], expected: bool) -> None:
-        found = guest_tree.of(self.instance(word), held, Q35, self.roots)
+        found = self.seen(self.instance(word), held)
         self.assertEqual(tree.of(held) if expected else None, found)
 
     def refused(self, *arguments: Any) -> str:
         with self.assertRaises(exception.GuestUnfit) as raised:
-            guest_tree.of(*arguments, self.roots)
+            self.seen(*arguments)
         return str(raised.exception)
 
     def test_other_machine_types(self) -> None:
-        self.assertIsNone(guest_tree.of(self.instance(), PAIR, "virt-8.0", self.roots))
+        self.assertIsNone(self.seen(self.instance(), PAIR, "virt-8.0"))
         said = self.refused(self.instance("required"), PAIR, "virt-8.0")
         self.assertIn("machine type virt-8.0 cannot have it", said)
 
@@ -86,15 +94,13 @@ class OfTest(GuestTreeTestCase):
             cards.placed(f"0000:{bus:02x}:00.0", bus % 2, pci_root=f"pci0000:{bus:02x}")
             for bus in range(1, 20)
         ]
-        self.assertIsNone(guest_tree.of(self.instance(), many, Q35, self.roots))
+        self.assertIsNone(self.seen(self.instance(), many))
         self.assertIn("too few bus numbers", self.refused(self.instance("required"), many, Q35))
 
     def test_cells_of_the_flavors_on_other_nodes(self) -> None:
         held = [ALONE, ELSEWHERE]
-        self.assertIsNotNone(guest_tree.of(self.instance(cells=[0]), held, Q35, self.roots))
-        self.assertIsNotNone(
-            guest_tree.of(self.instance("required", [0, 1]), held, Q35, self.roots)
-        )
+        self.assertIsNotNone(self.seen(self.instance(cells=[0]), held))
+        self.assertIsNotNone(self.seen(self.instance("required", [0, 1]), held))
         said = self.refused(self.instance("required", [0]), held, Q35)
         self.assertIn("are not on node 1, where its GPUs are", said)
 
@@ -103,17 +109,17 @@ class OfTest(GuestTreeTestCase):
         none; SeaBIOS placed the memory of 13."""
         held = self.with_io_bars(10)
         self.image(hw_firmware_type="uefi")
-        self.assertIsNotNone(guest_tree.of(self.instance(), held[:9], Q35, self.roots))
-        self.assertIsNone(guest_tree.of(self.instance(), held, Q35, self.roots))
+        self.assertIsNotNone(self.seen(self.instance(), held[:9]))
+        self.assertIsNone(self.seen(self.instance(), held))
         said = self.refused(self.instance("required"), held, Q35)
         self.assertIn("9 GPUs that have a BAR with I/O ports, and 10 of its GPUs have one", said)
         self.assertIn("an image without hw_firmware_type=uefi", said)
         # Of one to which the host gave no ports a guest sees none.
         pci.write_io_bar(self.host.path(str(held[0].address)), 0)
-        self.assertIsNotNone(guest_tree.of(self.instance(), held, Q35, self.roots))
+        self.assertIsNotNone(self.seen(self.instance(), held))
         pci.write_io_bar(self.host.path(str(held[0].address)), 0x1000)
         self.image()
-        self.assertIsNotNone(guest_tree.of(self.instance(), held, Q35, self.roots))
+        self.assertIsNotNone(self.seen(self.instance(), held))
 
     def with_io_bars(self, count: int) -> list[GPU]:
         self.host = hosts.Host(self.roots.sysfs.parent / "host")

@@ -11,6 +11,7 @@ from nova import objects
 from nova.virt.libvirt import config as vconfig
 from oslotest import base
 
+from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.roots import Roots
@@ -57,7 +58,7 @@ class HostdevPartsTest(base.BaseTestCase):
     def test_rendered(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         given = [cards.card("0000:3b:00.0"), *SLOTS]
-        self.way.render(objects.Instance(uuid=UUID), guest, given)
+        self.way.render(objects.Instance(uuid=UUID), request.of({}), guest, given)
         self.assertEqual(2, len(guest.devices))
         (meta,) = guest.metadata
         self.assertEqual(tuple(SLOTS), meta.addresses)
@@ -105,7 +106,7 @@ class VirtualFunctionsTest(base.BaseTestCase):
         for way, slot, managed in ((self.plain, PLAIN, "yes"), (self.typed, TYPED, "no")):
             guest = vconfig.LibvirtConfigGuest()
             guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-            way.render(objects.Instance(uuid=UUID), guest, [slot])
+            way.render(objects.Instance(uuid=UUID), request.of({}), guest, [slot])
             (function,) = etree.fromstring(guest.to_xml()).findall("devices/hostdev")
             self.assertEqual(("pci", managed), (function.get("type"), function.get("managed")))
 

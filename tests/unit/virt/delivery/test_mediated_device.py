@@ -13,6 +13,7 @@ from nova import objects
 from nova.virt.libvirt import config as vconfig
 from oslotest import base
 
+from nova_gpu.core.flavor import request
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.delivery import mediated_device
 from nova_gpu.virt.fabric import fabric
@@ -60,7 +61,7 @@ class MediatedDevicesTest(base.BaseTestCase):
     def test_rendered_by_its_uuid(self) -> None:
         guest = vconfig.LibvirtConfigGuest()
         guest.name, guest.virt_type, guest.os_type = "instance-00000001", "kvm", "hvm"
-        self.way.render(objects.Instance(uuid=UUID), guest, [SLOT, NEXT])
+        self.way.render(objects.Instance(uuid=UUID), request.of({}), guest, [SLOT, NEXT])
         found = etree.fromstring(guest.to_xml()).findall("devices/hostdev/source/address")
         uuids = [each.get("uuid") for each in found]
         self.assertEqual([device_uuid(UUID, each) for each in (SLOT, NEXT)], uuids)

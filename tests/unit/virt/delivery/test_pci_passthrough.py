@@ -12,6 +12,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
+from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import binding, pci_aliases, pci_passthrough, peer_access
@@ -57,7 +58,7 @@ class MakeReadyTest(base.BaseTestCase):
         flavor = objects.Flavor(extra_specs=specs, memory_mb=4096)
         instance = objects.Instance(flavor=flavor, system_metadata={}, uuid=UUID)
         with fixtures.MonkeyPatch("nova.objects.Instance.image_meta", image):
-            self.way.make_ready(instance, cards)
+            self.way.make_ready(instance, request.of(specs), cards)
 
     def test_fits(self) -> None:
         self.config.config(group="gpu", guest_mmio_gib=32)

@@ -18,6 +18,7 @@ from oslotest import base
 
 import nova_gpu
 from nova_gpu.core.guest import devices
+from nova_gpu.virt import flavors
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
 from tests.fixtures.compute import Compute
 
@@ -76,6 +77,18 @@ class ModulesTest(base.BaseTestCase):
         host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
         compute = self.useFixture(Compute(host))
         self.assertPasses(48, compute, (compute.provider("2335"), CARD), gpus="1")
+
+    def test_readings_of_the_flavor(self) -> None:
+        """One before the guest's configuration is written, and one then: Nova's code is between."""
+        host = self.host()
+        host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
+        compute = self.useFixture(Compute(host))
+        instance = compute.instance({"gpus": "1"}, (compute.provider("2335"), CARD))
+        read = self.useFixture(
+            fixtures.MockPatchObject(flavors, "request_of", wraps=flavors.request_of)
+        ).mock
+        compute.spawn(instance)
+        self.assertEqual(2, read.call_count)
 
     def test_mediated_device(self) -> None:
         host = self.host()
