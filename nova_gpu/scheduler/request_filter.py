@@ -17,7 +17,7 @@ from oslo_log import log as logging
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import events, exception, names
+from nova_gpu.core import exception, names
 from nova_gpu.core.exception import Detail, Reason
 from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.arrangement import PeerAccess
@@ -274,8 +274,8 @@ def refusal(
         for field in ("instance_uuid", "project_id")
     )
     LOG.info("No host for an instance with GPUs: %s", reason.full, instance_uuid=uuid)
-    event = events.Event(
-        events.EventType.NO_VALID_HOST,
+    event = notifications.Event(
+        notifications.EventType.NO_VALID_HOST,
         count=asked.count if asked else None,
         project_id=project_id,
         instance_uuid=uuid,

@@ -15,10 +15,10 @@ from oslo_utils import timeutils
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, events
+from nova_gpu.core import device
 from nova_gpu.core.device import Device
-from nova_gpu.core.events import EventType
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
+from nova_gpu.notifications import EventType
 from nova_gpu.virt import counters
 from nova_gpu.virt.inventory.offer import Offer
 from nova_gpu.virt.usage.snapshot import Owner, Snapshot
@@ -219,7 +219,7 @@ class Bulletin:
         owner: Owner | None,
         reason: str | None = None,
     ) -> None:
-        for event in events.of_devices(event_type, products, self._compute_host, reason):
+        for event in notifications.of_devices(event_type, products, self._compute_host, reason):
             notifications.emit(event.of(owner.instance_uuid, owner.project_id) if owner else event)
 
 

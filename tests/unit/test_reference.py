@@ -15,8 +15,9 @@ import unittest
 import os_traits
 
 from doc.ext.reference import commands, tables, traits
+from nova_gpu import notifications
 from nova_gpu.api import extra_specs
-from nova_gpu.core import events, names
+from nova_gpu.core import names
 from nova_gpu.core.fabric import published
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.flavor import validation
@@ -121,7 +122,7 @@ class DirectivesTest(unittest.TestCase):
             ".. nova-gpu-table:: events\n\n.. nova-gpu-options:: nova-gpu-status"
         )
         self.assertEqual(0, status, page)
-        for each in events.EventType:
+        for each in notifications.EventType:
             self.assertIn(each, page)
         self.assertIn("--json", page)
 
@@ -146,7 +147,7 @@ class ReferenceTest(unittest.TestCase):
 
     def test_the_version_of_notifications(self) -> None:
         page = read("reference/notifications")
-        self.assertIn(f'"nova_object.version": "{events.VERSION}"', page)
+        self.assertIn(f'"nova_object.version": "{notifications.VERSION}"', page)
 
     def test_openstack_commands(self) -> None:
         page = read("reference/openstack-commands")

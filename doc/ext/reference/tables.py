@@ -12,9 +12,9 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 
+from nova_gpu import notifications
 from nova_gpu.api import extra_specs
 from nova_gpu.cmd import exporter, status
-from nova_gpu.core import events
 
 from . import commands, traits
 
@@ -58,14 +58,14 @@ def _metrics() -> Table:
 def _events() -> Table:
     rows = (
         (str(each), "ERROR" if each.is_error else "INFO", each.meaning, f"nova-{each.service}")
-        for each in events.EventType
+        for each in notifications.EventType
     )
     return Table(("``event_type``", "priority", "when", "by"), (20, 10, 52, 18), rows)
 
 
 def _payload() -> Table:
-    said = typing.get_type_hints(events.Event, include_extras=True)
-    names = [each.name for each in dataclasses.fields(events.Event) if each.name != "type"]
+    said = typing.get_type_hints(notifications.Event, include_extras=True)
+    names = [each.name for each in dataclasses.fields(notifications.Event) if each.name != "type"]
     rows = ((name, *getattr(said[name], "__metadata__", ("",))) for name in names)
     return Table(("field", "value"), (18, 82), rows)
 

@@ -15,7 +15,7 @@ from oslotest import base
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
-from nova_gpu.core.events import Event, EventType
+from nova_gpu.notifications import Event, EventType
 
 PLAIN, VERSIONED = "unversioned", "versioned"
 

@@ -12,9 +12,9 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
-from nova_gpu.core.events import Event
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.notifications import Event
 from nova_gpu.virt import bulletin
 from nova_gpu.virt.inventory import offer
 from nova_gpu.virt.usage import records, snapshot

@@ -15,10 +15,10 @@ from oslo_utils.fixture import uuidsentinel
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.events import Event, EventType
 from nova_gpu.core.guest import devices as devices_told
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
+from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
 from nova_gpu.virt.lifecycle import starts
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu

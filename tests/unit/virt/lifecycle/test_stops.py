@@ -24,9 +24,9 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
-from nova_gpu.core.events import Event
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.placement import kept
+from nova_gpu.notifications import Event
 from nova_gpu.virt import flavors
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.stops import Stops

@@ -4,9 +4,9 @@ from __future__ import annotations
 import json
 import unittest
 
-from nova_gpu.core.events import Event, EventType, of_devices
 from nova_gpu.core.model import PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.notifications import Event, EventType, of_devices
 
 
 class TestPayload(unittest.TestCase):
