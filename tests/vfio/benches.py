@@ -10,24 +10,29 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from tests.cloud import wire
+from tests.vfio import carried
+from tools.testing import machine
 from tools.vfiolab import debian, place, saved
 from tools.vfiolab import vm as vms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bench:
-    """``hosts``: their names in Nova"""
+    """``hosts``: their names in Nova. ``carries``: there are guests with programs of this machine's
+    (:mod:`tests.vfio.carried`)"""
 
     hosts: tuple[str, ...]
     release: debian.Release
+    carries: bool = False
 
 
 ONE = Bench((wire.HOST,), debian.STABLE)
 # QEMU moves no device of vfio before 8.1.
 PAIR = Bench((wire.HOST, "other"), debian.NEWER)
+CARRYING = dataclasses.replace(ONE, carries=True)
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"
-_OF_FOLDER = {"tests/moves": PAIR}
+_OF_FOLDER = {"tests/moves": PAIR, "tests/shapes": CARRYING}
 
 
 def of(folders: Iterable[str]) -> Bench:
@@ -42,6 +47,8 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     :raises tools.novalab.steps.Failed: with the log of what failed
     :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
     """
+    if bench.carries:
+        machine.install(carried.NEEDED, place.STATE / "log" / "packages.log")
     made = vms.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix), bench.release)
     if len(bench.hosts) == 1:
         return {host: _saved(made, bench) for host in bench.hosts}

@@ -49,7 +49,6 @@ _BOARDS_OWN = "1b36 0011"
 
 # What a guest with cards of the tree can be given: H100 NVL
 _H100_NVL = {**_H100, "device": "0x2321"}
-_IN_TREE = (*pci_cards.LARGE, *pci_cards.BOARD)
 
 
 def functions(card: str) -> list[str]:
@@ -177,15 +176,15 @@ def be_no_board() -> None:
     own_up(pci_cards.NETWORK, _NVSWITCH)
 
 
-def become_tree() -> None:
-    """Until :func:`be_no_tree` the cards of :data:`cards.LARGE` and of :data:`cards.BOARD` are some
-    of a product without a board."""
-    for address in _IN_TREE:
+def become_tree(addresses: Iterable[str]) -> None:
+    """Until :func:`be_no_tree` these of :data:`cards.LARGE` and :data:`cards.BOARD` are cards of a
+    product without a board."""
+    for address in addresses:
         pretend(address, _H100_NVL)
 
 
-def be_no_tree() -> None:
-    for address in _IN_TREE:
+def be_no_tree(addresses: Iterable[str]) -> None:
+    for address in addresses:
         own_up(address, _H100_NVL)
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the guests are started from, in Nova's stand-in for Glance."""
+"""What the guests are started from, in Nova's stand-in for Glance.
+
+From :data:`LOOKING` with the programs of :mod:`tests.vfio.carried`, in more memory.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import pathlib
 
 from nova.tests.fixtures import glance
 
-from tests.vfio import place
+from tests.vfio import carried, place
 from tools.vfiolab import system
 
 _BYTES = 1 << 20
-_KERNEL, _INITRAMFS, CONTAINER = (
-    f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)
+_KERNEL, _INITRAMFS, CONTAINER, _WITH_PROGRAMS, LOOKING = (
+    f"{number:08d}-0000-4000-8000-000000000000" for number in range(1, 6)
 )
 # A guest's boot costs 10,000 exits. Either of the last two words spares it 16,000 more, for ports
 # by which the kernel asks all slots of 256 buses. noearly: for an AGP bridge, as it takes the
@@ -25,28 +28,41 @@ _COMMAND_LINE = (
 
 def describe(images: glance.GlanceFixture) -> None:
     """What the API tells of them."""
-    kinds = {_KERNEL: ("aki", "aki"), _INITRAMFS: ("ari", "ari"), CONTAINER: ("raw", "bare")}
+    kinds = {
+        **dict.fromkeys((_INITRAMFS, _WITH_PROGRAMS), ("ari", "ari")),
+        **dict.fromkeys((CONTAINER, LOOKING), ("raw", "bare")),
+        _KERNEL: ("aki", "aki"),
+    }
     for image, (disk, container) in kinds.items():
         form = {"disk_format": disk, "container_format": container, "size": _BYTES}
         plain = {**images.image1, "id": image, "name": disk, "properties": {}}
         images.create(None, {**plain, **form})
-    images.images[images.image1["id"]].update(
-        size=_BYTES,
-        disk_format="raw",
-        container_format="bare",
-        properties={
-            "kernel_id": _KERNEL,
-            "ramdisk_id": _INITRAMFS,
-            "os_command_line": _COMMAND_LINE,
-        },
-    )
+    for image, initramfs, words in (
+        (images.image1["id"], _INITRAMFS, ""),
+        (LOOKING, _WITH_PROGRAMS, f" rdinit=/{carried.FIRST}"),
+    ):
+        images.images[image].update(
+            size=_BYTES,
+            disk_format="raw",
+            container_format="bare",
+            properties={
+                "kernel_id": _KERNEL,
+                "ramdisk_id": initramfs,
+                "os_command_line": f"{_COMMAND_LINE}{words}",
+            },
+        )
 
 
 def serve(images: glance.GlanceFixture) -> None:
     """And what they are, in the VM, which has the files."""
     describe(images)
+    initramfs = pathlib.Path(system.GUEST_INITRAMFS).read_bytes()
     images._imagedata[_KERNEL] = pathlib.Path(system.GUEST_KERNEL).read_bytes()
-    images._imagedata[_INITRAMFS] = pathlib.Path(system.GUEST_INITRAMFS).read_bytes()
-    images._imagedata[images.image1["id"]] = bytes(_BYTES)
+    images._imagedata[_INITRAMFS] = initramfs
+    for image in (images.image1["id"], LOOKING):
+        images._imagedata[image] = bytes(_BYTES)
+    if place.PROGRAMS.exists():
+        # The kernel unpacks one after the other.
+        images._imagedata[_WITH_PROGRAMS] = initramfs + place.PROGRAMS.read_bytes()
     if place.CONTAINERS_IMAGE.exists():
         images._imagedata[CONTAINER] = place.CONTAINERS_IMAGE.read_bytes()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tests.cloud import running
-from tests.vfio import benches, place, progress
+from tests.vfio import benches, carried, place, progress
 from tools.vfiolab import boot
 from tools.vfiolab import vm as vms
 
@@ -83,6 +83,8 @@ def with_vms(
     for host, vm in benches.build(bench).items():
         known = booted[host] = cloud.VM(out / host if booted else out, vm.line)
         known.out.mkdir(exist_ok=True)
+        if bench.carries:
+            carried.archive(known.out / place.PROGRAMS.name)
         first = (before, on_output) if len(booted) == 1 else ((), _ignore)
         threads.append(threading.Thread(target=boot_one, args=(vm, known, *first)))
         threads[-1].start()

@@ -29,6 +29,7 @@ _NAMES = re.compile(r"\S*0000:\S+")
 # emulated, takes a minute and a half where it is 8 GiB.
 _UNMAPPED = "-global vfio-pci.x-no-mmap=on"
 _GIB = 1 << 30
+_HELD = [*cards.LARGE, *cards.BOARD]
 
 _Place = tuple[str, int]
 
@@ -37,8 +38,8 @@ class GuestTreeTest(base.VFIOTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.addCleanup(self.cloud._run_periodics)
-        self.addCleanup(self.host.be_no_tree)
-        self.host.become_tree()
+        self.addCleanup(self.host.be_no_tree, _HELD)
+        self.host.become_tree(_HELD)
         self.addCleanup(self.host.tell_qemu)
         self.host.tell_qemu(_UNMAPPED)
         self.addCleanup(self.cloud._delete_everything)
@@ -48,10 +49,9 @@ class GuestTreeTest(base.VFIOTestCase):
         """Two behind ports of one, two switches with two each on one, a switch with two and a port
         on one, and one alone; of two NUMA nodes and of none."""
         server = self.cloud.boot(self.cloud.flavor(gpus="= 10", gpu_arch="s== hopper"))
-        held = [*cards.LARGE, *cards.BOARD]
-        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(_HELD, self.hostdevs(server))
         seen = self.seen_topology(server)
-        self.assertEqual(self.topology(map(self.host.place_of, held)), seen)
+        self.assertEqual(self.topology(map(self.host.place_of, _HELD)), seen)
         self.assertEqual({"X", "PIX", "PHB", "SYS", "?"}, _words(seen))
         self.assertEqual([8 * _GIB, 64 * _GIB], self.sizes(server))
 

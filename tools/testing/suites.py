@@ -24,6 +24,7 @@ BASH = (
 _INSIDE = ("folders", "guest", "init", "initramfs", "qemu", "resume", "sriov-manage", "up")
 SH = (
     "tools/test",
+    "tests/vfio/look.sh",
     *(f"tools/novalab/{name}.sh" for name in ("init", "probe")),
     *(f"tools/vfiolab/inside/{name}.sh" for name in _INSIDE),
 )
@@ -125,6 +126,15 @@ SUITES = (
         changed_only=True,
     ),
     Suite(
+        "shapes",
+        "tests/shapes: guests with six shapes of a machine, and nova-gpu inside",
+        400,
+        1800,
+        echo=True,
+        lane="vm",
+        release_only=True,
+    ),
+    Suite(
         "gpu",
         "tests/gpu: the readers of a host on a machine with a real card of NVIDIA's",
         60,
@@ -163,12 +173,12 @@ def checks(
         return (Check(own, argv, outcome.from_unittest),)
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
-    if suite.name in ("lxc", "vfio", "moves", "gpu"):
+    if suite.name in ("lxc", "vfio", "moves", "shapes", "gpu"):
         wanted = tests or ((pattern,) if pattern else ())
         chosen = tuple(word for each in wanted for word in ("-k", each))
         module: tuple[str, ...] = (own,)
-        if suite.name == "moves":
-            module = ("tests.vfio", "--tests", "tests/moves")
+        if suite.name in ("moves", "shapes"):
+            module = ("tests.vfio", "--tests", own.replace(".", "/"))
         line = (environment.python, "-m", *module, *chosen)
         return (Check(own, line, outcome.from_unittest),)
     if tests:

@@ -64,7 +64,9 @@ class SelectedTest(unittest.TestCase):
         names = [suite.name for suite in suites.SUITES]
         with mock.patch.object(suites, "SUITES", changed):
             self.assertEqual(names, self.selected("--all"))
-            self.assertEqual([n for n in names if n not in ("lxc", "gpu")], self.selected())
+            self.assertEqual(
+                [n for n in names if n not in ("lxc", "shapes", "gpu")], self.selected()
+            )
             self.assertEqual(["lxc"], self.selected("lxc"))
 
     def test_quick(self) -> None:

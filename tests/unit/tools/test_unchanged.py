@@ -217,7 +217,8 @@ class RunTest(unittest.TestCase):
         self.same = {"moves": upstream.Same("moves", "b0bd73e")}
         said = self.run_command()
         self.assertNotIn("moves", self.ran)
-        self.assertEqual(len(suites.SUITES) - 2, len(self.ran))  # gpu is the other one
+        # shapes and gpu are the others
+        self.assertEqual(len(suites.SUITES) - 3, len(self.ran))
         self.assertIn(f"\nLEFT OUT moves: {self.same['moves']}\n", said)
 
     def test_a_part_of_it_is_no_pass(self) -> None:
@@ -289,7 +290,8 @@ class ApartTest(unittest.TestCase):
     # What is named there for the long run in its place, and for another suite
     OTHERS = {  # noqa: RUF012
         "crash": {"tools/crashtest", "tests.functional.test_concurrency"},
-        "moves": {"tests/vgpu"},
+        "vfio": {"tests/shapes"},
+        "moves": {"tests/vgpu", "tests/shapes"},
     }
 
     def own(self, suite: str) -> list[str]:
