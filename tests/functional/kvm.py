@@ -35,11 +35,11 @@ class KVMServersTestBase(base.GPUServersTestBase):
         """Somebody who does what is written to the drivers' files on that host."""
         return self.useFixture(kernel.Kernel(self.hosts[name], ("vfio-pci", *drivers)))
 
-    def image(self, machine_type: str) -> str:
+    def image(self, machine_type: str, **properties: Any) -> str:
         """One of the same content as the others"""
         like = self.glance.show(None, IMAGE)
         del like["id"]
-        like["properties"]["hw_machine_type"] = machine_type
+        like["properties"] |= {"hw_machine_type": machine_type, **properties}
         return str(self.glance.create(None, like)["id"])
 
     def rendered(self, server: Server, host: str = "host1") -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from lxml import etree
+from nova.virt.libvirt import driver as libvirt_driver
 
 from tests.fixtures import large_cards, pci
 from tests.functional import alone, kvm
@@ -71,6 +72,32 @@ class LargeBARsTest(alone.Alone, _LargeBARs):
         return bytes(etree.tostring(domain))
 
 
+class PlainInstancesTest(alone.Alone, _LargeBARs):
+    def test_are_novas_own_beside_each_large_card(self) -> None:
+        """A10, L4, L40S, A100, H100 NVL, RTX PRO 6000 and MI300X, offered with default options."""
+        self.start_host(machine="cpu-only")
+        host = self.hosts["host1"]
+        for number, (product_id, card) in enumerate(large_cards.CARDS.items(), start=1):
+            vendor_id, kind, bars = card
+            address = f"0000:{number}1:00.0"
+            host.add_gpu(address, vendor_id, product_id, class_code=kind, driver="vfio-pci")
+            pci.write_bars(host.path(address), bars)
+        self.period()
+        inventories = {
+            product_id: self._get_provider_inventory(uuid)["PGPU"]
+            for product_id, uuid in self.groups().items()
+        }
+        offered = {each: found["total"] - found["reserved"] for each, found in inventories.items()}
+        self.assertEqual(dict.fromkeys(large_cards.CARDS, 1), offered)
+
+        ours = self.computes["host1"].driver
+        stock = libvirt_driver.LibvirtDriver(ours.virtapi)
+        stock._host = ours._host
+        plain, large = self.instance(self.boot(self.flavor())), self.boot(self.gpu_flavor(1))
+        self.assertEqual(self.xml(stock, plain), self.xml(ours, plain))
+        self.assertTrue(self.said(large)[1])  # else that would show nothing
+
+
 class RefusedTest(_LargeBARs):
     def test_refused_before_a_card_is_touched(self) -> None:
         self.flags(cpu_mode="none", group="libvirt")
@@ -83,3 +110,12 @@ class RefusedTest(_LargeBARs):
         self.assertEqual(before, {each: self.drivers(each) for each in kvm.ALL})
         self.assertEqual([], self.former())
         self.assertInventory(total=4)
+
+    def test_of_uefi_with_forty_bits(self) -> None:
+        """It uses the last eighth, 128 GiB, and each of these cards' windows has 256."""
+        self.flags(cpu_mode="none", group="libvirt")
+        self.start()
+        uefi = self.image("q35", hw_firmware_type="uefi")
+        fault = self.boot_refused(self.gpu_flavor(1), image_uuid=uefi)
+        for part in ("UEFI has no room in 40 address bits", "[libvirt]cpu_mode = host-model"):
+            self.assertIn(part, fault)

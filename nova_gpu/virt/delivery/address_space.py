@@ -148,17 +148,17 @@ def _unfit(
     room: Room, bars: Iterable[mmio.Bars], guest: Guest, roots: Roots, *, is_asked: bool
 ) -> exception.GuestUnfit:
     cards = list(bars)
-    needed = f"together they map {mmio.in_gib(sum(map(mmio.window, cards)))} GiB of memory"
+    # All of it is to fit into the 255 characters that Nova keeps of a fault.
+    needed = f"together they map {mmio.in_gib(sum(map(mmio.window, cards)))} GiB"
     if room.given_gib is not None:
         return exception.GuestUnfit(
             f"{needed}, and a guest has room for {room.given_gib} GiB above 4 GiB",
-            "ask for fewer, or unset [gpu]guest_mmio_gib on the hosts, by which they get the room "
-            "they need",
+            "ask for fewer, or unset [gpu]guest_mmio_gib on the hosts",
         )
     firmware = "UEFI" if guest.uefi else "BIOS"
     return exception.GuestUnfit(
-        f"{needed}, for which the {firmware} of a guest with {mmio.in_gib(guest.memory)} GiB of "
-        f"memory finds no room in {room.most} address bits",
+        f"{needed}, and {firmware} has no room in {room.most} address bits beside "
+        f"{mmio.in_gib(guest.memory)} GiB of memory",
         _remedy(room, cards, guest, roots, is_asked=is_asked),
     )
 
@@ -168,12 +168,12 @@ def _remedy(
 ) -> str:
     host = of_host(roots)
     if is_asked and host.most > room.most and host.setting(cards, guest):
-        return f"leave {_MODE} and {_BITS} out of the flavor and the image, or give more bits"
+        return f"leave {_MODE} out of flavor and image, or say more"
     processor = address_bits.of_host(roots)
     bits = processor.usable or 0
     told = Room(bits, bits, room.amd, gib_pages=processor.gib_pages)
     if bits > room.most and told.setting(cards, guest):
-        return f"set [libvirt]cpu_mode = host-model on the hosts, whose processors have {bits} bits"
+        return f"set [libvirt]cpu_mode = host-model on hosts, which have {bits} bits"
     if guest.uefi and room.setting(cards, dataclasses.replace(guest, uefi=False)):
         return "ask for fewer, or use an image without hw_firmware_type=uefi"
-    return "ask for fewer, or for less memory, or for hosts whose processors have more"
+    return "ask for fewer, or less memory, or processors that have more"

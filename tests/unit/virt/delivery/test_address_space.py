@@ -10,6 +10,7 @@ from typing import Any
 import ddt
 import fixtures
 from lxml import etree
+from nova import exception as nova_exception
 from nova import objects
 from nova.virt.libvirt import config as vconfig
 from oslo_config import fixture as config_fixture
@@ -81,6 +82,8 @@ class AddressSpaceTestCase(base.BaseTestCase):
     def refused(self, instance: objects.Instance) -> str:
         with self.assertRaises(exception.GuestUnfit) as raised:
             self.refuse(instance)
+        aborted = nova_exception.BuildAbortException(instance.uuid, reason=str(raised.exception))
+        self.assertLessEqual(len(str(aborted)), 255)  # what Nova keeps of a fault
         return str(raised.exception)
 
 
@@ -191,8 +194,8 @@ class RefuseTest(AddressSpaceTestCase):
     def test_without_a_cpu_model(self) -> None:
         self.config.config(group="libvirt", cpu_mode="none")
         said = self.refused(self.instance(256))
-        self.assertIn("together they map 1024 GiB of memory", said)
-        self.assertIn("BIOS of a guest with 256 GiB of memory finds no room in 40 address", said)
+        self.assertIn("together they map 1024 GiB", said)
+        self.assertIn("BIOS has no room in 40 address bits beside 256 GiB of memory", said)
         self.assertIn("set [libvirt]cpu_mode = host-model", said)
         self.assertIn("have 46 bits", said)
 
@@ -200,8 +203,8 @@ class RefuseTest(AddressSpaceTestCase):
         specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "42"}
         instance = self.instance(256, specs, hw_firmware_type="uefi")
         said = self.refused(instance)
-        self.assertIn("UEFI of a guest with 256 GiB", said)
-        self.assertIn("leave hw:maxphysaddr_mode and hw:maxphysaddr_bits out", said)
+        self.assertIn("UEFI has no room in 42 address bits beside 256 GiB", said)
+        self.assertIn("leave hw:maxphysaddr_mode out of flavor and image", said)
         specs["hw:maxphysaddr_bits"] = "43"
         instance = self.instance(256, specs, hw_firmware_type="uefi")
         self.refuse(instance)
@@ -230,7 +233,7 @@ class RefuseTest(AddressSpaceTestCase):
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
         said = self.refused(self.instance(256))
         self.assertIn("39 address bits", said)
-        self.assertIn("ask for fewer, or for less memory", said)
+        self.assertIn("ask for fewer, or less memory", said)
 
     def test_the_operators_figure(self) -> None:
         self.config.config(group="gpu", guest_mmio_gib=512)
