@@ -174,27 +174,35 @@ class Moves(live.Moving):
         events = self.api.api_get(url).body["instanceAction"]["events"]
         return [each["details"] for each in events if each["details"]]
 
-    def test_no_room(self) -> None:
+    def test_refused(self) -> None:
+        """For one reason after another; none leaves anything that is in the way of the next."""
+        self.refuse()
+        self.assertHere()
+
+    def refuse(self) -> None:
+        with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
+            said = self.refusal_of("host2")
+        self.assertIn("its driver is not gpu.GPULibvirtDriver, or an older one", said)
+        self.assertIn(COLD, said)
+        with mock.patch.object(self._libvirt("host1"), "fakeVersion", 8000000):
+            said = self.refusal_of("host2")
+        self.assertIn("host host1 cannot move a running guest with vGPUs", said)
+        self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
+        self.assertIn(COLD, said)
         full = self.boot(self.wanted(self.FREE - 1), host="host2")
         self.assertIn(self.NO_ROOM, self.live_migration_refused(self.server, "host2"))
         self.assertIn("No valid host", self.live_migration_refused(self.server))
         self._delete_server(full)
-        self.assertHere()
 
-    def test_old_qemu_at_the_source(self) -> None:
-        self._libvirt("host1").fakeVersion = 8000000
-        said = self.live_migration_refused(self.server, "host2")
-        self.assertIn("host host1 cannot move a running guest with vGPUs", said)
-        self.assertIn("takes libvirt 8.6.0 and QEMU 8.1.0 at both ends", said)
-        self.assertIn(COLD, said)
-        self.assertHere()
-
-    def test_another_driver_at_the_destination(self) -> None:
-        with mock.patch.object(arrivals, "offered", lambda gpus, instance, data: data):
-            said = self.live_migration_refused(self.server, "host2")
-        self.assertIn("its driver is not gpu.GPULibvirtDriver, or an older one", said)
-        self.assertIn(COLD, said)
-        self.assertHere()
+    def refusal_of(self, host: str) -> str:
+        """What the instance's owner reads; nothing is made or claimed any more."""
+        said: str = self.live_migration_refused(self.server, host)
+        self.assertVGPUs(self.server, self.MINE, "host1")
+        self.assertMade(1, "host2")
+        usage = self.computes[host].driver._gpus.ledger.now
+        self.assertEqual(set(), usage.kept_by(self.server["id"]))
+        self.assertIsNone(self.instance(self.server).migration_context)
+        return said
 
     def test_the_destination_cannot_make_them(self) -> None:
         """Which it says when it is to prepare the guest's coming"""
@@ -250,17 +258,17 @@ class Moves(live.Moving):
         return self.computes[host].driver._host.get_connection()
 
 
-class OldLibvirt:
-    def test_old_libvirt_at_the_destination(self: Any) -> None:
+class OldLibvirt(Moves):
+    def refuse(self) -> None:
+        super().refuse()
         self.flags(skip_hypervisor_version_check_on_lm=True, group="workarounds")
-        self._libvirt("host2").fakeLibVersion = 8005000
-        said = self.live_migration_refused(self.server, "host2")
+        with mock.patch.object(self._libvirt("host2"), "fakeLibVersion", 8005000):
+            said = self.refusal_of("host2")
         self.assertIn("host host2 cannot move a running guest with vGPUs", said)
         self.assertIn(COLD, said)
-        self.assertHere()
 
 
-class MediatedTest(OldLibvirt, Moves, divided.DividedServersTestBase):
+class MediatedTest(OldLibvirt, divided.DividedServersTestBase):
     MINE = slots(FIRST, 64, 0, 1)
     THERE = slots(FIRST, 64, 1, 2)
     FREE = 7
@@ -300,7 +308,7 @@ class TypedOldLibvirtTest(live.Moving, profiled.ProfiledServersTestBase):
         self.assertVGPUs(server, TypedTest.MINE, "host1")
 
 
-class PlainTest(OldLibvirt, Moves, test_plain_functions.PlainServersTestBase):
+class PlainTest(OldLibvirt, test_plain_functions.PlainServersTestBase):
     """Virtual functions as they are, which a vendor's variant of vfio-pci has"""
 
     MINE = test_plain_functions.slots(FIRST, 1, 2)
