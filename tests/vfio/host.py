@@ -49,6 +49,10 @@ _BOARDS_OWN = "1b36 0011"
 
 # What a guest with cards of the tree can be given: H100 NVL
 _H100_NVL = {**_H100, "device": "0x2321"}
+# A Tesla P100, the first device on the VM's own root, and what Linux knows of those of Ice Lake
+_P100 = {"device": "0x15f8"}
+_ROOT = "0000:00:00.0"
+_PASSING = {"device": "0x09a2"}
 
 
 def functions(card: str) -> list[str]:
@@ -186,6 +190,20 @@ def become_tree(addresses: Iterable[str]) -> None:
 def be_no_tree(addresses: Iterable[str]) -> None:
     for address in addresses:
         own_up(address, _H100_NVL)
+
+
+def become_peers() -> None:
+    """Until :func:`be_no_peers` the cards of :data:`cards.WHOLE` are some that NVIDIA's driver has
+    reach each other, on a root of which Linux knows that it passes that on."""
+    for address in pci_cards.WHOLE:
+        pretend(address, _P100)
+    pretend(_ROOT, _PASSING)
+
+
+def be_no_peers() -> None:
+    for address in pci_cards.WHOLE:
+        own_up(address, _P100)
+    own_up(_ROOT, _PASSING)
 
 
 def place_of(address: str) -> tuple[str, int]:

@@ -48,7 +48,8 @@ _LARGE = "pci-testdev,membar"
 _IDLE = "pvpanic-pci"
 # The roots beside the first: bus number, and NUMA node where it is on one.
 _ROOTS = {"near": (0x20, 0), "far": (0x40, 1), "nowhere": (0x60, None)}
-_DISPLAY = "secondary-vga,bus={bus},addr=0.0,multifunction=on"
+# One of PCI Express, as it is a card's capabilities that QEMU chains those of its own to.
+_DISPLAY = "bochs-display,bus={bus},addr=0.0,multifunction=on"
 _AUDIO = "intel-hda,bus={bus},addr=0.1"
 
 # The kernel numbers buses in the order of the ports, and so do these names.
