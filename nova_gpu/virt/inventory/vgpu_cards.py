@@ -104,6 +104,8 @@ class VGPUCards:
                 for address, before in self._read.cards.items():
                     if address in cards or address in whole:
                         continue
+                    # As it is now: its nodes are looked for by the driver that has it.
+                    before = dataclasses.replace(before, gpu=gpus.get(address, before.gpu))
                     if before.card.has_instances and address in others:
                         # Who has one may be started with it, which its nodes will show.
                         cards[address] = dataclasses.replace(before, withheld=others[address])

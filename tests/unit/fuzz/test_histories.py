@@ -100,6 +100,14 @@ class HistoriesTest(base.FuzzTestCase):
         self.live([*full, *whole, ("divide", 4), ("divide", 9), ("period", 0)])
         self.assertEqual(set(), self._reported())
 
+    def test_a_card_made_whole_that_had_no_driver(self) -> None:
+        """What a service that began then knows of it has no nodes."""
+        full = [("boot", number) for number in range(8)]
+        without_driver = [("number", 0), ("restart", 0)]
+        whole = [("number", 24 * 7), ("divide", 0), ("period", 0)]
+        self.live([*full, *without_driver, *whole])
+        self.assertEqual({ADDRESSES[0]}, self._reported_by_device().keys())
+
     def live(self, steps: list[tuple[str, int]]) -> None:
         root = self.root / "host"
         shutil.rmtree(root, ignore_errors=True)
@@ -139,7 +147,7 @@ class HistoriesTest(base.FuzzTestCase):
 
     def _step(self, word: str, value: int) -> None:
         history = self.now
-        guests, strangers = sorted(history.instances), history.strangers()
+        guests, strangers = list(history.instances), history.strangers()
         chosen = guests[value % len(guests)] if guests else None
         actions: dict[str, Any] = {
             "boot": lambda: history.boot(value),
