@@ -177,7 +177,7 @@ class ForksTest(unittest.TestCase):
         with mock.patch.object(forks, "_IDLE_S", 0.1):
             result = self.run_tests("test_one", of=Busy)
         ((_, text),) = result.errors
-        self.assertRegex(text, r"NotIdle: still at work after .*: worker in ")
+        self.assertRegex(text, r"NotIdle: still at work after .*: worker")
 
     def test_another_class_has_another_process(self) -> None:
         class Other(Inner.Prepared):
