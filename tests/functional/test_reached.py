@@ -57,9 +57,12 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
         """Of the metrics: how many guests can open a card, or part of it, that others can too"""
         looked, libvirt = self.driver._gpus._survey, self.driver._host
         with self.on("host1"):
-            self.useFixture(
-                fixtures.MonkeyPatch("nova_gpu.cmd.libvirt_connection.Reader", lambda: libvirt)
-            )
+            for name, substitute in (
+                ("nova_gpu.cmd.libvirt_connection.Reader", lambda: libvirt),
+                # Its thread would outlive the test, and who forks waits until all are idle.
+                ("nova_gpu.cmd.waiting.within", lambda deadline_s: lambda read: read()),
+            ):
+                self.useFixture(fixtures.MonkeyPatch(name, substitute))
             metrics = list(exporter.Metrics(looked, self.state()).collect())
         (gauge,) = (each for each in metrics if each.name == "nova_gpu_shared")
         return {each.labels["address"]: int(each.value) for each in gauge.samples if each.value}
