@@ -40,8 +40,6 @@ _SETTLED_S = 3600.0
 _LOOK_FOR_MESSAGES_S = 0.5
 _SWITCH_INTERVAL_S = 0.1
 _GARBAGE_AFTER = 100_000
-# As the installation guide has it; the tests' cloud is without.
-_WEIGHER = "nova_gpu.scheduler.weights.GPUWeigher"
 # What the scheduler claims in Placement with, and where an instance comes back to that a host
 # could not start: the first time it is another function.
 _CLAIM = "nova.scheduler.utils.claim_resources"
@@ -66,9 +64,9 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
     :raises SystemExit: where there was no cloud to look at
     """
     from nova_gpu.conf import CONF
-    from tests.functional import base
+    from tests.functional import test_scheduling
 
-    class Burst(base.GPUServersTestBase):
+    class Burst(test_scheduling.SchedulingTestBase):
         CAST_AS_CALL = False
 
         def _setup_conductor_service(self) -> Any:
@@ -79,11 +77,6 @@ def measure(hosts: int, stream: TextIO) -> NoReturn:
             CONF.register_opts(server._pool_opts)  # not before the first server is made
             self.flags(executor_thread_pool_size=_AT_ONCE)
             return super()._setup_conductor_service()
-
-        def _setup_scheduler_service(self) -> Any:
-            weighers = [*CONF.filter_scheduler.weight_classes, _WEIGHER]
-            self.flags(weight_classes=weighers, group="filter_scheduler")
-            return super()._setup_scheduler_service()
 
         def test(self) -> None:
             try:
