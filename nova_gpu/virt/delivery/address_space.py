@@ -168,7 +168,7 @@ def _remedy(
 ) -> str:
     host = of_host(roots)
     if is_asked and host.most > room.most and host.setting(cards, guest):
-        return f"leave {_MODE} out of flavor and image, or say more"
+        return f"leave {_MODE} out of flavor and image, or give more bits"
     processor = address_bits.of_host(roots)
     bits = processor.usable or 0
     told = Room(bits, bits, room.amd, gib_pages=processor.gib_pages)
@@ -176,4 +176,4 @@ def _remedy(
         return f"set [libvirt]cpu_mode = host-model on hosts, which have {bits} bits"
     if guest.uefi and room.setting(cards, dataclasses.replace(guest, uefi=False)):
         return "ask for fewer, or use an image without hw_firmware_type=uefi"
-    return "ask for fewer, or less memory, or processors that have more"
+    return "ask for fewer, or for less memory, or for hosts with more bits"

@@ -233,7 +233,7 @@ class RefuseTest(AddressSpaceTestCase):
         processors.write_intel_iommu(self.host.roots.sysfs, "dmar0", 0x1C0000C40660462)
         said = self.refused(self.instance(256))
         self.assertIn("39 address bits", said)
-        self.assertIn("ask for fewer, or less memory", said)
+        self.assertIn("ask for fewer, or for less memory", said)
 
     def test_the_operators_figure(self) -> None:
         self.config.config(group="gpu", guest_mmio_gib=512)
