@@ -104,7 +104,8 @@ class HistoriesTest(base.FuzzTestCase):
         """What a service that began then knows of it has no nodes."""
         full = [("boot", number) for number in range(8)]
         without_driver = [("number", 0), ("restart", 0)]
-        whole = [("number", 24 * 7), ("divide", 0), ("period", 0)]
+        all_taken = ("number", 24 * 7)  # in the same order, and none is missing
+        whole = [all_taken, ("divide", 0), ("period", 0)]
         self.live([*full, *without_driver, *whole])
         self.assertEqual({ADDRESSES[0]}, self._reported_by_device().keys())
 
