@@ -17,12 +17,6 @@ from tests.shapes import tree
 from tests.vfio import base, carried, images
 from tools.vfiolab import cards
 
-# pci-testdev and pvpanic-pci, which the guest sees without what they pretend to be to the host
-_CARD = re.compile(r"^guest: function (\S+) 1b36:00(?:05|11) ", re.MULTILINE)
-_PLACE = re.compile(r"^guest: place (\S+/(\S+)) (-?\d+)\r?$", re.MULTILINE)
-# Else QEMU maps the cards' memory into the guest's, for which the kernel of the VM, whose IOMMU is
-# emulated, takes a minute and a half where it is 8 GiB.
-_UNMAPPED = "-global vfio-pci.x-no-mmap=on"
 # Python is slow in a guest whose processor is emulated: half a minute with the machine to itself.
 _LOOKING_S = 900
 
@@ -80,12 +74,7 @@ class ShapesTest(base.VFIOTestCase):
         return server
 
     def started(self, held: Sequence[str], words: dict[str, str]) -> dict[str, Any]:
-        self.addCleanup(self.host.be_no_tree, held)
-        self.host.become_tree(held)
-        self.addCleanup(self.host.tell_qemu)
-        self.host.tell_qemu(_UNMAPPED)
-        self.addCleanup(self.cloud._delete_everything)
-        self.cloud._run_periodics()
+        self.become_tree(held)
         specs = {"gpus": f"= {len(held)}", "gpu_arch": "s== hopper", **words}
         size = {**self.cloud.FLAVOR, "memory_mb": carried.GUEST_MIB}
         flavor = self.cloud._create_flavor(**size, extra_spec=specs)
@@ -98,15 +87,6 @@ class ShapesTest(base.VFIOTestCase):
 
     def has_looked(self, server: dict[str, Any]) -> bool:
         return base.READY in self.cloud.console(server)
-
-    def places(self, server: dict[str, Any]) -> list[tree.Place]:
-        """Of the cards in the guest, by address"""
-        said = self.cloud.console(server)
-        own = set(_CARD.findall(said))
-        found = [
-            (path, int(node)) for path, address, node in _PLACE.findall(said) if address in own
-        ]
-        return sorted(found, key=lambda place: place[0].rpartition("/")[2])
 
     def said(self, server: dict[str, Any], program: str) -> str:
         lines = re.findall(rf"^guest: {program} (.*?)\r?$", self.cloud.console(server), re.M)
