@@ -18,7 +18,7 @@ AUDIO = ("8086:2668", "040300")
 _FUNCTION = re.compile(r"^guest: function (\S+) (\S+) (03\d{4}|04\d{4})\r?$", re.MULTILINE)
 READY = "guest: ready"
 # pci-testdev and pvpanic-pci, which a guest sees without what they pretend to be to the host
-_PRETENDER = re.compile(r"^guest: function (\S+) 1b36:00(?:05|11) ", re.MULTILINE)
+PRETENDER = re.compile(r"^guest: function (\S+) 1b36:00(?:05|11) ", re.MULTILINE)
 _PLACE = re.compile(r"^guest: place (\S+/(\S+)) (-?\d+)\r?$", re.MULTILINE)
 # Else QEMU maps the cards' memory into the guest's, for which the kernel of the VM, whose IOMMU is
 # emulated, takes a minute and a half where it is 8 GiB.
@@ -60,7 +60,7 @@ class VFIOTestCase(unittest.TestCase):
         """Where the guest's kernel has the cards of :meth:`become_tree`, by address: the path in
         the tree of PCI Express, and the NUMA node, negative where there is none"""
         said = self.cloud.console(server)
-        own = set(_PRETENDER.findall(said))
+        own = set(PRETENDER.findall(said))
         found = [
             (path, int(node)) for path, address, node in _PLACE.findall(said) if address in own
         ]

@@ -30,9 +30,11 @@ ONE = Bench((wire.HOST,), debian.STABLE)
 # QEMU moves no device of vfio before 8.1.
 PAIR = Bench((wire.HOST, "other"), debian.NEWER)
 CARRYING = dataclasses.replace(ONE, carries=True)
+# Nova has libvirt choose UEFI firmware that is not for secure boot, which 9.0 has no word for.
+NEWER = dataclasses.replace(ONE, release=debian.NEWER)
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"
-_OF_FOLDER = {"tests/moves": PAIR, "tests/shapes": CARRYING}
+_OF_FOLDER = {"tests/bars": NEWER, "tests/moves": PAIR, "tests/shapes": CARRYING}
 
 
 def of(folders: Iterable[str]) -> Bench:

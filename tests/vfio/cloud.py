@@ -20,7 +20,7 @@ import fixtures
 from nova_gpu.conf import CONF
 from tests.cloud import apart, wire
 from tests.vfio import images, place
-from tools.vfiolab import cards, modules
+from tools.vfiolab import cards, debian, modules
 from tools.vfiolab import vm as vms
 
 # What a pretend vGPU has written to the guest's memory nothing tells: not the device, for which its
@@ -103,6 +103,8 @@ class Cloud(apart.Apart):
 
     work: Callable[[], Any]
     vms: Mapping[str, VM]
+    # What of :data:`tools.vfiolab.modules.SAMPLES` they have
+    sample: str
 
     def setUp(self) -> None:
         self._state = pathlib.Path(self.useFixture(fixtures.TempDir("/var/tmp")).path)
@@ -133,13 +135,12 @@ class Cloud(apart.Apart):
         self.flags(enabled_filters=enabled, group="filter_scheduler")
 
     def prepare_host(self) -> None:
-        module = modules.NAME if len(self.vms) == 1 else modules.LINE
         for host in self.hosts.values():
             host.clean_with("/usr/bin/true")
-            host.load(module, f"parent={cards.OTHER}")
-            if module == modules.LINE:
+            host.load(self.sample, f"parent={cards.OTHER}")
+            if self.sample == modules.LINE:
                 host.tell_qemu(MOVABLE)
-            self.addCleanup(host.unload, module)
+            self.addCleanup(host.unload, self.sample)
 
     def own_options(self, host: str) -> Iterator[str]:
         yield from (
@@ -200,10 +201,13 @@ class Cloud(apart.Apart):
         return said
 
 
-def run(work: Callable[[], Any], vms: Mapping[str, VM]) -> list[str]:
-    """Does *work* while the cloud is up. Returns what went wrong with the cloud itself."""
+def run(
+    work: Callable[[], Any], vms: Mapping[str, VM], release: debian.Release = debian.STABLE
+) -> list[str]:
+    """Does *work* while the cloud is up. Returns what went wrong with the cloud itself. *release*:
+    of the VMs"""
     cloud = Cloud()
-    cloud.work, cloud.vms = work, vms
+    cloud.work, cloud.vms, cloud.sample = work, vms, modules.SAMPLES[release].name
     result = unittest.TestResult()
     cloud.run(result)
     return [text for _, text in (*result.errors, *result.failures)]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the guests are started from, in Nova's stand-in for Glance.
 
-From :data:`LOOKING` with the programs of :mod:`tests.vfio.carried`, in more memory.
+From :data:`LOOKING` with the programs of :mod:`tests.vfio.carried`, in more memory; from
+:data:`UEFI` by OVMF, which needs more, too.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from tests.vfio import carried, place
 from tools.vfiolab import system
 
 _BYTES = 1 << 20
-_KERNEL, _INITRAMFS, CONTAINER, _WITH_PROGRAMS, LOOKING = (
-    f"{number:08d}-0000-4000-8000-000000000000" for number in range(1, 6)
+_KERNEL, _INITRAMFS, CONTAINER, _WITH_PROGRAMS, LOOKING, UEFI = (
+    f"{number:08d}-0000-4000-8000-000000000000" for number in range(1, 7)
 )
 # A guest's boot costs 10,000 exits. Either of the last two words spares it 16,000 more, for ports
 # by which the kernel asks all slots of 256 buses. noearly: for an AGP bridge, as it takes the
@@ -30,16 +31,17 @@ def describe(images: glance.GlanceFixture) -> None:
     """What the API tells of them."""
     kinds = {
         **dict.fromkeys((_INITRAMFS, _WITH_PROGRAMS), ("ari", "ari")),
-        **dict.fromkeys((CONTAINER, LOOKING), ("raw", "bare")),
+        **dict.fromkeys((CONTAINER, LOOKING, UEFI), ("raw", "bare")),
         _KERNEL: ("aki", "aki"),
     }
     for image, (disk, container) in kinds.items():
         form = {"disk_format": disk, "container_format": container, "size": _BYTES}
         plain = {**images.image1, "id": image, "name": disk, "properties": {}}
         images.create(None, {**plain, **form})
-    for image, initramfs, words in (
-        (images.image1["id"], _INITRAMFS, ""),
-        (LOOKING, _WITH_PROGRAMS, f" rdinit=/{carried.FIRST}"),
+    for image, initramfs, words, firmware in (
+        (images.image1["id"], _INITRAMFS, "", "bios"),
+        (UEFI, _INITRAMFS, "", "uefi"),
+        (LOOKING, _WITH_PROGRAMS, f" rdinit=/{carried.FIRST}", "bios"),
     ):
         images.images[image].update(
             size=_BYTES,
@@ -49,6 +51,7 @@ def describe(images: glance.GlanceFixture) -> None:
                 "kernel_id": _KERNEL,
                 "ramdisk_id": initramfs,
                 "os_command_line": f"{_COMMAND_LINE}{words}",
+                "hw_firmware_type": firmware,
             },
         )
 
@@ -59,7 +62,7 @@ def serve(images: glance.GlanceFixture) -> None:
     initramfs = pathlib.Path(system.GUEST_INITRAMFS).read_bytes()
     images._imagedata[_KERNEL] = pathlib.Path(system.GUEST_KERNEL).read_bytes()
     images._imagedata[_INITRAMFS] = initramfs
-    for image in (images.image1["id"], LOOKING):
+    for image in (images.image1["id"], LOOKING, UEFI):
         images._imagedata[image] = bytes(_BYTES)
     if place.PROGRAMS.exists():
         # The kernel unpacks one after the other.

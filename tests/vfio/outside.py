@@ -120,7 +120,10 @@ def main() -> int:
         result = progress.Result(stream, out, lambda: _expect_alive(booted))
         tests = progress.left(part, folders, patterns, out).of_cloud
         if tests:
-            for text in cloud.run(lambda: progress.run(tests, result, part, out), booted):
+            failed = cloud.run(
+                lambda: progress.run(tests, result, part, out), booted, bench.release
+            )
+            for text in failed:
                 result.cloud_failed(text)
         stream.flush()
         return 1 if result.failed else 0

@@ -135,6 +135,15 @@ SUITES = (
         release_only=True,
     ),
     Suite(
+        "bars",
+        "tests/bars: guests with BIOS and with UEFI whose cards have large BARs",
+        300,
+        1800,
+        echo=True,
+        lane="vm",
+        release_only=True,
+    ),
+    Suite(
         "gpu",
         "tests/gpu: the readers of a host on a machine with a real card of NVIDIA's",
         60,
@@ -173,11 +182,11 @@ def checks(
         return (Check(own, argv, outcome.from_unittest),)
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
-    if suite.name in ("lxc", "vfio", "moves", "shapes", "gpu"):
+    if suite.name in ("lxc", "vfio", "moves", "shapes", "bars", "gpu"):
         wanted = tests or ((pattern,) if pattern else ())
         chosen = tuple(word for each in wanted for word in ("-k", each))
         module: tuple[str, ...] = (own,)
-        if suite.name in ("moves", "shapes"):
+        if suite.name in ("moves", "shapes", "bars"):
             module = ("tests.vfio", "--tests", own.replace(".", "/"))
         line = (environment.python, "-m", *module, *chosen)
         return (Check(own, line, outcome.from_unittest),)

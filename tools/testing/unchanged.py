@@ -30,7 +30,8 @@ LASTS_S = 7 * 24 * 3600.0
 _PAGES = ("doc", "releasenotes", "*.rst", "LICENSE", ".github")
 _AROUND = (
     *("benchmarks", "devstack", "tempest-plugin", ".ci", ".pre-commit-config.yaml"),
-    *("tests/unit", "tests/functional/test_*", "tests/gpu", "tests/recorded", "tests/shapes"),
+    *("tests/unit", "tests/functional/test_*", "tests/bars", "tests/gpu"),
+    *("tests/recorded", "tests/shapes"),
     *("tests/quick.txt", "tests/allowed-skips.txt"),
     *("tools/bare", "tools/bareroot", "tools/coverage.py", "tools/fuzz.py", "tools/quickest.py"),
     *("tools/reached.py", "tools/wheels.py", "tools/crashtest"),

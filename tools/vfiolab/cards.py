@@ -90,7 +90,7 @@ SLOTS = (
             f"0xb.{number}{'' if number else ',multifunction=on'}",
             (f"{_LARGE}={size},bus={{bus}}",),
         )
-        for number, size in enumerate(("8G", "64G"))
+        for number, size in enumerate(("8G", "64G", "256G"))
     ),
     # Nor these eight, which pretend to be the cards of one board: two switches on one root, a
     # switch and a port on another, and one card of which nobody knows the NUMA node.
@@ -108,9 +108,10 @@ WITH_STRANGER, STRANGER = "0000:06:00.0", "0000:07:00.0"
 NETWORK = "0000:08:00.0"
 DIVIDED = "0000:09:00.0"
 LARGE = ("0000:0a:00.0", "0000:0b:00.0")
+LARGEST = "0000:0c:00.0"
 BOARD = tuple(f"0000:{bus:02x}:00.0" for bus in (0x23, 0x24, 0x27, 0x28, 0x43, 0x44, 0x45, 0x61))
 # Of ati-vga, edu and pci-testdev QEMU saves nothing, not even where their memory is.
-FORGOTTEN = (OTHER, ON_BRIDGE, *LARGE)
+FORGOTTEN = (OTHER, ON_BRIDGE, *LARGE, LARGEST)
 
 
 def arguments(*, saved: bool = False) -> list[str]:

@@ -51,6 +51,7 @@ _ROOT = (
     "libvirt-daemon-system",
     "mdevctl",
     "mount",
+    "ovmf",
     "pciutils",
     "procps",
     "python3",

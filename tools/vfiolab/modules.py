@@ -5,7 +5,8 @@ mbochs.c makes mediated devices that are whole to QEMU: a display with memory of
 types that share what the driver has. mtty.c makes serial lines that give back what is written to
 them; since 6.7 it can save what they hold, and so they can be moved. The parent of either is a
 device of its own there; here it is a PCI function, as with a vendor's driver. Our own,
-fakefunctions.c, gives virtual functions types as NVIDIA's driver does.
+fakefunctions.c, gives virtual functions types as NVIDIA's driver does. interceptcr8.c keeps guests
+with UEFI from a fault of the emulated processor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from tools.vfiolab import debian
 
 # The modules. NAME is also what the types of its devices begin with in sysfs.
 NAME, LINE = "fakevgpu", "fakeline"
-FUNCTIONS = pathlib.Path(__file__).with_name("fakefunctions.c")
+FUNCTIONS, INTERCEPT = (
+    pathlib.Path(__file__).with_name(f"{name}.c") for name in ("fakefunctions", "interceptcr8")
+)
 # Bookworm's own: its build tools are in packages with the series in their names, those of the
 # kernels in backports in ones with the version.
 _OWN_SERIES = "6.1"
@@ -137,8 +140,9 @@ def build(
     module.mkdir()
     text = changed(sample, (folder / source / sample.source).read_text())
     (module / f"{sample.name}.c").write_text(text)
-    shutil.copy2(FUNCTIONS, module)
-    names = (sample.name, FUNCTIONS.stem)
+    for own in (FUNCTIONS, INTERCEPT):
+        shutil.copy2(own, module)
+    names = (sample.name, FUNCTIONS.stem, INTERCEPT.stem)
     objects = " ".join(f"{name}.o" for name in names)
     (module / "Makefile").write_text(f"obj-m := {objects}\n")
     steps.run(["make", "-C", str(headers), f"M={module}", "modules"], log)

@@ -58,7 +58,7 @@ def build(state: pathlib.Path, release: debian.Release = debian.STABLE) -> pathl
     kernels = [debian.kernel(name) for name in names]
     code = [pathlib.Path(name) for name in (__file__, debian.__file__, modules.__file__)]
     inside = [place.INSIDE / name for name in ("initramfs.sh", "guest.sh", "qemu.sh")]
-    key = place.digest(release, kernels, *code, *inside, modules.FUNCTIONS)
+    key = place.digest(release, kernels, *code, *inside, modules.FUNCTIONS, modules.INTERCEPT)
 
     def make(folder: pathlib.Path) -> None:
         log = state / "log" / f"{release.kind}.log"

@@ -65,7 +65,7 @@ class SelectedTest(unittest.TestCase):
         with mock.patch.object(suites, "SUITES", changed):
             self.assertEqual(names, self.selected("--all"))
             self.assertEqual(
-                [n for n in names if n not in ("lxc", "shapes", "gpu")], self.selected()
+                [n for n in names if n not in ("lxc", "shapes", "bars", "gpu")], self.selected()
             )
             self.assertEqual(["lxc"], self.selected("lxc"))
 

@@ -217,8 +217,8 @@ class RunTest(unittest.TestCase):
         self.same = {"moves": upstream.Same("moves", "b0bd73e")}
         said = self.run_command()
         self.assertNotIn("moves", self.ran)
-        # shapes and gpu are the others
-        self.assertEqual(len(suites.SUITES) - 3, len(self.ran))
+        # shapes, bars and gpu are the others
+        self.assertEqual(len(suites.SUITES) - 4, len(self.ran))
         self.assertIn(f"\nLEFT OUT moves: {self.same['moves']}\n", said)
 
     def test_a_part_of_it_is_no_pass(self) -> None:
@@ -290,8 +290,8 @@ class ApartTest(unittest.TestCase):
     # What is named there for the long run in its place, and for another suite
     OTHERS = {  # noqa: RUF012
         "crash": {"tools/crashtest", "tests.functional.test_concurrency"},
-        "vfio": {"tests/shapes"},
-        "moves": {"tests/vgpu", "tests/shapes"},
+        "vfio": {"tests/bars", "tests/shapes"},
+        "moves": {"tests/bars", "tests/vgpu", "tests/shapes"},
     }
 
     def own(self, suite: str) -> list[str]:

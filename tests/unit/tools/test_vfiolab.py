@@ -234,7 +234,9 @@ class CardsTest(testtools.TestCase):
                 numbers[root] += 1
             elif "port" in options:
                 found.add(f"0000:{numbers[root]:02x}:00.0")
-        self.assertLess({*cards.WHOLE, cards.DIVIDED, *cards.LARGE, *cards.BOARD}, found)
+        self.assertLess(
+            {*cards.WHOLE, cards.DIVIDED, *cards.LARGE, cards.LARGEST, *cards.BOARD}, found
+        )
 
 
 class EnvironmentTest(testtools.TestCase):

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards with large BARs in guests with BIOS and with UEFI: each BAR has its place there.
+
+They are pci-testdev, with a BAR of 8, 64 and 256 GiB each. The processor that is emulated has 40
+address bits, of which SeaBIOS uses all, and OVMF an eighth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tests.cloud import base as clouds
+from tests.vfio import base, images
+from tools.vfiolab import cards, modules
+
+_GIB = 1 << 30
+_END = 1 << 40
+_MEMORY = re.compile(r"^guest: memory (\S+) (\S+) (\S+)\r?$", re.MULTILINE)
+_ALL = (*cards.LARGE, cards.LARGEST)
+# OVMF needs more than a guest that is told its kernel by BIOS.
+_GUEST_MIB = 256
+
+
+class BarsTest(base.VFIOTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(self.cloud._run_periodics)
+        module = modules.INTERCEPT.stem
+        self.addCleanup(self.host.unload, module)
+        self.host.load(module)
+
+    def test_by_bios(self) -> None:
+        self.become_tree(_ALL)
+        self.assertEqual([8, 64, 256], self.sizes(self.started(3)))
+
+    def test_by_uefi(self) -> None:
+        self.become_tree(cards.LARGE)
+        self.assertEqual([8, 64], self.sizes(self.started(2, images.UEFI)))
+
+    def test_more_than_uefi_has(self) -> None:
+        """An eighth of 1 TiB is too small for the largest, which has a place by BIOS. It would have
+        none: so one sees where the operator says that there is room for it."""
+        self.become_tree([cards.LARGEST])
+        refused = self.cloud.boot(self.flavor(1), "ERROR", image=images.UEFI)
+        self.assertIn("UEFI has no room in 40 address bits", self.cloud.fault(refused))
+        self.assertEqual([256], self.sizes(self.started(1)))
+        self.cloud._delete_everything()
+        self.addCleanup(self.cloud.restart_compute)
+        self.addCleanup(self.cloud.flags, guest_mmio_gib=None, group="gpu")
+        self.cloud.flags(guest_mmio_gib=512, group="gpu")
+        self.cloud.restart_compute()
+        self.assertEqual([], self.sizes(self.started(1, images.UEFI)))
+
+    def flavor(self, count: int) -> Any:
+        size = {**self.cloud.FLAVOR, "memory_mb": _GUEST_MIB}
+        specs = {"gpus": f"= {count}", "gpu_arch": "s== hopper"}
+        return self.cloud._create_flavor(**size, extra_spec=specs)
+
+    def started(self, count: int, image: str = clouds.IMAGE) -> dict[str, Any]:
+        server: dict[str, Any] = self.cloud.boot(self.flavor(count), image=image)
+        self.assertEqual(count, len(self.hostdevs(server)))
+        self.seen_in(server)
+        return server
+
+    def sizes(self, server: dict[str, Any]) -> Sequence[int]:
+        """In GiB, of the large BARs: none lies over another, or out of the guest's reach."""
+        said = self.cloud.console(server)
+        own = set(base.PRETENDER.findall(said))
+        found = sorted(
+            (int(begin, 16), int(end, 16) + 1)
+            for address, begin, end in _MEMORY.findall(said)
+            if address in own
+        )
+        for (_, end), (begin, _) in itertools.pairwise(found):
+            self.assertLessEqual(end, begin)
+        self.assertEqual([], [end for _, end in found if end > _END])
+        return sorted((end - begin) // _GIB for begin, end in found)
