@@ -22,7 +22,7 @@ from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit, reasons
 from nova_gpu.core.scheduling.stats import Report
-from nova_gpu.scheduler import placement, reported
+from nova_gpu.scheduler import placement, reported, siblings
 
 LOG = logging.getLogger(__name__)
 
@@ -39,8 +39,7 @@ def shortage(
     :param hosts: those that are built for the request
     """
     # Of several at once Nova would keep the claims of those before.
-    several = "num_instances" in spec and spec.num_instances > 1
-    if several or not hosts or len(hosts) > _MOST_HOSTS:
+    if siblings.has(spec) or not hosts or len(hosts) > _MOST_HOSTS:
         return None
     reports = [report for host in hosts if (report := reported.report(host))]
     if len(reports) < len(hosts):

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nova import objects
 from nova.scheduler.host_manager import HostState
+
+
+def has(spec: objects.RequestSpec) -> bool:
+    """Whether the instance was asked for together with others, in whatever it is scheduled for"""
+    return "num_instances" in spec and spec.num_instances > 1
 
 
 def on(host: HostState) -> int:

@@ -74,8 +74,7 @@ class GPUWeigher(weights.BaseHostWeigher):  # type: ignore[misc]
         # Where an instance belongs to others, Nova's weighers know what is good for it.
         if "instance_group" in spec and spec.instance_group:
             return choices.NOTHING
-        several = "num_instances" in spec and spec.num_instances > 1
-        return self._choices.taken(asked.resource_class, one=not several)
+        return self._choices.taken(asked.resource_class, one=not siblings.has(spec))
 
     def _note(
         self,

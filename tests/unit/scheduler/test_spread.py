@@ -159,7 +159,7 @@ class SpreadTest(test.NoDBTestCase):
     def test_those_of_one_request_fill_a_host_before_the_next(self) -> None:
         weigher = GPUWeigher()
         states = list(host_states.states(3, all_free=True))
-        spec = host_states.request_spec({"gpus": "2", "resources:PGPU": "2"})
+        spec = _of_several({"gpus": "2", "resources:PGPU": "2"})
         chosen = []
         for _ in range(8):
             spec.instance_uuid = uuidutils.generate_uuid()
@@ -174,7 +174,7 @@ class SpreadTest(test.NoDBTestCase):
         """Whatever it has reported, Placement counts there what others have taken meanwhile."""
         weigher = GPUWeigher()
         states = list(host_states.states(3, all_free=True))
-        spec = host_states.request_spec({"gpus": "1", "resources:PGPU": "1"})
+        spec = _of_several({"gpus": "1", "resources:PGPU": "1"})
         (first, *_) = claim_race.best_first(states, spec, weigher)
         first.consume_from_request(spec)
         again, second, _ = claim_race.best_first(states, spec, weigher)
@@ -186,7 +186,7 @@ class SpreadTest(test.NoDBTestCase):
     def test_nor_to_those_that_were_refused_before_it(self) -> None:
         """Of five equal hosts the first two had none left when it was their turn."""
         states = list(host_states.states(5, all_free=True))
-        spec = host_states.request_spec({"gpus": "8", "resources:PGPU": "8"})
+        spec = _of_several({"gpus": "8", "resources:PGPU": "8"})
         tried = claim_race.best_first(states, spec, GPUWeigher())
         tried[2].consume_from_request(spec)
         for _ in range(4):
@@ -194,3 +194,10 @@ class SpreadTest(test.NoDBTestCase):
             order = claim_race.best_first(tried, spec, GPUWeigher())
             self.assertEqual(tried[3:], order[:2])
             self.assertLess(order.index(tried[0]), order.index(tried[1]))
+
+
+def _of_several(specs: dict[str, str]) -> objects.RequestSpec:
+    """As Nova has it for each of the instances that were asked for at once"""
+    spec = host_states.request_spec(specs)
+    spec.num_instances = 8
+    return spec
