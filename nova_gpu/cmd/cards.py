@@ -11,7 +11,7 @@ import prettytable
 
 from nova_gpu.cmd import host_check, places
 from nova_gpu.core.model import GPU
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.state import quarantine
 from nova_gpu.virt.delivery import unbound
@@ -149,7 +149,7 @@ def describe_vgpus(card: DividedCard) -> list[dict[str, Any]]:
             "plain": all(parent.kind is Kind.PLAIN for parent in card.parents.values()),
             "mig": card.has_instances,
             "made": sum(parent.made.get(type_id, 0) for parent in card.parents.values()),
-            "available": 0 if card.has_instances else vgpu_room.room(card, type_id).free,
+            "available": 0 if card.has_instances else vgpu_capacity.room(card, type_id).free,
         }
         for type_id, facts in sorted(card.types.items())
     ]

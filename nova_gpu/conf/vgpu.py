@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from nova_gpu.core.vgpu.vgpu_room import Order
+from nova_gpu.core.vgpu.vgpu_capacity import Order
 
 OPTS: Sequence[cfg.Opt] = (
     cfg.ListOpt(

@@ -30,7 +30,7 @@ ONE = Bench((wire.HOST,), debian.STABLE)
 # QEMU moves no device of vfio before 8.1.
 PAIR = Bench((wire.HOST, "other"), debian.NEWER)
 CARRYING = dataclasses.replace(ONE, carries=True)
-# Nova leaves the choice of UEFI firmware to libvirt and says secure='no', which 9.0 refuses together.
+# Nova has libvirt choose the UEFI firmware and says secure='no', which 9.0 refuses together.
 NEWER = dataclasses.replace(ONE, release=debian.NEWER)
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"

@@ -13,7 +13,7 @@ from nova_gpu.core.model import Product
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Islands
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.core.vgpu.vgpu_room import Room
+from nova_gpu.core.vgpu.vgpu_capacity import Room
 
 _HEADS = re.compile(rf"{names.TRAIT_DISPLAY_HEADS}([0-9]+)")
 _RESOLUTION = re.compile(rf"{names.TRAIT_RESOLUTION}([0-9]+)H([0-9]+)")

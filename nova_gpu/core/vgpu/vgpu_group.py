@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from nova_gpu.core import device as devices
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot, VGPUType
-from nova_gpu.core.vgpu.vgpu_room import Room
+from nova_gpu.core.vgpu.vgpu_capacity import Room
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class SharedCard:
 
     def lacks(self, slot: Slot) -> bool:
         """Whether *slot* is that of a MIG instance which the card has no more"""
-        return self.card.has_instances and slot not in vgpu_room.instances(self.card, slot.type_id)
+        return self.card.has_instances and slot not in vgpu_capacity.instances(
+            self.card, slot.type_id
+        )
 
     def without(self, whole: Set[Device]) -> SharedCard:
         """This card where nothing more is made at those of its functions that are given *whole*,
@@ -51,10 +53,10 @@ class SharedCard:
         return dataclasses.replace(self, card=card)
 
     def room(self, type_id: str, taken: Collection[Slot], pending: Collection[Slot]) -> Room:
-        """The room as :func:`nova_gpu.core.vgpu.vgpu_room.room` counts it, of slots of any card,
-        now
+        """The room now, as :func:`nova_gpu.core.vgpu.vgpu_capacity.room` counts it, of slots of
+        any card
         """
-        room = vgpu_room.room(self.card, type_id, *self._own(taken, pending))
+        room = vgpu_capacity.room(self.card, type_id, *self._own(taken, pending))
         if self.card.has_instances:
             free = len(self.free_slots(type_id, taken, pending))
             return dataclasses.replace(room, free=free)
@@ -65,7 +67,7 @@ class SharedCard:
     ) -> tuple[Slot, ...]:
         if self._withholds(type_id):
             return ()
-        free = vgpu_room.free_slots(self.card, type_id, *self._own(taken, pending))
+        free = vgpu_capacity.free_slots(self.card, type_id, *self._own(taken, pending))
         return tuple(slot for slot in free if slot not in self.withheld_slots)
 
     def _withholds(self, type_id: str) -> bool:
@@ -74,7 +76,7 @@ class SharedCard:
     def slots(self, type_id: str, total: int) -> Iterator[Slot]:
         """All that there can be of the type while the card carries no more than *total*"""
         if self.card.has_instances:
-            yield from vgpu_room.instances(self.card, type_id)
+            yield from vgpu_capacity.instances(self.card, type_id)
             return
         for address, parent in self.card.parents.items():
             count = parent.available.get(type_id, 0) + parent.made.get(type_id, 0)

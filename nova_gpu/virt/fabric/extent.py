@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -27,7 +27,7 @@ class Extent:
     def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
         """Takes note of the types of vGPUs that cards can be divided into."""
         found = {
-            address: frozenset(card.types) - vgpu_room.whole_types(card)
+            address: frozenset(card.types) - vgpu_capacity.whole_types(card)
             for address, card in divided.items()
         }
         self._shares = {**self._shares, **found}

@@ -25,7 +25,7 @@ from nova_gpu.core.fabric import partitions, published
 from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology.choose import Beside
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.host.nvidia import fabric_manager, nvswitch
 from nova_gpu.host.nvidia.fabric_manager import Refused
@@ -114,7 +114,7 @@ class Fabric:
     def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         """The types of *divided*, which is *card*, that no guest could compute with, with why: none
         for a Fabric Manager alone that has answered and does not now"""
-        whole = vgpu_room.whole_types(divided)
+        whole = vgpu_capacity.whole_types(divided)
         name = nvswitch.board(card, self._roots) if whole else None
         if name is None:
             return {}
@@ -135,7 +135,7 @@ class Fabric:
     def kept_back(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         """The types of *divided*, which is *card*, that nobody new can be given now, with why"""
         reason = self._obstacle(card)
-        return dict.fromkeys(vgpu_room.whole_types(divided), reason) if reason else {}
+        return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else {}
 
     def joins(self, cards: Collection[PciAddress], type_id: str) -> bool:
         """Whether guests with vGPUs of the type on *cards* have all of these"""

@@ -13,7 +13,7 @@ import nova_gpu.privsep.kernel_log
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, health
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.nvidia import kernel_log, nvml
@@ -141,7 +141,7 @@ class WithheldInstances:
             return frozenset()
         found, over = set(), set()
         for card in cards:
-            names = {slot: _names(slot) for slot in vgpu_room.all_instances(card.card)}
+            names = {slot: _names(slot) for slot in vgpu_capacity.all_instances(card.card)}
             found |= {slot for slot, its in names.items() if its & withheld}
             own = {each for each in withheld if each[0] == card.gpu.address}
             over |= own.difference(*names.values()) if card.card.has_instances else set()

@@ -19,7 +19,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import mig_layout
@@ -227,7 +227,7 @@ def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | No
     """
     patterns = CONF.gpu.vgpu_types
     types = {
-        type_id: dataclasses.replace(facts, per_card=vgpu_room.carried(card, type_id))
+        type_id: dataclasses.replace(facts, per_card=vgpu_capacity.carried(card, type_id))
         for type_id, facts in card.types.items()
         if type_id not in unfit
         and any(

@@ -15,10 +15,10 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling import stats
-from nova_gpu.core.vgpu import vgpu, vgpu_room
+from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu_capacity import Room
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
-from nova_gpu.core.vgpu.vgpu_room import Room
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.fabric.fabric import Fabric
 from nova_gpu.virt.inventory import provider_tree
@@ -156,8 +156,8 @@ class VGPUStock(Published[VGPUGroup, Slot]):
             joined = self._fabric.choose(by_card.keys(), count)
             if joined is not None:
                 return tuple(by_card[card][0] for card in joined)
-        order = vgpu_room.Order(CONF.gpu.vgpu_order)
-        return vgpu_room.choose(by_card, count, order)
+        order = vgpu_capacity.Order(CONF.gpu.vgpu_order)
+        return vgpu_capacity.choose(by_card, count, order)
 
     def divided(self) -> stats.Divided:
         """What the scheduler reads of these cards, by what was read last"""

@@ -16,7 +16,7 @@ from oslo_log import log as logging
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host.container import nodes
 from nova_gpu.host.roots import Roots
@@ -92,7 +92,7 @@ def parts(
         who has a MIG instance does, can open all of it
     """
     whole, in_parts = tuple(gpus), tuple(divided)
-    slots = [slot for card in in_parts for slot in vgpu_room.all_instances(card)]
+    slots = [slot for card in in_parts for slot in vgpu_capacity.all_instances(card)]
     by_node: dict[str, Device] = {
         node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)
     }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import query, request
 from nova_gpu.core.model import MIGInstance
-from nova_gpu.core.vgpu import vgpu, vgpu_room
+from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import of_slot
 from nova_gpu.host.container import nodes
 from nova_gpu.host.mig import gpu_instances, mig_layout
@@ -86,7 +86,7 @@ class DividedTest(base.FuzzTestCase):
                         self.assertEqual(slot, vgpu.Slot.parse(str(slot)))
             most = vgpu.MAX_PER_CARD * len(card.parents)
             for facts in card.types.values():
-                self.assertLessEqual(vgpu_room.room(card, facts.id).total, most)
+                self.assertLessEqual(vgpu_capacity.room(card, facts.id).total, most)
                 for number in (facts.memory_mib, facts.heads, facts.per_card, facts.slices):
                     self.assertGreater(1 if number is None else number, 0)
 
@@ -170,7 +170,7 @@ class TextsTest(base.FuzzTestCase):
         if found is None:
             self.assertEqual((set(), None), (there, told))
             return
-        slots = vgpu_room.all_instances(found)
+        slots = vgpu_capacity.all_instances(found)
         self.assertEqual(bool(slots), found.unread is None)
         if not slots:
             return

@@ -8,7 +8,7 @@ import os_traits
 from nova_gpu.core import names
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.core.vgpu.vgpu_room import Room
+from nova_gpu.core.vgpu.vgpu_capacity import Room
 
 STANDARD = frozenset(os_traits.get_traits())
 

@@ -22,7 +22,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.vgpu import vgpu as values
-from nova_gpu.core.vgpu import vgpu_group, vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import discovery, selection
@@ -274,7 +274,7 @@ class RoomsTest(unittest.TestCase):
         self.asked: list[SharedCard] = []
         original = SharedCard.room
 
-        def room(this: SharedCard, *args: object) -> vgpu_room.Room:
+        def room(this: SharedCard, *args: object) -> vgpu_capacity.Room:
             self.asked.append(this)
             return original(this, *args)  # type: ignore[arg-type]
 

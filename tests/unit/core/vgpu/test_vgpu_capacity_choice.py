@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.core.vgpu.vgpu_room import Order, choose
+from nova_gpu.core.vgpu.vgpu_capacity import Order, choose
 
 STATES = 10_000
 

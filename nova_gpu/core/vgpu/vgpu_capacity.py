@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many vGPUs of a type a card has room for, beside those that are there or promised.
+"""A card's capacity: how many vGPUs of a type it has room for, beside those there or promised.
 
 Types that share a card take from one another: what one has, the other has reserved. How much, the
 driver says for what is there. Of what is promised and not made yet nobody but us knows, so that

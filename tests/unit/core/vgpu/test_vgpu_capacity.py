@@ -7,10 +7,10 @@ import unittest
 from collections.abc import Mapping
 
 from nova_gpu.core.model import GPU, PciAddress, Product
-from nova_gpu.core.vgpu import vgpu_room
+from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.core.vgpu.vgpu_capacity import Room
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.core.vgpu.vgpu_room import Room
 
 CARD = PciAddress.parse("0000:3b:00.0")
 FUNCTIONS = [PciAddress(0, 0x3B, index >> 3, index & 7) for index in range(4, 10)]
@@ -55,42 +55,42 @@ def slot(type_id: str, number: int = 0, parent: PciAddress = CARD) -> Slot:
 class MediatedTest(unittest.TestCase):
     def test_empty(self) -> None:
         card = mediated(P4, {"nvidia-63": 8, "nvidia-64": 4, "nvidia-65": 2}, {})
-        self.assertEqual(Room(8, 0, 8), vgpu_room.room(card, "nvidia-63"))
-        self.assertEqual(Room(2, 0, 2), vgpu_room.room(card, "nvidia-65"))
-        self.assertEqual(0, vgpu_room.room(card, "nvidia-65").reserved)
+        self.assertEqual(Room(8, 0, 8), vgpu_capacity.room(card, "nvidia-63"))
+        self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(card, "nvidia-65"))
+        self.assertEqual(0, vgpu_capacity.room(card, "nvidia-65").reserved)
 
     def test_what_one_type_takes_the_other_has_reserved(self) -> None:
         card = mediated(P4, {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0}, {"nvidia-64": 1})
         taken = [slot("nvidia-64")]
-        self.assertEqual(Room(4, 1, 3), vgpu_room.room(card, "nvidia-64", taken))
-        other = vgpu_room.room(card, "nvidia-63", taken)
+        self.assertEqual(Room(4, 1, 3), vgpu_capacity.room(card, "nvidia-64", taken))
+        other = vgpu_capacity.room(card, "nvidia-63", taken)
         self.assertEqual((Room(8, 0, 0), 8), (other, other.reserved))
 
     def test_what_is_promised_and_not_made_yet(self) -> None:
         card = mediated(P4, {"nvidia-63": 8, "nvidia-64": 4, "nvidia-65": 2}, {})
         promised = [slot("nvidia-64"), slot("nvidia-64", 1)]
-        self.assertEqual(Room(4, 2, 2), vgpu_room.room(card, "nvidia-64", promised, promised))
-        self.assertEqual(0, vgpu_room.room(card, "nvidia-63", promised, promised).free)
-        self.assertEqual(0, vgpu_room.room(card, "nvidia-65", promised, promised).free)
+        self.assertEqual(Room(4, 2, 2), vgpu_capacity.room(card, "nvidia-64", promised, promised))
+        self.assertEqual(0, vgpu_capacity.room(card, "nvidia-63", promised, promised).free)
+        self.assertEqual(0, vgpu_capacity.room(card, "nvidia-65", promised, promised).free)
 
     def test_what_somebody_beside_nova_has(self) -> None:
         card = mediated(P4, {"nvidia-63": 0, "nvidia-64": 3, "nvidia-65": 0}, {"nvidia-64": 1})
-        there = vgpu_room.room(card, "nvidia-64")
+        there = vgpu_capacity.room(card, "nvidia-64")
         self.assertEqual((Room(4, 0, 3), 1), (there, there.reserved))
 
     def test_types_that_share_without_telling_how_many(self) -> None:
         card = mediated(GVT, {"i915-GVTg_V5_2": 1, "i915-GVTg_V5_4": 3}, {"i915-GVTg_V5_2": 1})
         taken = [slot("i915-GVTg_V5_2")]
-        self.assertEqual(Room(2, 1, 1), vgpu_room.room(card, "i915-GVTg_V5_2", taken))
-        self.assertEqual(Room(3, 0, 3), vgpu_room.room(card, "i915-GVTg_V5_4", taken))
+        self.assertEqual(Room(2, 1, 1), vgpu_capacity.room(card, "i915-GVTg_V5_2", taken))
+        self.assertEqual(Room(3, 0, 3), vgpu_capacity.room(card, "i915-GVTg_V5_4", taken))
 
     def test_more_than_there_can_be(self) -> None:
         for per_card, total in ((4096, 4096), (4097, 3), (999_999_999, 3)):
             types = {"nvidia-63": VGPUType("nvidia-63", per_card=per_card)}
             card = mediated(types, {"nvidia-63": 3}, {})
-            self.assertEqual(Room(total, 0, 3), vgpu_room.room(card, "nvidia-63"))
+            self.assertEqual(Room(total, 0, 3), vgpu_capacity.room(card, "nvidia-63"))
         shared = {"a": VGPUType("a", memory_mib=999_999_999), "b": VGPUType("b", memory_mib=1)}
-        self.assertEqual(Room(2, 0, 2), vgpu_room.room(mediated(shared, {"b": 2}, {}), "b"))
+        self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(mediated(shared, {"b": 2}, {}), "b"))
 
     def test_at_each_function_one(self) -> None:
         card = DividedCard(
@@ -100,21 +100,21 @@ class MediatedTest(unittest.TestCase):
                 for each in FUNCTIONS
             },
         )
-        self.assertEqual(Room(4, 0, 4), vgpu_room.room(card, "nvidia-64"))
-        self.assertEqual(Room(2, 0, 2), vgpu_room.room(card, "nvidia-65"))
+        self.assertEqual(Room(4, 0, 4), vgpu_capacity.room(card, "nvidia-64"))
+        self.assertEqual(Room(2, 0, 2), vgpu_capacity.room(card, "nvidia-65"))
 
     def test_slots(self) -> None:
         card = mediated(P4, {"nvidia-63": 0, "nvidia-64": 2, "nvidia-65": 0}, {"nvidia-64": 2})
         taken = [slot("nvidia-64", 0), slot("nvidia-64", 2)]
         self.assertEqual(
             (slot("nvidia-64", 1), slot("nvidia-64", 3)),
-            vgpu_room.free_slots(card, "nvidia-64", taken),
+            vgpu_capacity.free_slots(card, "nvidia-64", taken),
         )
-        self.assertEqual((), vgpu_room.free_slots(card, "nvidia-63", taken))
+        self.assertEqual((), vgpu_capacity.free_slots(card, "nvidia-63", taken))
 
     def test_an_unknown_type(self) -> None:
         card = mediated(P4, {"nvidia-64": 4}, {})
-        self.assertEqual(Room(0, 0, 0), vgpu_room.room(card, "nvidia-1"))
+        self.assertEqual(Room(0, 0, 0), vgpu_capacity.room(card, "nvidia-1"))
 
 
 class ProfilesTest(unittest.TestCase):
@@ -127,52 +127,52 @@ class ProfilesTest(unittest.TestCase):
             ("nvidia-1156", 1),
         ):
             with self.subTest(type_id):
-                self.assertEqual(Room(count, 0, count), vgpu_room.room(card, type_id))
+                self.assertEqual(Room(count, 0, count), vgpu_capacity.room(card, type_id))
 
     def test_one_function_is_one_vgpu(self) -> None:
         card = DividedCard(L40S, {FUNCTIONS[0]: Parent(Kind.TYPED, dict.fromkeys(L40S, 1), {})})
-        self.assertEqual(Room(1, 0, 1), vgpu_room.room(card, "nvidia-1147"))
+        self.assertEqual(Room(1, 0, 1), vgpu_capacity.room(card, "nvidia-1147"))
 
     def test_fewer_functions_than_a_card_carries_take_no_more_of_it(self) -> None:
         card = profiled(L40S, list(L40S), "nvidia-1155")
-        self.assertEqual(5, vgpu_room.room(card, "nvidia-1147").free)
+        self.assertEqual(5, vgpu_capacity.room(card, "nvidia-1147").free)
 
     def test_slices_of_a_mig_card_bind_where_memory_does_not(self) -> None:
         types = {**H200_MIG, "nvidia-1": VGPUType("nvidia-1", memory_mib=1024, slices=4)}
         card = profiled(types, list(types))
-        self.assertEqual(6, vgpu_room.room(card, "nvidia-1414").free)  # of seven, six functions
-        self.assertEqual(4, vgpu_room.room(card, "nvidia-1417").free)
-        self.assertEqual(1, vgpu_room.room(card, "nvidia-1").free)
+        self.assertEqual(6, vgpu_capacity.room(card, "nvidia-1414").free)  # of seven, six functions
+        self.assertEqual(4, vgpu_capacity.room(card, "nvidia-1417").free)
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1").free)
 
     def test_part_full(self) -> None:
         card = profiled(L40S, ["nvidia-1152"], "nvidia-1152", "nvidia-1152")
         taken = [slot("nvidia-1152", 0, each) for each in FUNCTIONS[:2]]
-        self.assertEqual(Room(6, 2, 4), vgpu_room.room(card, "nvidia-1152", taken))
+        self.assertEqual(Room(6, 2, 4), vgpu_capacity.room(card, "nvidia-1152", taken))
         self.assertEqual(
             tuple(slot("nvidia-1152", 0, each) for each in FUNCTIONS[2:]),
-            vgpu_room.free_slots(card, "nvidia-1152", taken),
+            vgpu_capacity.free_slots(card, "nvidia-1152", taken),
         )
-        self.assertEqual(0, vgpu_room.room(card, "nvidia-1147", taken).free)
+        self.assertEqual(0, vgpu_capacity.room(card, "nvidia-1147", taken).free)
 
     def test_sizes_mixed_on_a_card_that_can(self) -> None:
         card = profiled(L40S, ["nvidia-1152", "nvidia-1155"], "nvidia-1155")
-        self.assertEqual(3, vgpu_room.room(card, "nvidia-1152").free)
-        self.assertEqual(1, vgpu_room.room(card, "nvidia-1155").free)
+        self.assertEqual(3, vgpu_capacity.room(card, "nvidia-1152").free)
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1155").free)
 
     def test_one_more_where_the_driver_says_so_and_no_more_is_known(self) -> None:
         """After a restart all that is listed may be the one type that the card has"""
         types = {"nvidia-1152": L40S["nvidia-1152"]}
         card = profiled(types, ["nvidia-1152"], "nvidia-1152")
-        self.assertEqual(1, vgpu_room.room(card, "nvidia-1152").free)
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-1152").free)
         card = profiled({"nvidia-7": VGPUType("nvidia-7")}, ["nvidia-7"])
-        self.assertEqual(1, vgpu_room.room(card, "nvidia-7").free)
+        self.assertEqual(1, vgpu_capacity.room(card, "nvidia-7").free)
 
     def test_a_function_that_is_promised_is_not_promised_again(self) -> None:
         card = profiled(L40S, list(L40S))
         promised = [slot("nvidia-1147", 0, FUNCTIONS[0])]
         self.assertEqual(
             tuple(slot("nvidia-1147", 0, each) for each in FUNCTIONS[1:]),
-            vgpu_room.free_slots(card, "nvidia-1147", promised, promised),
+            vgpu_capacity.free_slots(card, "nvidia-1147", promised, promised),
         )
 
 
@@ -228,7 +228,7 @@ class BruteForceTest(unittest.TestCase):
                 card = driver.says()
                 could = any(driver.can_make(Slot(each, type_id, 999)) for each in card.parents)
                 taken = list(driver.made)
-                self.assertEqual(could, bool(vgpu_room.free_slots(card, type_id, taken)))
+                self.assertEqual(could, bool(vgpu_capacity.free_slots(card, type_id, taken)))
             promised = self._draw_all(draw, driver)
             draw.shuffle(promised)
             for place in promised:
@@ -240,8 +240,8 @@ class BruteForceTest(unittest.TestCase):
         for _ in range(draw.randint(0, 6)):
             type_id = draw.choice(list(driver.types))
             taken = [*driver.made, *promised]
-            free = vgpu_room.free_slots(driver.says(), type_id, taken, promised)
-            known = vgpu_room.room(driver.says(), type_id, taken, promised)
+            free = vgpu_capacity.free_slots(driver.says(), type_id, taken, promised)
+            known = vgpu_capacity.room(driver.says(), type_id, taken, promised)
             self.assertGreaterEqual(known.reserved, 0)
             if free:
                 promised.append(draw.choice(free))
@@ -276,20 +276,20 @@ class InstancesTest(unittest.TestCase):
 
     def test_room(self) -> None:
         taken = [slot("1g", 1000), slot("3g", 100)]
-        self.assertEqual(Room(3, 1, 2), vgpu_room.room(self.card, "1g", taken))
-        self.assertEqual(Room(3, 1, 2), vgpu_room.room(self.card, "1g", taken, taken))
-        self.assertEqual(Room(1, 1, 0), vgpu_room.room(self.card, "3g", taken))
-        self.assertEqual(Room(0, 0, 0), vgpu_room.room(self.card, "2g"))
+        self.assertEqual(Room(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken))
+        self.assertEqual(Room(3, 1, 2), vgpu_capacity.room(self.card, "1g", taken, taken))
+        self.assertEqual(Room(1, 1, 0), vgpu_capacity.room(self.card, "3g", taken))
+        self.assertEqual(Room(0, 0, 0), vgpu_capacity.room(self.card, "2g"))
 
     def test_one_that_is_gone_is_still_somebodys(self) -> None:
-        self.assertEqual(Room(4, 1, 3), vgpu_room.room(self.card, "1g", [slot("1g", 1200)]))
+        self.assertEqual(Room(4, 1, 3), vgpu_capacity.room(self.card, "1g", [slot("1g", 1200)]))
 
     def test_slots(self) -> None:
         taken = [slot("1g", 1000)]
         free = (slot("1g", 900), slot("1g", 1100))
-        self.assertEqual(free, vgpu_room.free_slots(self.card, "1g", taken))
+        self.assertEqual(free, vgpu_capacity.free_slots(self.card, "1g", taken))
         every = [slot("1g", 900), slot("1g", 1000), slot("1g", 1100), slot("3g", 100)]
-        self.assertEqual(every, vgpu_room.all_instances(self.card))
+        self.assertEqual(every, vgpu_capacity.all_instances(self.card))
 
     def test_a_card_that_somebody_has_whole(self) -> None:
         gpu = GPU(CARD, Product("10de", "2335"), class_code=0x030200)
