@@ -46,6 +46,7 @@ class BarsTest(base.VFIOTestCase):
         self.become_tree([cards.LARGEST])
         refused = self.cloud.boot(self.flavor(1), "ERROR", image=images.UEFI)
         self.assertIn("UEFI has no room in 40 address bits", self.cloud.fault(refused))
+        self.assertIsNone(self.host.driver(cards.LARGEST))
         self.assertEqual([256], self.sizes(self.started(1)))
         self.cloud._delete_everything()
         self.addCleanup(self.cloud.restart_compute)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from unittest import mock
 
+from tests.fixtures import pci
 from tests.functional import alone, kvm
 
 CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
 HOSTS = ["nouveau", "snd_hda_intel"]
 GUESTS = ["vfio-pci", "vfio-pci"]
+_256_GIB = 256 << 10  # MiB
 # What Nova does between the claim and the start of the guest
 _PREPARED = "nova.compute.manager.ComputeManager._prep_block_device"
 
@@ -66,6 +68,16 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.period()
         self.assertDrivers(HOSTS, HOSTS)
         self.assertInventory(total=2, used=0)
+
+    def test_not_touched_where_the_guest_cannot_have_them_all(self) -> None:
+        """Each has room in 40 address bits, both have not."""
+        self.flags(cpu_mode="none", group="libvirt")
+        for address in (CARD, OTHER):
+            pci.write_bars(self.hosts["host1"].path(address), [(_256_GIB, True)] * 2)
+        self.period()
+        self.assertIn("40 address bits", self.boot_refused(self.gpu_flavor(2)))
+        self.assertEqual([], self.stand_in.done)
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), [CARD])
 
     def test_host_boot_takes_the_card_of_a_stopped_guest_again(self) -> None:
         self._stop_server(self.boot(self.gpu_flavor(1)))

@@ -202,8 +202,11 @@ class WholeCards(Delivery, Protocol):
         for those that are to *stay*."""
         return
 
-    def begin(self, card: GPU, instance_uuid: str) -> None:
-        """Begins what takes long, beside what Nova does before it starts the guest."""
+    def begin(
+        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+    ) -> None:
+        """Begins what takes long of :meth:`make_ready`, beside what Nova does before it starts the
+        guest. It may raise what that raises, which says it again."""
         return
 
     def started(self, instance_uuid: str) -> None:

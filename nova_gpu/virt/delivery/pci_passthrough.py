@@ -182,8 +182,13 @@ class PCIPassthrough(WholeCards):
         self.bindings.settle(cards, stay)
         self._fabric.settle()
 
-    def begin(self, card: GPU, instance_uuid: str) -> None:
-        self.bindings.begin(card, instance_uuid)
+    def begin(
+        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
+    ) -> None:
+        if cards := _cards(given):
+            self._refuse_unfit_guest(instance, asked, cards)
+            for card in cards:
+                self.bindings.begin(card, instance.uuid)
 
     def make_ready(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]

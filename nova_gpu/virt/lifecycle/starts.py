@@ -76,8 +76,9 @@ class Starts:
         if self.ways.whole.shares_driver or not self.assigned:
             return  # then there is nothing to be had from it
         with contextlib.suppress(Exception):
-            for each in self.assigned.held_of(self.assigned.whole, instance.resources):
-                self.ways.whole.begin(each.group.gpus[each.device], instance.uuid)
+            held = self.assigned.held_of(self.assigned.whole, instance.resources)
+            asked = flavors.request_of(instance)
+            self.ways.whole.begin(instance, asked, [each.given for each in held])
 
     @contextlib.contextmanager
     def starting(

@@ -19,7 +19,7 @@ from nova_gpu.core.guest import devices as devices_told
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import Slot, VGPUType, device_uuid
 from nova_gpu.notifications import Event, EventType
-from nova_gpu.virt.delivery.pci_passthrough import PCIPassthrough
+from nova_gpu.virt.delivery.binding import Bindings
 from nova_gpu.virt.lifecycle import starts
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
 from tests.fixtures.compute import Compute, devices
@@ -213,9 +213,7 @@ class GuestsTest(StartsTestCase):
         begun: list[tuple[str, str]] = []
         self.useFixture(
             fixtures.MockPatchObject(
-                PCIPassthrough,
-                "begin",
-                lambda _, card, uuid: begun.append((str(card.address), uuid)),
+                Bindings, "begin", lambda _, card, uuid: begun.append((str(card.address), uuid))
             )
         )
         instance = self.compute.instance(
