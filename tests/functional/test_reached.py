@@ -14,6 +14,7 @@ from nova.exception import ComputeResourcesUnavailable
 
 from nova_gpu.cmd import exporter
 from nova_gpu.host.container import contents
+from nova_gpu.virt.inventory import survey
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import cdi, daemons, hosts
 from tests.functional import alone, base, cleaned, mig, test_verify
@@ -55,7 +56,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
 
     def shared(self) -> dict[str, int]:
         """Of the metrics: how many guests can open a card, or part of it, that others can too"""
-        looked, libvirt = self.driver._gpus._survey, self.driver._host
+        libvirt = self.driver._host
         with self.on("host1"):
             for name, substitute in (
                 ("nova_gpu.cmd.libvirt_connection.Reader", lambda: libvirt),
@@ -63,7 +64,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
                 ("nova_gpu.cmd.waiting.within", lambda deadline_s: lambda read: read()),
             ):
                 self.useFixture(fixtures.MonkeyPatch(name, substitute))
-            metrics = list(exporter.Metrics(looked, self.state()).collect())
+            metrics = list(exporter.Metrics(survey.Survey(), self.state()).collect())
         (gauge,) = (each for each in metrics if each.name == "nova_gpu_shared")
         return {each.labels["address"]: int(each.value) for each in gauge.samples if each.value}
 
@@ -229,6 +230,18 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         self.grant(other, nodes_of(0, 1))
         self.period()
         self.assertOpen(slot(FIRST, 1, 0, LARGE), self.server, other)
+
+    def test_two_instances_while_nobody_tells_what_they_are(self) -> None:
+        other = self.boot(self.of_type(SMALL))
+        self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
+        told = dict(self.told)
+        self.addCleanup(self.told.update, told)
+        self.told.clear()
+        self.assertEqual({}, self.shared())
+        self.grant(other, nodes_of(0, 1))
+        self.assertEqual({FIRST: 2}, self.shared())
+        self.told.update(told)
+        self.period()
 
 
 class SpecificationTest(ContainerTestBase):

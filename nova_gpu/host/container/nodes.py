@@ -18,7 +18,7 @@ from oslo_log import log as logging
 
 from nova_gpu.core import model
 from nova_gpu.core.device import Device
-from nova_gpu.core.vgpu.vgpu import Slot, of_slot
+from nova_gpu.core.vgpu.vgpu import Slot, of_slot, slot_number
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.pci import partitions, sysfs
@@ -80,9 +80,22 @@ def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
 
     ``()`` where the driver has no such instance of the card.
     """
-    minor = gpu_instances.gpu_minor(slot.parent, roots)
-    capabilities = _instance_capabilities(slot, _instances(slot.parent, roots))
-    return (f"/dev/nvidia{minor}", *capabilities) if capabilities else ()
+    return nodes_by_instance(slot.parent, roots).get(slot.number, ())
+
+
+def nodes_by_instance(
+    address: model.PciAddress, roots: host_roots.Roots
+) -> dict[int, tuple[str, ...]]:
+    """What leads to each MIG instance of the card, as :func:`instance_nodes`, by the number of its
+    slot. Who lacks one of an instance's nodes cannot open it: NVIDIA's MIG user guide, "Device
+    nodes and capabilities".
+    """
+    card = f"/dev/nvidia{gpu_instances.gpu_minor(address, roots)}"
+    return {
+        number: (card, *_capabilities(each))
+        for each in _instances(address, roots)
+        if (number := slot_number(each.gpu_instance, each.compute_instance)) is not None
+    }
 
 
 def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
@@ -107,8 +120,12 @@ def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) 
     """The nodes of its GPU instance's and of its compute instance's"""
     for each in there:
         if (each.gpu_instance, each.compute_instance) == of_slot(slot.number):
-            return tuple(f"{_CAPS}nvidia-cap{cap}" for cap in each.minors)
+            return _capabilities(each)
     return ()
+
+
+def _capabilities(instance: gpu_instances.Instance) -> tuple[str, ...]:
+    return tuple(f"{_CAPS}nvidia-cap{cap}" for cap in instance.minors)
 
 
 def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING
 
 import libvirt
@@ -17,7 +17,7 @@ from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.host.container import nodes
 from nova_gpu.host.roots import Roots
 
@@ -30,26 +30,42 @@ NAMESPACE = "urn:nova-gpu:domain:1"
 # Of the metadata that Nova gives each of its guests (nova.virt.libvirt.config.NOVA_NS), but the
 # number at its end.
 _NOVAS = "http://openstack.org/xmlns/libvirt/nova/"
+# In the place of a profile that only NVML tells
+_UNKNOWN = "mig"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parts:
     """What a domain may name of a host's GPUs: device nodes by path, PCI functions by address.
 
-    ``card_by_number`` has the nodes by what they lead to, for one that a domain names otherwise.
+    ``node_by_number`` has the nodes by what they lead to, for one that a domain names otherwise;
+    ``nodes_by_instance`` what it takes to open each MIG instance that there is.
     """
 
     card_by_node: Mapping[str, Device]
     card_by_function: Mapping[PciAddress, PciAddress]
-    card_by_number: Mapping[int, Device] = dataclasses.field(default_factory=dict)
+    node_by_number: Mapping[int, str] = dataclasses.field(default_factory=dict)
     number: Callable[[str], int | None] = lambda node: None
+    nodes_by_instance: Mapping[Slot, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def card_of(self, node: str) -> Device | None:
         """Which card's alone *node* is"""
-        if node in self.card_by_node or not self.card_by_number:
-            return self.card_by_node.get(node)
+        return self.card_by_node.get(self.known(node))
+
+    def known(self, node: str) -> str:
+        """*node* by the name that it has here"""
+        if node in self.card_by_node or not self.node_by_number:
+            return node
         number = self.number(node)
-        return None if number is None else self.card_by_number.get(number)
+        return node if number is None else self.node_by_number.get(number, node)
+
+    def opened_by(self, known: Set[str]) -> frozenset[Device]:
+        """What all of these nodes together open: of a card that is divided now its MIG instances,
+        each by all of its nodes, and nothing by the card's own alone."""
+        divided = {slot.parent for slot in self.nodes_by_instance}
+        found = (self.card_by_node.get(node) for node in known)
+        whole = frozenset(each for each in found if each and device.function(each) not in divided)
+        return whole.union(s for s, needed in self.nodes_by_instance.items() if needed <= known)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,9 +74,10 @@ class Named:
 
     ``own`` is what its metadata says and its PCI devices are; of a container without metadata what
     its nodes lead to. ``reached`` is what the nodes of a running container lead to beside those:
-    their numbers have become another card's, or another MIG instance's, since it was started.
+    their numbers have become another card's, or another MIG instance's, since it was started. One
+    node of a MIG instance is enough for that: nobody else is given what it may yet be able to use.
     ``opened`` is what it can open now: nothing unless it runs, and of a container what its nodes
-    lead to, whatever its metadata says.
+    open together, whatever its metadata says and whatever the card is given as.
     """
 
     own: frozenset[Device] = frozenset()
@@ -96,17 +113,34 @@ def parts(
     by_node: dict[str, Device] = {
         node: slot for slot in slots for node in nodes.own_instance_nodes(slot, roots)
     }
-    by_node |= {
-        node: gpu.address for gpu in (*whole, *undivided) for node in nodes.card_nodes(gpu, roots)
-    }
-    numbers = {nodes.number(node, roots): each for node, each in by_node.items()}
+    cards = (*whole, *undivided)
+    by_node |= {node: gpu.address for gpu in cards for node in nodes.card_nodes(gpu, roots)}
+    instances = _nodes_by_instance(by_node.values(), slots, roots)
+    every = by_node.keys() | frozenset[str]().union(*instances.values())
+    numbers = {nodes.number(node, roots): node for node in every}
     return Parts(
         by_node,
         {each: each for card in in_parts for each in card.parents}
         | {function: gpu.address for gpu in whole for function in gpu.functions},
-        {number: each for number, each in numbers.items() if number is not None},
+        {number: node for number, node in numbers.items() if number is not None},
         lambda node: nodes.number(node, roots),
+        instances,
     )
+
+
+def _nodes_by_instance(
+    with_nodes: Iterable[Device], slots: Collection[Slot], roots: Roots
+) -> dict[Slot, frozenset[str]]:
+    """The MIG instances that the driver has of these, also of a card that is given whole
+
+    :param slots: those of which it is known what they are
+    """
+    known = {(each.parent, each.number): each for each in slots}
+    return {
+        known.get((address, number)) or Slot(address, _UNKNOWN, number): frozenset(own)
+        for address in set(map(device.function, (*with_nodes, *slots)))
+        for number, own in nodes.nodes_by_instance(address, roots).items()
+    }
 
 
 def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:
@@ -118,11 +152,6 @@ def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:
     for uuid, xml in _domains(host):
         found[uuid] = found.get(uuid, Named()).and_also(named_in(xml, parts))
     return found
-
-
-def gpus_by_domain(host: libvirt_host.Host, parts: Parts) -> dict[str, frozenset[Device]]:
-    """The GPUs that each domain names or reaches, as :func:`look`."""
-    return {uuid: named.every for uuid, named in look(host, parts).items()}
 
 
 def running(host: libvirt_host.Host) -> frozenset[str]:
@@ -219,9 +248,10 @@ def named_in(xml: str, parts: Parts) -> Named:
     runs = _runs(domain)
     if ours is not None and not runs:
         return Named(own)
-    nodes = frozenset(each for each in map(parts.card_of, _nodes(domain)) if each)
+    known = frozenset(map(parts.known, _nodes(domain)))
+    nodes = frozenset(each for each in map(parts.card_by_node.get, known) if each)
     given = functions if domain.get("type") == "lxc" else own
-    opened = given | nodes if runs else frozenset[Device]()
+    opened = given | parts.opened_by(known) if runs else frozenset[Device]()
     return Named(own | nodes, opened=opened) if ours is None else Named(own, nodes - own, opened)
 
 

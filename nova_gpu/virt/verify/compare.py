@@ -51,7 +51,8 @@ def compare(truths: Truths) -> tuple[Difference, ...]:
 
 
 def _shared(truths: Truths) -> Iterator[Difference]:
-    by_guest = {uuid: guest.cards for uuid, guest in (truths.guests or {}).items()}
+    # Who reaches a part of what another has may not be able to open it.
+    by_guest = {u: (g.cards - g.reached) | g.opened for u, g in (truths.guests or {}).items()}
     for card, uuids in device.shared(by_guest).items():
         yield Difference(
             Kind.SHARED_BY_DOMAINS,

@@ -74,9 +74,12 @@ def guests(looked: survey.Survey, libvirt: libvirt_host.Host, cards: Cards) -> d
     """
     whole = (card.gpu for card in cards.whole.values())
     parts = domains.parts(whole, looked.roots, cards.parts.values())
-    named = domains.gpus_by_domain(libvirt, parts)
+    named = domains.look(libvirt, parts)
     running = domains.running(libvirt)
-    return {uuid: Guest(uuid in running, gpus) for uuid, gpus in named.items()}
+    return {
+        uuid: Guest(uuid in running, each.every, each.reached, each.opened)
+        for uuid, each in named.items()
+    }
 
 
 # Parts of cards

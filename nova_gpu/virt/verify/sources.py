@@ -58,10 +58,13 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guest:
-    """A domain, and the cards whose nodes or functions it names"""
+    """A domain, and the cards whose nodes or functions it names; ``reached`` and ``opened`` as
+    :class:`nova_gpu.virt.usage.domains.Named` has them."""
 
     running: bool
     cards: Cards
+    reached: Cards = frozenset()
+    opened: Cards = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

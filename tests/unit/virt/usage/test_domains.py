@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import fixtures
 import libvirt
@@ -12,11 +13,11 @@ from oslotest import base
 
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
-from tests.fixtures import cards, drm, hosts, nodes, pci
+from tests.fixtures import cards, drm, hosts, nodes, nvidia, pci
 
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "10000:88:00.0")
 (A_AUDIO,) = cards.addresses("0000:04:00.1")
@@ -95,7 +96,9 @@ class GPUsInTest(unittest.TestCase):
 
     def test_a_node_by_another_name(self) -> None:
         numbers = {"/dev/dri/by-path/pci-0000:05:00.0-render": 5, "/dev/null": 1}
-        parts = domains.Parts(PARTS.card_by_node, {}, {4: A, 5: B}, numbers.get)
+        parts = domains.Parts(
+            PARTS.card_by_node, {}, {4: "/dev/nvidia0", 5: "/dev/dri/card1"}, numbers.get
+        )
         xml = domain("".join(map(node, [*numbers, "/dev/fuse"])))
         self.assertEqual({B}, domains.gpus_in(xml, parts))
 
@@ -203,33 +206,37 @@ class RenamedTest(unittest.TestCase):
 
 
 class ByDomainTest(unittest.TestCase):
+    def assertLooked(self, expected: Mapping[str, set[object]], host: Any) -> None:
+        found = domains.look(host, PARTS)
+        self.assertEqual(expected, {uuid: each.every for uuid, each in found.items()})
+
     def test_every_domain(self) -> None:
         host = Host(Guest("one", domain(node("/dev/nvidia0"))), Guest("two", domain()))
-        self.assertEqual({"one": {A}, "two": set()}, domains.gpus_by_domain(host, PARTS))
+        self.assertLooked({"one": {A}, "two": set()}, host)
 
     def test_what_a_stranger_gets_when_it_starts_again(self) -> None:
         """As ``virsh attach-device --config`` has it while it runs"""
         now = domain(node("/dev/nvidia0")).replace("<domain ", "<domain id='7' ")
         later = domain(node("/dev/nvidia0") + node("/dev/nvidia1"))
         host = Host(Guest("one", now, later))
-        self.assertEqual({"one": {A, B}}, domains.gpus_by_domain(host, PARTS))
+        self.assertLooked({"one": {A, B}}, host)
         self.assertEqual({"/dev/nvidia0", "/dev/nvidia1"}, domains.device_nodes(host))
         novas = now.replace("<metadata>", f"<metadata><x xmlns='{vconfig.NOVA_NS}'/>")
         host = Host(Guest("one", novas, later))
-        self.assertEqual({"one": {A}}, domains.gpus_by_domain(host, PARTS))
+        self.assertLooked({"one": {A}}, host)
 
     def test_gone_since_it_was_listed(self) -> None:
         host = Host(Guest("one", Gone("gone")), Guest("two", domain(node("/dev/nvidia1"))))
-        self.assertEqual({"two": {B}}, domains.gpus_by_domain(host, PARTS))
+        self.assertLooked({"two": {B}}, host)
 
     def test_unreadable_is_not_nothing(self) -> None:
         host = Host(Guest("one", Broken("broken")), Guest("two", domain()))
         with self.assertRaisesRegex(exception.DomainsUnreadable, "broken"):
-            domains.gpus_by_domain(host, PARTS)
+            domains.look(host, PARTS)
 
     def test_nobody_to_ask(self) -> None:
         """What libvirt said is kept, and not Nova's word for it."""
-        for look in (lambda: domains.gpus_by_domain(Unreachable(), PARTS), self._mount_sources):
+        for look in (lambda: domains.look(Unreachable(), PARTS), self._mount_sources):
             with self.assertRaisesRegex(exception.DomainsUnreadable, "Failed to connect socket"):
                 look()
 
@@ -316,3 +323,30 @@ class PartsTest(base.BaseTestCase):
             },
             found.card_by_function,
         )
+
+    def test_of_two_mig_instances_one_takes_all_of_its_nodes(self) -> None:
+        """The GPU instance's node is its only compute instance's, and opens nothing alone; the card
+        that is given whole was divided since, and nobody tells into what."""
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+        host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0), (2, 0)])
+        host.add_gpu("0000:5e:00.0", "10de", "2335", minor=1, mig=[(1, 0)])
+        every = selection.Selection.parse(["10de"], [], [])
+        parted, whole = discovery.discover(host.roots, every, {}, dict)
+        address = parted.address
+        instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 2}, {"1g.18gb": (100, 200)})
+        card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=2)}, {address: instances})
+        first, second = Slot(address, "1g.18gb", 100), Slot(address, "1g.18gb", 200)
+        found = domains.parts([whole], host.roots, [card])
+
+        def caps(gpu: int, *instance: int) -> str:
+            return f"/dev/nvidia-caps/nvidia-cap{nvidia.cap_minor(gpu, *instance)}"
+
+        has = ["/dev/nvidia0", caps(0, 1), caps(0, 1, 0), caps(0, 2), "/dev/nvidia1", caps(1, 1)]
+        xml = domain("".join(map(node, has)), guest_config.GuestMetaGPUs((first,)).to_xml())
+        active = xml.replace("<domain ", "<domain id='3' ")
+        reached = frozenset({second, whole.address})
+        expected = domains.Named(frozenset({first}), reached, frozenset({first}))
+        self.assertEqual(expected, domains.named_in(active, found))
+        active = active.replace("</devices>", f"{node(caps(1, 1, 0))}</devices>")
+        part = Slot(whole.address, "mig", 100)
+        self.assertEqual({first, part}, domains.named_in(active, found).opened)

@@ -68,6 +68,14 @@ class CompareTest(unittest.TestCase):
     def test_they_agree(self) -> None:
         self.assertFound()
 
+    def test_a_card_that_a_guest_reaches_and_cannot_open(self) -> None:
+        differs = (Kind.DOMAIN_DIFFERS, "plain", False)
+        reached = Guest(True, frozenset({A}), frozenset({A}))
+        self.assertFound(differs, guests=self.guests(plain=reached))
+        opened = dataclasses.replace(reached, opened=frozenset({A}))
+        shared = (Kind.SHARED_BY_DOMAINS, str(A), False)
+        self.assertFound(differs, shared, guests=self.guests(plain=opened))
+
     def test_a_card_in_two_domains(self) -> None:
         self.assertFound(
             (Kind.SHARED_BY_DOMAINS, str(A), False),

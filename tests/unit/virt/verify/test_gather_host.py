@@ -104,7 +104,8 @@ class ReadTest(base.BaseTestCase):
         xml = f"<domain><uuid>{ONE}</uuid></domain>"
         self.compute.libvirt.domains[ONE] = histories.Domain(ONE, xml, running=False)
         found = gather_host.guests(self.looked, self.compute.libvirt, self.cards)
-        self.assertEqual(sources.Guest(True, compute.devices([WHOLE])), found[instance.uuid])
+        its = compute.devices([WHOLE])
+        self.assertEqual(sources.Guest(True, its, opened=its), found[instance.uuid])
         self.assertEqual(sources.Guest(False, frozenset()), found[ONE])
 
     def test_free(self) -> None:
