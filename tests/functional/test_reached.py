@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -15,6 +16,7 @@ from nova.exception import ComputeResourcesUnavailable
 from nova_gpu.cmd import exporter
 from nova_gpu.host.container import contents
 from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import cdi, daemons, hosts
 from tests.functional import alone, base, cleaned, mig, test_verify
@@ -35,6 +37,10 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
         said = f"The guest {server['id']} reaches another card than its own, GPU "
         lines = str(self.stdlog.logger.output).splitlines()
         return [line.partition(said)[2].partition(": ")[0] for line in lines if said in line]
+
+    def sources(self) -> gather.Sources:
+        """Asked by a command, which has not looked before"""
+        return dataclasses.replace(super().sources(), looked=survey.Survey())
 
     def assertOpen(self, device: str, *servers: Server) -> None:
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
@@ -238,8 +244,11 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         self.addCleanup(self.told.update, told)
         self.told.clear()
         self.assertEqual({}, self.shared())
+        self.assertFound()
         self.grant(other, nodes_of(0, 1))
         self.assertEqual({FIRST: 2}, self.shared())
+        shared = (Kind.SHARED_BY_DOMAINS, f"{FIRST}/mig/100")
+        self.assertIn(shared, [(each.kind, each.subject) for each in self.judge().differences])
         self.told.update(told)
         self.period()
 

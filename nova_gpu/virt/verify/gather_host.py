@@ -76,10 +76,14 @@ def guests(looked: survey.Survey, libvirt: libvirt_host.Host, cards: Cards) -> d
     parts = domains.parts(whole, looked.roots, cards.parts.values())
     named = domains.look(libvirt, parts)
     running = domains.running(libvirt)
-    return {
-        uuid: Guest(uuid in running, each.every, each.reached, each.opened)
-        for uuid, each in named.items()
-    }
+    found = {}
+    for uuid, each in named.items():
+        # Into what these are divided nobody tells: the nodes of one's own part lead to them, too.
+        untold = cards.unread & {slot.parent for slot in device.slots(each.own)}
+        found[uuid] = Guest(
+            uuid in running, each.every - untold, each.reached - untold, each.opened
+        )
+    return found
 
 
 # Parts of cards
