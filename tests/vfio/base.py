@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unittest
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ AUDIO = ("8086:2668", "040300")
 _FUNCTION = re.compile(r"^guest: function (\S+) (\S+) (03\d{4}|04\d{4})\r?$", re.MULTILINE)
 READY = "guest: ready"
 # pci-testdev and pvpanic-pci, which a guest sees without what they pretend to be to the host
-PRETENDER = re.compile(r"^guest: function (\S+) 1b36:00(?:05|11) ", re.MULTILINE)
+_PRETENDER = re.compile(r"^guest: function (\S+) 1b36:00(?:05|11) ", re.MULTILINE)
+_MEMORY = re.compile(r"^guest: memory (\S+) (\S+) (\S+)\r?$", re.MULTILINE)
+_GIB = 1 << 30
 _PLACE = re.compile(r"^guest: place (\S+/(\S+)) (-?\d+)\r?$", re.MULTILINE)
 # Else QEMU maps the cards' memory into the guest's, for which the kernel of the VM, whose IOMMU is
 # emulated, takes a minute and a half where it is 8 GiB.
@@ -60,11 +63,26 @@ class VFIOTestCase(unittest.TestCase):
         """Where the guest's kernel has the cards of :meth:`become_tree`, by address: the path in
         the tree of PCI Express, and the NUMA node, negative where there is none"""
         said = self.cloud.console(server)
-        own = set(PRETENDER.findall(said))
+        own = set(_PRETENDER.findall(said))
         found = [
             (path, int(node)) for path, address, node in _PLACE.findall(said) if address in own
         ]
         return sorted(found, key=lambda place: place[0].rpartition("/")[2])
+
+    def large_bars(self, server: dict[str, Any], bits: int) -> list[int]:
+        """Of those cards, in GiB: none lies over another, or out of reach of a guest with that many
+        address bits."""
+        said = self.cloud.console(server)
+        own = set(_PRETENDER.findall(said))
+        found = sorted(
+            (int(begin, 16), int(end, 16) + 1)
+            for address, begin, end in _MEMORY.findall(said)
+            if address in own
+        )
+        for (_, end), (begin, _) in itertools.pairwise(found):
+            self.assertLessEqual(end, begin)
+        self.assertEqual([], [end for _, end in found if end > 1 << bits])
+        return sorted((end - begin) // _GIB for begin, end in found)
 
     # Placement
 
