@@ -206,7 +206,10 @@ class WholeCards(Delivery, Protocol):
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
     ) -> None:
         """Begins what takes long of :meth:`make_ready`, beside what Nova does before it starts the
-        guest. It may raise what that raises, which says it again."""
+        guest.
+
+        :raises nova_gpu.core.exception.GPUError: as :meth:`make_ready`, which says it again
+        """
         return
 
     def started(self, instance_uuid: str) -> None:

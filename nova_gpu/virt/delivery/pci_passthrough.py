@@ -185,10 +185,13 @@ class PCIPassthrough(WholeCards):
     def begin(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
     ) -> None:
-        if cards := _cards(given):
-            self._refuse_unfit_guest(instance, asked, cards)
-            for card in cards:
-                self.bindings.begin(card, instance.uuid)
+        cards = _cards(given)
+        if all(passthrough.is_with_vfio(card, self._roots) for card in cards):
+            return
+        # Nothing is taken from the host for a guest that cannot have it.
+        self._refuse_unfit_guest(instance, asked, cards)
+        for card in cards:
+            self.bindings.begin(card, instance.uuid)
 
     def make_ready(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]

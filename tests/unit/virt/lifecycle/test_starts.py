@@ -220,6 +220,9 @@ class GuestsTest(StartsTestCase):
             {"gpus": "1", "vgpus": "1"}, (self.whole, ONE), (self.parts, PART)
         )
         self.starts.prepare(instance)
+        self.assertEqual([], begun)  # the card is with VFIO
+        self.host.bind(ONE, "nouveau")
+        self.starts.prepare(instance)
         self.assertEqual([(ONE, instance.uuid)], begun)
         # What fails here is said at the start.
         self.starts.prepare(self.compute.instance({}, (self.whole, "0000:d8:00.0")))
