@@ -22,6 +22,8 @@ READY = "guest: ready"
 _PRETENDER = re.compile(r"^guest: function (\S+) 1b36:00(?:05|11) ", re.MULTILINE)
 _MEMORY = re.compile(r"^guest: memory (\S+) (\S+) (\S+)\r?$", re.MULTILINE)
 _GIB = 1 << 30
+# Address bits of the processor that is emulated, and of the guests'
+_BITS = 40
 _PLACE = re.compile(r"^guest: place (\S+/(\S+)) (-?\d+)\r?$", re.MULTILINE)
 # Else QEMU maps the cards' memory into the guest's, for which the kernel of the VM, whose IOMMU is
 # emulated, takes a minute and a half where it is 8 GiB.
@@ -69,9 +71,8 @@ class VFIOTestCase(unittest.TestCase):
         ]
         return sorted(found, key=lambda place: place[0].rpartition("/")[2])
 
-    def large_bars(self, server: dict[str, Any], bits: int) -> list[int]:
-        """Of those cards, in GiB: none lies over another, or out of reach of a guest with that many
-        address bits."""
+    def large_bars(self, server: dict[str, Any]) -> list[int]:
+        """Of those cards, in GiB: none lies over another, or out of the guest's reach."""
         said = self.cloud.console(server)
         own = set(_PRETENDER.findall(said))
         found = sorted(
@@ -81,7 +82,7 @@ class VFIOTestCase(unittest.TestCase):
         )
         for (_, end), (begin, _) in itertools.pairwise(found):
             self.assertLessEqual(end, begin)
-        self.assertEqual([], [end for _, end in found if end > 1 << bits])
+        self.assertEqual([], [end for _, end in found if end > 1 << _BITS])
         return sorted((end - begin) // _GIB for begin, end in found)
 
     # Placement

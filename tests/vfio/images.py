@@ -38,10 +38,10 @@ def describe(images: glance.GlanceFixture) -> None:
         form = {"disk_format": disk, "container_format": container, "size": _BYTES}
         plain = {**images.image1, "id": image, "name": disk, "properties": {}}
         images.create(None, {**plain, **form})
-    for image, initramfs, words, firmware in (
-        (images.image1["id"], _INITRAMFS, "", "bios"),
-        (UEFI, _INITRAMFS, "", "uefi"),
-        (LOOKING, _WITH_PROGRAMS, f" rdinit=/{carried.FIRST}", "bios"),
+    for image, initramfs, words in (
+        (images.image1["id"], _INITRAMFS, ""),
+        (UEFI, _INITRAMFS, ""),
+        (LOOKING, _WITH_PROGRAMS, f" rdinit=/{carried.FIRST}"),
     ):
         images.images[image].update(
             size=_BYTES,
@@ -51,9 +51,9 @@ def describe(images: glance.GlanceFixture) -> None:
                 "kernel_id": _KERNEL,
                 "ramdisk_id": initramfs,
                 "os_command_line": f"{_COMMAND_LINE}{words}",
-                "hw_firmware_type": firmware,
             },
         )
+    images.images[UEFI]["properties"]["hw_firmware_type"] = "uefi"
 
 
 def serve(images: glance.GlanceFixture) -> None:

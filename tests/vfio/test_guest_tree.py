@@ -39,7 +39,7 @@ class GuestTreeTest(base.VFIOTestCase):
         seen = self.seen_topology(server)
         self.assertEqual(self.topology(map(self.host.place_of, _HELD)), seen)
         self.assertEqual({"X", "PIX", "PHB", "SYS", "?"}, _words(seen))
-        self.assertEqual([8, 64], self.large_bars(server, 40))
+        self.assertEqual([8, 64], self.large_bars(server))
 
     def seen_topology(self, server: dict[str, Any]) -> str:
         """What ``nova-gpu topology`` says of the cards in the guest"""
