@@ -182,11 +182,11 @@ def checks(
         return (Check(own, argv, outcome.from_unittest),)
     if suite.name == "guide":
         return (Check("pages", ("tools/lab", "guide")),)
-    if suite.name in ("lxc", "vfio", "moves", "shapes", "bars", "gpu"):
+    if suite.lane == "vm" or suite.name in ("lxc", "gpu"):
         wanted = tests or ((pattern,) if pattern else ())
         chosen = tuple(word for each in wanted for word in ("-k", each))
         module: tuple[str, ...] = (own,)
-        if suite.name in ("moves", "shapes", "bars"):
+        if suite.lane == "vm" and suite.name != "vfio":
             module = ("tests.vfio", "--tests", own.replace(".", "/"))
         line = (environment.python, "-m", *module, *chosen)
         return (Check(own, line, outcome.from_unittest),)
