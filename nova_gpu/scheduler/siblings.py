@@ -13,7 +13,7 @@ from nova.scheduler.host_manager import HostState
 
 
 def has(spec: objects.RequestSpec) -> bool:
-    """Whether the instance was asked for together with others, in whatever it is scheduled for"""
+    """Whether the instance was created together with others; it stays so in all its moves."""
     return "num_instances" in spec and spec.num_instances > 1
 
 

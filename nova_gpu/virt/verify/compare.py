@@ -52,7 +52,10 @@ def compare(truths: Truths) -> tuple[Difference, ...]:
 
 def _shared(truths: Truths) -> Iterator[Difference]:
     # Who reaches a part of what another has may not be able to open it.
-    by_guest = {u: (g.cards - g.reached) | g.opened for u, g in (truths.guests or {}).items()}
+    by_guest = {
+        uuid: (guest.cards - guest.reached) | guest.opened
+        for uuid, guest in (truths.guests or {}).items()
+    }
     for card, uuids in device.shared(by_guest).items():
         yield Difference(
             Kind.SHARED_BY_DOMAINS,
