@@ -14,9 +14,9 @@ from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.state import quarantine
-from nova_gpu.virt.delivery import unbound
+from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.health import monitor
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 
 _UNKNOWN = "unknown"
 _COLUMNS = (
@@ -46,7 +46,7 @@ class Card:
     quarantine: str | None = None
 
 
-def read(looked: survey.Survey, watch: monitor.Watch | None = None) -> list[Card]:
+def read(looked: discovery.Discovery, watch: monitor.Watch | None = None) -> list[Card]:
     """The cards as nova-compute judges them, as far as the caller may see.
 
     :param watch: one that has looked before sees what has changed since
@@ -55,7 +55,7 @@ def read(looked: survey.Survey, watch: monitor.Watch | None = None) -> list[Card
     found = looked.find()
     watch = watch or monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)
     ailments = watch.look(found)
-    waiting = unbound.reasons(unbound.folder(), found)
+    waiting = bind_failures.reasons(bind_failures.folder(), found)
     quarantined = quarantine.reasons(looked.quarantine, found, looked.roots)
     ill = {**ailments.kept_back, **ailments.ill}
     kept = {**waiting, **ill, **quarantined}

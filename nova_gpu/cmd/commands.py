@@ -21,13 +21,13 @@ from nova_gpu.cmd import (
 from nova_gpu.cmd.output import NO_CARDS, Format, print_json
 from nova_gpu.conf import CONF
 from nova_gpu.virt import libvirt_version
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 
 # What these loggers say, some with a traceback, is in the verdict: it is what was not compared.
 _SAID_BY_VERIFY = ("nova.virt.libvirt.host", "oslo.messaging", "oslo_messaging", "oslo_service")
 
 
-def _list(looked: survey.Survey, *, as_json: bool) -> int:
+def _list(looked: discovery.Discovery, *, as_json: bool) -> int:
     found = cards.read(looked)
     held, unknown = holders.read(looked, [each.gpu for each in found]) if found else ({}, None)
     described = [topology.described(each, held, unknown) for each in found]
@@ -40,8 +40,10 @@ def _list(looked: survey.Survey, *, as_json: bool) -> int:
     return 0
 
 
-def _survey() -> survey.Survey:
-    return survey.Survey(libvirt_version=libvirt_version.LibvirtVersion(libvirt_connection.version))
+def _discovery() -> discovery.Discovery:
+    return discovery.Discovery(
+        libvirt_version=libvirt_version.LibvirtVersion(libvirt_connection.version)
+    )
 
 
 def run(command: Any, line: list[str]) -> int:
@@ -52,7 +54,7 @@ def run(command: Any, line: list[str]) -> int:
     :raises GPUError, NovaException, OSError, ValueError: where the host or the options cannot be
         read
     """
-    looked, as_json = _survey, getattr(command, "format", None) == Format.JSON
+    looked, as_json = _discovery, getattr(command, "format", None) == Format.JSON
     match command.name, getattr(command, "verb", None):
         case "host", "prepare":
             # Only now, as the next ones: no other command has use for what it imports.

@@ -25,7 +25,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.virt import counters
 from nova_gpu.virt.health import monitor
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 
 LOG = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ _Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 def main(
-    looked: survey.Survey, listen: str, *, once: bool, stop: threading.Event | None = None
+    looked: discovery.Discovery, listen: str, *, once: bool, stop: threading.Event | None = None
 ) -> int:
     """Serves the metrics until it is ended, or prints them *once*.
 
@@ -128,7 +128,7 @@ class Metrics(Collector):
     card's node open keeps it from changing hands.
     """
 
-    def __init__(self, looked: survey.Survey, state_path: pathlib.Path) -> None:
+    def __init__(self, looked: discovery.Discovery, state_path: pathlib.Path) -> None:
         self._looked = looked
         self._state_path = state_path
         self._watch = monitor.Watch(looked.roots, asks_nvml=looked.delivery.shares_driver)

@@ -9,7 +9,7 @@ from nova_gpu.cmd import libvirt_connection, waiting
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.usage.domains import Named
 
@@ -18,7 +18,7 @@ _DEADLINE_S = 10.0
 
 
 def read(
-    looked: survey.Survey, found: Iterable[GPU], deadline_s: float = _DEADLINE_S
+    looked: discovery.Discovery, found: Iterable[GPU], deadline_s: float = _DEADLINE_S
 ) -> tuple[Mapping[PciAddress, tuple[str, ...]], str | None]:
     """The uuids of the domains that name each card, running or only defined (of Nova's those are
     the instances'), and why nothing is known of that."""
@@ -27,7 +27,10 @@ def read(
 
 
 def by_domain(
-    looked: survey.Survey, whole: Iterable[GPU], divided: Iterable[DividedCard], deadline_s: float
+    looked: discovery.Discovery,
+    whole: Iterable[GPU],
+    divided: Iterable[DividedCard],
+    deadline_s: float,
 ) -> tuple[Mapping[str, Named], str | None]:
     """What each domain has, by its uuid, and why nothing is known of that.
 

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 from nova_gpu.cmd import fabric
 from nova_gpu.cmd.output import NO_CARDS, print_json
-from nova_gpu.core.guest import mmio
+from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import address_bits
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind_script
-from nova_gpu.virt.delivery import address_space
+from nova_gpu.virt.delivery import guest_address_space
 from nova_gpu.virt.fabric.board import Board
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Finding:
     remarks: tuple[str, ...] = ()
 
 
-def check(looked: survey.Survey, root: pathlib.Path) -> list[Finding]:
+def check(looked: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
     """:param root: where /lib/modules is
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
@@ -76,7 +76,7 @@ def _name(gpu: GPU) -> str:
 
 
 def _finding(
-    looked: survey.Survey, gpu: GPU, root: pathlib.Path, undivided: str | None, alike: int
+    looked: discovery.Discovery, gpu: GPU, root: pathlib.Path, undivided: str | None, alike: int
 ) -> Finding:
     """:param undivided: why it is not given in parts, where it is divided
     :param alike: how many cards of its product the host has
@@ -85,7 +85,7 @@ def _finding(
     found = [reason for reason in (undivided, looked.obstacle(gpu)) if reason]
     remarks: tuple[str, ...] = ()
     if not looked.delivery.shares_driver:
-        found += passthrough.obstacles(gpu, looked.roots, address_space.of_host(looked.roots))
+        found += passthrough.obstacles(gpu, looked.roots, guest_address_space.of_host(looked.roots))
         found += _module_missing(looked.roots, root)
     try:
         drivers = {str(each): iommu.driver(each, looked.roots) for each in functions}
@@ -98,7 +98,7 @@ def _finding(
     return Finding(str(gpu.address), _name(gpu), drivers, tuple(dict.fromkeys(found)), remarks)
 
 
-def obstacle(looked: survey.Survey, gpu: GPU) -> str | None:
+def obstacle(looked: discovery.Discovery, gpu: GPU) -> str | None:
     """The reason why nova-compute would not offer the card, as far as the caller may see who has it
     open
     """
@@ -144,13 +144,13 @@ def _remarks(gpu: GPU, roots: Roots, alike: int) -> Iterator[str]:
     elif who := _holders(gpu, roots):
         yield f"a guest has it: {who}"
     if card := passthrough.card_bars(gpu, roots):
-        size = mmio.in_gib(mmio.window(card))
+        size = address_space.in_gib(address_space.window(card))
         yield f"it maps {size} GiB of memory; {_largest_guest(card, roots, alike)}"
 
 
-def _largest_guest(card: mmio.Bars, roots: Roots, alike: int) -> str:
+def _largest_guest(card: address_space.Bars, roots: Roots, alike: int) -> str:
     """How many such cards a guest can have that has all of the host's memory too"""
-    room = address_space.of_host(roots)
+    room = guest_address_space.of_host(roots)
     if room.given_gib is not None:
         return f"guests have room for {room.given_gib} GiB"
     memory = address_bits.installed_memory(roots)
@@ -178,7 +178,7 @@ def text(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def main(looked: survey.Survey, root: pathlib.Path, *, as_json: bool) -> int:
+def main(looked: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:
     """:returns: 0 where every card can be given, else 1"""
     findings = check(looked, root)
     if as_json:

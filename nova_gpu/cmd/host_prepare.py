@@ -11,11 +11,11 @@ from nova_gpu.core import boot_files
 from nova_gpu.core.model import GPU
 from nova_gpu.host.state import written_files
 from nova_gpu.host.vfio import boot, passthrough
-from nova_gpu.virt.delivery import address_space
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.delivery import guest_address_space
+from nova_gpu.virt.inventory import discovery
 
 
-def main(looked: survey.Survey, root: pathlib.Path, *, apply: bool) -> int:
+def main(looked: discovery.Discovery, root: pathlib.Path, *, apply: bool) -> int:
     """Shows the files, and writes them below *root* where they are to *apply*.
 
     :returns: 0, or 1 where nothing can be prepared
@@ -44,9 +44,9 @@ def main(looked: survey.Survey, root: pathlib.Path, *, apply: bool) -> int:
     return 0
 
 
-def _fit(looked: survey.Survey) -> Iterable[GPU]:
+def _fit(looked: discovery.Discovery) -> Iterable[GPU]:
     """The cards that a guest can be given once the host has booted anew; the others are named."""
-    room = address_space.of_host(looked.roots)
+    room = guest_address_space.of_host(looked.roots)
     for gpu in looked.find():
         reasons = list(passthrough.lasting_obstacles(gpu, looked.roots, room))
         if kept := looked.kept(gpu):

@@ -17,7 +17,7 @@ from nova_gpu.core.model import GPU
 from nova_gpu.host import recording
 from nova_gpu.host.nvidia import nvml, nvml_recording
 from nova_gpu.host.state import files
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 
 # The options that say how a host is read. Others may hold an operator's own path or command.
 _OPTIONS = ("vendors", "product_ids", "product", "link_groups", "nvml", "guest_mmio_gib")
@@ -26,7 +26,7 @@ _OPTIONS = ("vendors", "product_ids", "product", "link_groups", "nvml", "guest_m
 _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
-def main(looked: survey.Survey) -> int:
+def main(looked: discovery.Discovery) -> int:
     """Prints the description; returns 0, or 1 where there is no card.
 
     :raises DiscoveryFailed: where the host's cards cannot be listed
@@ -52,7 +52,7 @@ def main(looked: survey.Survey) -> int:
     return 0
 
 
-def _heading(looked: survey.Survey) -> Iterator[str]:
+def _heading(looked: discovery.Discovery) -> Iterator[str]:
     yield "A host for tests/fixtures/machines, by nova-gpu record."
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("nova-gpu", "nova")]
     yield f"{', '.join(versions)}, kernel {platform.release()}"
@@ -70,7 +70,7 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
     return nvml_recording.record(held, CONF.gpu.nvml_timeout)
 
 
-def _driver(looked: survey.Survey) -> Iterator[str]:
+def _driver(looked: discovery.Discovery) -> Iterator[str]:
     """What NVIDIA's driver calls itself"""
     try:
         text = files.read(looked.roots.proc / "driver/nvidia/version")

@@ -12,10 +12,10 @@ from nova_gpu.cmd import cards, holders, topology
 from nova_gpu.cmd.output import print_json
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.vfio import iommu
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 
 
-def main(looked: survey.Survey, text: str, *, as_json: bool) -> int:
+def main(looked: discovery.Discovery, text: str, *, as_json: bool) -> int:
     """Prints what is known of a card; returns 0, or 1 where there is no such card.
 
     :raises InvalidPciAddress: where *text* is none
@@ -48,7 +48,7 @@ def _is_at(gpu: GPU, address: PciAddress) -> bool:
     return address in (gpu.address, *gpu.companions)
 
 
-def _driver(function: PciAddress, looked: survey.Survey) -> str | None:
+def _driver(function: PciAddress, looked: discovery.Discovery) -> str | None:
     try:
         return iommu.driver(function, looked.roots)
     except (OSError, ValueError) as error:

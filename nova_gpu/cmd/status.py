@@ -86,10 +86,10 @@ class Checks(upgradecheck.UpgradeCommands):
         if not CONF.pci.device_spec or CONF.libvirt.virt_type == "lxc":
             return _Result(upgradecheck.Code.SUCCESS)
         # Only now, as below: a controller need not have libvirt's module.
-        from nova_gpu.virt.inventory import survey
+        from nova_gpu.virt.inventory import discovery
 
         try:
-            looked = survey.Survey()
+            looked = discovery.Discovery()
             spec = pci_aliases.DeviceSpec(CONF.pci.device_spec)
             found = [
                 f"{gpu.address}: {reason}"

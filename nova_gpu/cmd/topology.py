@@ -11,12 +11,12 @@ from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.fabric.board import Board
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
 
-def main(looked: survey.Survey, *, as_json: bool) -> int:
+def main(looked: discovery.Discovery, *, as_json: bool) -> int:
     """Prints the picture; returns 0, with cards or without.
 
     :raises DiscoveryFailed: where the host's cards cannot be listed

@@ -21,9 +21,9 @@ from nova_gpu.cmd.output import print_json
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import compare, gather, repair
-from nova_gpu.virt.verify.sources import Difference, Truths
+from nova_gpu.virt.verify.sources import Difference, HostState
 
 # An operator waits: the bus alone would be tried for ever.
 _DEADLINE_S = 60.0
@@ -57,18 +57,18 @@ def judge(sources: gather.Sources, *, mend: bool, again_after_s: float = _AGAIN_
 
     :param mend: repair what is safe to
     """
-    truths = gather.gather(sources)
-    found = compare.compare(truths)
+    state = gather.gather(sources)
+    found = compare.compare(state)
     if found:
         time.sleep(again_after_s)
-        truths = gather.gather(sources)
-        found = tuple(each for each in compare.compare(truths) if each in set(found))
-    repaired = dict(_mend(found, truths, sources)) if mend else {}
-    return Verdict(found, truths.unread, repaired)
+        state = gather.gather(sources)
+        found = tuple(each for each in compare.compare(state) if each in set(found))
+    repaired = dict(_mend(found, state, sources)) if mend else {}
+    return Verdict(found, state.unread, repaired)
 
 
 def _mend(
-    found: Iterable[Difference], truths: Truths, sources: gather.Sources
+    found: Iterable[Difference], state: HostState, sources: gather.Sources
 ) -> Iterable[tuple[Difference, str | None]]:
     done: dict[str, str | None] = {}
     for each in found:
@@ -76,7 +76,7 @@ def _mend(
             continue
         if each.subject not in done:  # all that concerns one consumer is one request
             try:
-                repair.repair(each, truths, sources.placement)
+                repair.repair(each, state, sources.placement)
                 done[each.subject] = None
             except exception.NotRepaired as error:
                 done[each.subject] = str(error)
@@ -121,7 +121,7 @@ def configure(line: list[str]) -> None:
     nova_config.parse_args(line, prog="nova-gpu", configure_db=False, init_rpc=False)
 
 
-def main(looked: survey.Survey, *, as_json: bool, mend: bool) -> int:
+def main(looked: discovery.Discovery, *, as_json: bool, mend: bool) -> int:
     """Compares, repairs where it is told to *mend*, and prints the verdict; returns its status."""
     try:
         _connect()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compute host's side of Nova: the driver, which only overrides, and what it calls.
 
-``host_gpus`` puts the packages together; ``periodic`` is what each period does, ``bulletin`` what
-is notified of, ``diagnostics`` and ``counters`` what others may read, ``flavors`` what an
-instance's flavor asks for, ``libvirt_errors`` and ``libvirt_version`` what libvirt says and is,
-``signatures`` Nova's methods that are overridden, ``threads`` what runs beside Nova's own.
+``host_gpus`` puts the packages together; ``periodic`` is what each period does, ``reporter`` what
+is notified of, ``diagnostics`` and ``counters`` what others may read, ``libvirt_errors`` and
+``libvirt_version`` what libvirt says and is, ``signatures`` Nova's methods that are overridden,
+``threads`` what runs beside Nova's own.
 """

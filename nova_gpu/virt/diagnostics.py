@@ -18,7 +18,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.inventory.assigned import Assigned
-from nova_gpu.virt.inventory.offer import Offer
+from nova_gpu.virt.inventory.card_groups import CardGroups
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
 from nova_gpu.virt.usage import domains
 
@@ -40,7 +40,7 @@ def gpus(
     """
     if not assigned:
         return {}
-    offered, cards = assigned.whole.offer, shared.look.cards.values()
+    offered, cards = assigned.whole.groups(), shared.look.cards.values()
     parts = domains.parts(assigned.whole.cards(), roots, [each.card for each in cards])
     try:
         named = domains.gpus_in(guest.get_xml_desc(), parts)
@@ -62,7 +62,7 @@ def gpus(
 
 
 def _facts(
-    offered: Offer, address: PciAddress, modules: Mapping[PciAddress, Module]
+    offered: CardGroups, address: PciAddress, modules: Mapping[PciAddress, Module]
 ) -> Iterator[tuple[str, Any]]:
     """None of a card that is gone"""
     for group in offered.values():

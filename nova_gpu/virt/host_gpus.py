@@ -14,21 +14,21 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import bulletin, diagnostics, libvirt_version, periodic
+from nova_gpu.virt import diagnostics, libvirt_version, periodic, reporter
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import (
     assigned,
+    card_groups,
+    discovery,
     neighbours,
     provider_tree,
-    stock,
+    published_cards,
     stranding,
-    survey,
     tracker,
 )
-from nova_gpu.virt.inventory import offer as offers
 from nova_gpu.virt.lifecycle import refusals, releases, starts, stops, vgpus
 from nova_gpu.virt.live_migration import moves
-from nova_gpu.virt.usage import census, domains, ledger
+from nova_gpu.virt.usage import domains, ledger, reader
 from nova_gpu.virt.verify import migrations, reconcile
 
 LOG = logging.getLogger(__name__)
@@ -45,41 +45,43 @@ class HostGPUs:
         self._host = host
         self._virtapi = virtapi
         self.ledger = ledger.Ledger()
-        self._bulletin = bulletin.Bulletin()
-        self._survey = survey.Survey(
+        self._reporter = reporter.Reporter()
+        self._discovery = discovery.Discovery(
             self.ledger,
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getLibVersion()),
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getVersion()),
         )
-        self.delivery = self._survey.delivery
+        self.delivery = self._discovery.delivery
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
         self._tracker = tracker.Tracker(lambda: virtapi._compute.rt)
         self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
-        self._stock = stock.Stock(self.ledger, self.delivery, self._neighbours)
-        self.vgpus = vgpus.VGPUs(self._survey, self.ledger)
+        self._published = published_cards.PublishedCards(
+            self.ledger, self.delivery, self._neighbours
+        )
+        self.vgpus = vgpus.VGPUs(self._discovery, self.ledger)
         self.assigned = assigned.Assigned(
-            self._stock,
-            self.vgpus.stock,
+            self._published,
+            self.vgpus.published,
             provider_tree.Providers(pathlib.Path(CONF.state_path, "gpu-providers")),
-            lambda: (*self.offer, *self.vgpus.keys()),
+            lambda: (*self.groups, *self.vgpus.keys()),
             lambda: virtapi.reportclient,
             host.get_hostname,
         )
         self._step = periodic.Step(
-            self._survey, self._watch, self._stock, self.vgpus, self._bulletin
+            self._discovery, self._watch, self._published, self.vgpus, self._reporter
         )
-        self._census = census.Census(host, self.ledger, self._parts)
+        self._usage_reader = reader.UsageReader(host, self.ledger, self._parts)
         self._abandoned = migrations.AbandonedMoves(CONF.host)
         self._orphans = migrations.Orphans()
         self._reconciliation = reconcile.Reconciliation(
-            self._survey, host, lambda: virtapi.reportclient
+            self._discovery, host, lambda: virtapi.reportclient
         )
         self.releases = releases.Releases(
-            self._survey,
-            self._stock,
+            self._discovery,
+            self._published,
             self.ledger,
-            self._census,
-            self._bulletin,
+            self._usage_reader,
+            self._reporter,
             self._watch.mended,
             self.vgpus,
             self.delivery.restore,
@@ -97,25 +99,25 @@ class HostGPUs:
         self._xids = xids.Xids(self.roots)
         self.starts = starts.Starts(
             self.assigned,
-            self._survey.ways,
+            self._discovery.ways,
             self.vgpus,
             self.ledger,
-            self._census,
-            self._bulletin,
+            self._usage_reader,
+            self._reporter,
             self.stops,
             self.hypervisor_type,
             self.free,
             lambda: stranding.left(virtapi.reportclient, host.get_hostname()),
             self._neighbours.had_by,
         )
-        self.refusals = refusals.Refusals(self._survey.ways, self.assigned, self.vgpus.cards)
+        self.refusals = refusals.Refusals(self._discovery.ways, self.assigned, self.vgpus.cards)
         self.moves = moves.Moves(
             self.assigned, self.starts, self.vgpus, self.roots, host.get_hostname
         )
 
     @property
-    def offer(self) -> offers.Offer:
-        return self._stock.offer
+    def groups(self) -> card_groups.CardGroups:
+        return self._published.groups()
 
     @property
     def has_gpus(self) -> bool:
@@ -124,7 +126,7 @@ class HostGPUs:
 
     @property
     def roots(self) -> Roots:
-        return self._survey.roots
+        return self._discovery.roots
 
     def hypervisor_type(self) -> str:
         """What this host reports to Nova: ``LXC`` or ``QEMU``"""
@@ -135,10 +137,10 @@ class HostGPUs:
     def begin(self) -> None:
         """At service start, before guests are resumed: look, and have there what cards lack."""
         with periodic.contained("Which modules of their boards the GPUs are is not kept"):
-            self._survey.keep_modules()
+            self._discovery.keep_modules()
         self.refresh(starting=True)
         with periodic.contained("Device nodes and libraries of guests were not looked at"):
-            cards = (*self._stock.cards(), *self.vgpus.containers_cards())
+            cards = (*self._published.cards(), *self.vgpus.containers_cards())
             self.delivery.serve(cards, self._host)
 
     def refresh(self, *, starting: bool = False) -> None:
@@ -153,7 +155,9 @@ class HostGPUs:
             try:
                 self._look(starting)
             except Exception:
-                self._stock.keep_back({c.address: periodic.UNSEEN for c in self._stock.cards()})
+                self._published.keep_back(
+                    {c.address: periodic.UNSEEN for c in self._published.cards()}
+                )
                 self.vgpus.cards.withhold(periodic.UNSEEN)
                 raise
 
@@ -161,9 +165,9 @@ class HostGPUs:
         self.releases.resume()
         self._neighbours.look_again()
         say = self._step.look()
-        if starting or self.has_gpus or self._stock.provider_uuids:
-            self._census.look_again()
-            if self._census.read_records():
+        if starting or self.has_gpus or self._published.provider_uuids:
+            self._usage_reader.look_again()
+            if self._usage_reader.read_records():
                 if starting and self.vgpus.divide():
                     say = self._step.look()
                 if starting and self.vgpus and self._knows_providers():
@@ -171,16 +175,16 @@ class HostGPUs:
                     self.vgpus.make_again()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
-                stay = self._stock.kept_back() | self.releases.left()
-                self.delivery.settle(self._stock.cards(), stay)
+                stay = self._published.kept_back() | self.releases.left()
+                self.delivery.settle(self._published.cards(), stay)
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
                     self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
-                self._bulletin.noticed(self.ledger.now, self.releases.products)
+                self._reporter.noticed(self.ledger.now, self.releases.products)
         self.delivery.restore()
         say()
-        cards = (*self._stock.cards(), *self.vgpus.containers_cards())
+        cards = (*self._published.cards(), *self.vgpus.containers_cards())
         self._xids.look(cards, self.releases.put_away)
         self.vgpus.keep_failed()
         self.vgpus.cards.withhold_slots(self._xids.withheld(self.vgpus.cards.look.cards.values()))
@@ -209,29 +213,29 @@ class HostGPUs:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
         with periodic.contained("Placement may not be told of all of this host's GPUs"):
             try:
-                self._stock.publish(tree, nodename, self.hypervisor_type())
-                self.vgpus.stock.publish(tree, nodename, self.hypervisor_type())
+                self._published.publish(tree, nodename, self.hypervisor_type())
+                self.vgpus.published.publish(tree, nodename, self.hypervisor_type())
             except Exception:
                 provider_tree.refuse_claims(tree, nodename, self.ledger.now.recorded)
                 raise
             self.assigned.keep_providers(nodename)
             usage = self.ledger.now
-            self._bulletin.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
-            self._bulletin.report_shared(self._census.opened)
+            self._reporter.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
+            self._reporter.report_shared(self._usage_reader.opened)
             self._reconciliation.is_due = True
         with periodic.contained("Nova's own passthrough takes any of its devices first"):
-            free = self._stock.free()
-            self._neighbours.sort_pools(c for c in self._stock.cards() if c.address in free)
+            free = self._published.free()
+            self._neighbours.sort_pools(c for c in self._published.cards() if c.address in free)
 
     def stats(self) -> str | None:
         """What the scheduler reads of this host, ``None`` without GPUs or where that is not known:
         then nobody who asks for some is sent here."""
         with periodic.contained("The scheduler is not told of this host's GPUs"):
             if self.has_gpus:
-                each, free = stranding.reserved(), self._stock.free()
-                divided = self.vgpus.stock.divided()
-                return offers.report(
-                    *(self.offer, self.hypervisor_type(), free, each, divided),
+                each, free = stranding.reserved(), self._published.free()
+                divided = self.vgpus.published.divided()
+                return card_groups.report(
+                    *(self.groups, self.hypervisor_type(), free, each, divided),
                     self.delivery.room,
                     self._neighbours.beside_free,
                 )
@@ -239,18 +243,18 @@ class HostGPUs:
 
     def free(self) -> int:
         """How many cards there are of which an instance could be given one now, or a part"""
-        return len(self._stock.free()) + self.vgpus.stock.divided().free
+        return len(self._published.free()) + self.vgpus.published.divided().free
 
     # Guests
 
     def _parts(self) -> domains.Parts:
         """What a domain may name of the GPUs that are offered now"""
         undivided = self.vgpus.cards.undivided()
-        return domains.parts(self._stock.cards(), self.roots, self.vgpus.divided(), undivided)
+        return domains.parts(self._published.cards(), self.roots, self.vgpus.divided(), undivided)
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
         """As :func:`nova_gpu.virt.diagnostics.gpus`"""
-        board = self._survey.ways.fabric.board
+        board = self._discovery.ways.fabric.board
         modules = board.modules if board else {}
         return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
 

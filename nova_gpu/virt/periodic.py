@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
-from nova_gpu.virt import bulletin
+from nova_gpu.virt import reporter
 from nova_gpu.virt.health import monitor
-from nova_gpu.virt.inventory import stock, survey
+from nova_gpu.virt.inventory import discovery, published_cards
 from nova_gpu.virt.lifecycle import vgpus
 
 LOG = logging.getLogger(__name__)
@@ -40,42 +40,42 @@ class Step:
 
     def __init__(
         self,
-        looked: survey.Survey,
+        looked: discovery.Discovery,
         watch: monitor.Watch,
-        offered: stock.Stock,
+        offered: published_cards.PublishedCards,
         parts: vgpus.VGPUs,
-        said: bulletin.Bulletin,
+        said: reporter.Reporter,
     ) -> None:
-        self._survey = looked
+        self._discovery = looked
         self._watch = watch
-        self._stock = offered
+        self._published = offered
         self._vgpus = parts
-        self._bulletin = said
+        self._reporter = said
 
     def look(self) -> Callable[[], None]:
         """Looks at the cards, and returns what says how they are, once it is known whose."""
-        self._stock.begin_look()
+        self._published.begin_look()
         try:
-            found = self._survey.find()
+            found = self._discovery.find()
         except exception.DiscoveryFailed as error:
             LOG.error("%s. What was found before is kept.", error)
             return lambda: None
-        given_whole = self._stock.given_whole()
+        given_whole = self._published.given_whole()
         divided = self._vgpus.cards.read(found, given_whole)
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in found if gpu.address not in divided]
-        obstacles = {**self._survey.obstacles(whole), **divided}
+        obstacles = {**self._discovery.obstacles(whole), **divided}
         ailments = self._watch.look(found)
-        quarantined = self._survey.quarantined(found)
+        quarantined = self._discovery.quarantined(found)
         offered = [gpu for gpu in whole if gpu.address in given_whole]
-        changed = self._survey.divided_since(offered)
-        kept = self._survey.delivery.kept_back(offered)
+        changed = self._discovery.divided_since(offered)
+        kept = self._discovery.delivery.kept_back(offered)
         obstacles = {a: reason for a, reason in obstacles.items() if kept.get(a) != reason}
         kept_back = {**changed, **kept, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)
         self._vgpus.cards.judge(ailments)
-        self._stock.take_in(found, self._survey.delivery.mode, obstacles, ailments)
+        self._published.take_in(found, self._discovery.delivery.mode, obstacles, ailments)
         others = [gpu for gpu in found if not self._vgpus.cards.look.has(gpu.address)]
-        return lambda: self._bulletin.report(
-            others, obstacles, self._stock.offer, self._stock.owners(), quarantined
+        return lambda: self._reporter.report(
+            others, obstacles, self._published.groups(), self._published.owners(), quarantined
         )

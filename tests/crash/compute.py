@@ -40,7 +40,7 @@ class Compute(compute.Compute):
     def _free(self) -> list[str]:
         """The addresses that a claim could be given now."""
         tracker = self.manager.rt
-        gpus = self.manager.driver._gpus._stock
+        gpus = self.manager.driver._gpus._published
         found: set[PciAddress] = set()
         for uuid, classes in tracker.assigned_resources.items():
             tree = tracker.provider_tree.data(uuid)

@@ -21,11 +21,11 @@ _ENDED = ("confirmed", "reverted", "done", "completed", "failed")
 
 
 class ReadingTestCase(cloud.Cloud):
-    def truths(self) -> truths.Truths:
+    def truths(self) -> truths.HostState:
         instances = self._instances()
         provider = self.gpu_provider(base.PROVIDER)
         inventory = self._get_provider_inventory(provider)["PGPU"]
-        return truths.Truths(
+        return truths.HostState(
             cards=frozenset(
                 path.name
                 for path in (self._host.roots.sysfs / "bus/pci/devices").iterdir()

@@ -38,7 +38,7 @@ class Instance:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Truths:
+class HostState:
     """``guests`` and ``instances`` by uuid; ``allocated``: Placement's numbers, by instance, those
     of its migrations included, or by consumer where that is no instance's.
     """
@@ -52,7 +52,7 @@ class Truths:
     free: Cards
 
 
-def differences(truths: Truths) -> list[str]:
+def differences(truths: HostState) -> list[str]:
     """Every broken promise, in words; nothing where all is well."""
     return [
         *_shared(truths),
@@ -63,7 +63,7 @@ def differences(truths: Truths) -> list[str]:
     ]
 
 
-def _shared(truths: Truths) -> Iterator[str]:
+def _shared(truths: HostState) -> Iterator[str]:
     yield from _twice("guests", {uuid: each.cards for uuid, each in truths.guests.items()})
     yield from _twice(
         "instances", {uuid: each.cards | each.kept for uuid, each in truths.instances.items()}
@@ -77,7 +77,7 @@ def _twice(who: str, cards_by_uuid: Mapping[str, Cards]) -> Iterator[str]:
             yield f"shared: {card} is of the {who} {', '.join(having)}"
 
 
-def _without(truths: Truths) -> Iterator[str]:
+def _without(truths: HostState) -> Iterator[str]:
     """No guest is ACTIVE without its GPUs."""
     for uuid, instance in truths.instances.items():
         guest = truths.guests.get(uuid, Guest(False, _NONE))
@@ -92,7 +92,7 @@ def _without(truths: Truths) -> Iterator[str]:
             )
 
 
-def _leaked(truths: Truths) -> Iterator[str]:
+def _leaked(truths: HostState) -> Iterator[str]:
     for uuid, guest in truths.guests.items():
         if uuid not in truths.instances:
             yield f"leaked: the domain {uuid} of no instance has {_words(guest.cards)}"
@@ -104,7 +104,7 @@ def _leaked(truths: Truths) -> Iterator[str]:
         yield f"lost: {_words(lost)} are nobody's, not offered, and {truths.reserved} are reserved"
 
 
-def _offered(truths: Truths) -> Iterator[str]:
+def _offered(truths: HostState) -> Iterator[str]:
     if wrong := truths.free & _used(truths):
         yield f"offered: {_words(wrong)} are in use and would be given to the next one"
     if wrong := (_used(truths) | truths.free) - truths.cards:
@@ -113,7 +113,7 @@ def _offered(truths: Truths) -> Iterator[str]:
         yield f"offered: {truths.total} in Placement, {len(truths.cards)} on the host"
 
 
-def _miscounted(truths: Truths) -> Iterator[str]:
+def _miscounted(truths: HostState) -> Iterator[str]:
     for uuid, instance in truths.instances.items():
         amount = truths.allocated.get(uuid, 0)
         has = len(instance.cards | instance.kept)
@@ -121,7 +121,7 @@ def _miscounted(truths: Truths) -> Iterator[str]:
             yield f"miscounted: {uuid} has {has} in the database, {amount} in Placement"
 
 
-def _used(truths: Truths) -> Cards:
+def _used(truths: HostState) -> Cards:
     by_guests = _all(guest.cards for guest in truths.guests.values())
     return by_guests | _all(each.cards | each.kept for each in truths.instances.values())
 

@@ -103,7 +103,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
 
     # The truths
 
-    def truths(self) -> truths.Truths:
+    def truths(self) -> truths.HostState:
         instances = {}
         for server in self.api.get_servers():
             # One may go between the two looks: then nothing else may be left of it either.
@@ -112,7 +112,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
         (provider,) = self.groups().values()
         allocations = self.placement.get(f"/resource_providers/{provider}/allocations").body
         inventory = self.inventory()
-        return truths.Truths(
+        return truths.HostState(
             cards=frozenset(base.ALL),
             guests={
                 domain.UUIDString(): truths.Guest(bool(domain.isActive()), self._named(domain))
@@ -142,7 +142,7 @@ class ConcurrencyTest(base.GPUServersTestBase):
         published = compute.rt.provider_tree.data(provider).resources["PGPU"]
         assigned = compute.rt.assigned_resources[provider]["PGPU"]
         addresses = [PciAddress.parse(each.identifier) for each in published]
-        usable = compute.driver._gpus._stock.usable(provider, addresses, assigned)
+        usable = compute.driver._gpus._published.usable(provider, addresses, assigned)
         return frozenset(map(str, usable)) - {each.identifier for each in assigned}
 
     def _connection(self) -> Any:

@@ -248,7 +248,7 @@ class Moves(live.Moving):
     def verified(self, name: str) -> set[Kind]:
         """What ``nova-gpu verify`` finds there"""
         driver = self.computes[name].driver
-        looked, placement = driver._gpus._survey, driver.virtapi.reportclient
+        looked, placement = driver._gpus._discovery, driver.virtapi.reportclient
         sources = gather.Sources(looked, driver._host, placement, looked.obstacles)
         with self.on(name):
             verdict = command.judge(sources, mend=False, again_after_s=0)

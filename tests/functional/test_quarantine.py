@@ -60,7 +60,7 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def test_while_the_host_is_looked_at(self) -> None:
         """A look that began before a card was put into quarantine ends without knowing of it."""
-        stock = self.computes["host1"].driver._gpus._stock
+        stock = self.computes["host1"].driver._gpus._published
         take_in = stock.take_in
 
         def late(*args: Any) -> None:
@@ -96,7 +96,7 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def test_of_an_instance(self) -> None:
         """It keeps its card and comes up with it; nothing of it is reserved twice."""
-        card = self.computes["host1"].driver._gpus._stock.cards()[0]
+        card = self.computes["host1"].driver._gpus._published.cards()[0]
         quarantine.put(self.folder, quarantine.entry(card, "it is old", "replace it"))
         self.assertEqual(ADDRESS, card.address)
         self.period()
@@ -120,7 +120,7 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def test_service_that_ended_while_it_cleaned(self) -> None:
         """Until the next one has done it the card is nobody's."""
-        card = self.computes["host1"].driver._gpus._stock.cards()[0]
+        card = self.computes["host1"].driver._gpus._published.cards()[0]
         self._delete_server(self.server)
         quarantine.begin_cleaning(self.folder, card)
         del self.cleaned.cards[:]
@@ -154,7 +154,7 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         kernel.boot(self.hosts["host1"], "the-first")
         gpus = self.computes["host1"].driver._gpus
         self._delete_server(self.server)
-        card = next(each for each in gpus._stock.cards() if each.address == ADDRESS)
+        card = next(each for each in gpus._published.cards() if each.address == ADDRESS)
         quarantine.begin_cleaning(self.folder, card, gpus.releases._seen(card))
         del self.cleaned.cards[:]
         self._move()

@@ -18,8 +18,8 @@ from nova.compute import manager
 from nova.tests.functional.api import client
 
 from nova_gpu.core.model import GPU
-from nova_gpu.virt.inventory import survey
-from nova_gpu.virt.usage import domains, snapshot
+from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.usage import domains, ledger
 from tests.fixtures import claims
 from tests.functional import alone, base
 
@@ -110,7 +110,7 @@ class AnotherHostTest(RacesTestBase):
             lost.append(compute.host)
             used = compute.driver._gpus.ledger
             self._wait_for_assert(
-                lambda: self.assertEqual(frozenset(), used.now.devices(snapshot.State.CLAIMED))
+                lambda: self.assertEqual(frozenset(), used.now.devices(ledger.State.CLAIMED))
             )
             with self.on(compute.host):
                 compute.update_available_resource(self.context)
@@ -146,10 +146,10 @@ class SlowHostTest(base.GPUServersTestBase):
     def test_no_claim_waits_for_a_look_at_the_host(self) -> None:
         self.start_host()
         compute = self.computes["host1"]
-        original = survey.Survey.obstacle
+        original = discovery.Discovery.obstacle
         waited: list[bool] = []
 
-        def obstacle(this: survey.Survey, gpu: GPU) -> str | None:
+        def obstacle(this: discovery.Discovery, gpu: GPU) -> str | None:
             if not waited:
                 tree = copy.deepcopy(compute.rt.provider_tree)
                 claim = threading.Thread(
@@ -161,7 +161,7 @@ class SlowHostTest(base.GPUServersTestBase):
             return original(this, gpu)
 
         self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.virt.inventory.survey.Survey.obstacle", obstacle)
+            fixtures.MonkeyPatch("nova_gpu.virt.inventory.discovery.Discovery.obstacle", obstacle)
         )
         self.period()
         self.assertEqual([False], waited)

@@ -15,7 +15,7 @@ from nova.exception import ComputeResourcesUnavailable
 
 from nova_gpu.cmd import exporter
 from nova_gpu.host.container import contents
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import cdi, daemons, hosts
@@ -40,7 +40,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
 
     def sources(self) -> gather.Sources:
         """Asked by a command, which has not looked before"""
-        return dataclasses.replace(super().sources(), looked=survey.Survey())
+        return dataclasses.replace(super().sources(), looked=discovery.Discovery())
 
     def assertOpen(self, device: str, *servers: Server) -> None:
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
@@ -70,7 +70,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
                 ("nova_gpu.cmd.waiting.within", lambda deadline_s: lambda read: read()),
             ):
                 self.useFixture(fixtures.MonkeyPatch(name, substitute))
-            metrics = list(exporter.Metrics(survey.Survey(), self.state()).collect())
+            metrics = list(exporter.Metrics(discovery.Discovery(), self.state()).collect())
         (gauge,) = (each for each in metrics if each.name == "nova_gpu_shared")
         return {each.labels["address"]: int(each.value) for each in gauge.samples if each.value}
 

@@ -9,7 +9,7 @@ import fixtures
 from nova.compute import resource_tracker
 
 from nova_gpu.core import names
-from nova_gpu.virt.inventory import stock
+from nova_gpu.virt.inventory import published_cards
 from tests.functional import base
 
 _TRACKER = "nova.compute.resource_tracker.ResourceTracker"
@@ -26,19 +26,26 @@ class UnpublishedTest(base.GPUServersTestBase):
             self.boot(self.flavor(), host="host2")
 
     def test_nova_tries_another_host(self) -> None:
-        publish, claim = stock.Stock.publish, resource_tracker.ResourceTracker._claim_resources
+        publish, claim = (
+            published_cards.PublishedCards.publish,
+            resource_tracker.ResourceTracker._claim_resources,
+        )
         tried = []
 
         def noted(this: resource_tracker.ResourceTracker, *args: Any) -> Any:
             tried.append(this.host)
             return claim(this, *args)
 
-        def fail_on_host1(this: stock.Stock, tree: Any, nodename: str, kind: str) -> None:
+        def fail_on_host1(
+            this: published_cards.PublishedCards, tree: Any, nodename: str, kind: str
+        ) -> None:
             if nodename == "host1":
                 _fail()
             publish(this, tree, nodename, kind)
 
-        with fixtures.MonkeyPatch("nova_gpu.virt.inventory.stock.Stock.publish", fail_on_host1):
+        with fixtures.MonkeyPatch(
+            "nova_gpu.virt.inventory.published_cards.PublishedCards.publish", fail_on_host1
+        ):
             self.restart_host("host1")
             self.period("host1")
             self.assertGPUs(self.server, base.FIRST_SOCKET[:1], "host1")
@@ -52,7 +59,7 @@ class UnpublishedTest(base.GPUServersTestBase):
         driver = self.computes["host1"].driver
         with self.on("host1"):
             self.assertIn(names.STATS, driver.get_available_resource("host1")["stats"])
-            with fixtures.MonkeyPatch("nova_gpu.virt.inventory.offer.report", _fail):
+            with fixtures.MonkeyPatch("nova_gpu.virt.inventory.card_groups.report", _fail):
                 found = driver.get_available_resource("host1")
         self.assertNotIn(names.STATS, found["stats"])
         self.assertLess(0, found["vcpus"])

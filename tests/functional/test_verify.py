@@ -27,7 +27,7 @@ class Verifying(base.GPUServersTestBase):
         self.driver = self.computes["host1"].driver
 
     def sources(self) -> gather.Sources:
-        looked = self.driver._gpus._survey
+        looked = self.driver._gpus._discovery
         placement = self.driver.virtapi.reportclient
         return gather.Sources(looked, self.driver._host, placement, looked.obstacles)
 

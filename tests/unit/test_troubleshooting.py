@@ -40,7 +40,7 @@ _REASONS = (
         "scheduler/filters",
         "core/scheduling/reasons",
         "virt/verify/gather",
-        "virt/inventory/offer",
+        "virt/inventory/card_groups",
         "virt/delivery/pci_aliases",
     ),
     *(
@@ -50,8 +50,8 @@ _REASONS = (
     ),
     *(
         "virt/lifecycle/refusals",
-        "virt/inventory/survey",
-        "virt/delivery/unbound",
+        "virt/inventory/discovery",
+        "virt/delivery/binding",
         "virt/inventory/vgpu_cards",
     ),
     *(

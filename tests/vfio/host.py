@@ -20,7 +20,7 @@ from nova_gpu.cmd import cards, topology
 from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import virtual_functions
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.vfio import place
 from tools.vfiolab import cards as pci_cards
 from tools.vfiolab import modules
@@ -274,7 +274,7 @@ def read(path: str) -> str:
 
 def listed() -> list[str]:
     """What ``nova-gpu list`` prints."""
-    looked = survey.Survey()
+    looked = discovery.Discovery()
     found = [
         topology.described(cards.Card(card, looked.obstacle(card)), {}, None)
         for card in looked.find()
@@ -286,7 +286,7 @@ def shown_topology() -> str:
     """What ``nova-gpu topology`` prints."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        topology.main(survey.Survey(), as_json=False)
+        topology.main(discovery.Discovery(), as_json=False)
     return output.getvalue()
 
 
@@ -301,12 +301,12 @@ def tell_environment(variables: Mapping[str, str | None]) -> None:
 
 def quarantined() -> list[str]:
     """The cards in quarantine"""
-    return sorted(map(str, quarantine.load(survey.Survey().quarantine)))
+    return sorted(map(str, quarantine.load(discovery.Discovery().quarantine)))
 
 
 def release(card: str) -> int:
     """``nova-gpu quarantine release``"""
-    return release_command.release(survey.Survey().quarantine, card)
+    return release_command.release(discovery.Discovery().quarantine, card)
 
 
 def clean_with(program: str) -> None:

@@ -17,7 +17,7 @@ from oslo_config import fixture as config_fixture
 import nova_gpu.privsep.vfio
 from nova_gpu.cmd import host_check
 from nova_gpu.core import exception
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
 from tools.vfiolab import cards
 
@@ -100,7 +100,7 @@ class BindingTest(unittest.TestCase):
                 step = f"unbinding {self.card} from vfio-pci does not end{limit}"
                 self.assertIn(step, str(raised.exception))
             # nova-compute's periodic look at the host does not wait for it either.
-            found = host_check.check(survey.Survey(), pathlib.Path("/"))
+            found = host_check.check(discovery.Discovery(), pathlib.Path("/"))
             self.assertIn(self.card, [each.address for each in found])
         ends = time.monotonic() + _GENEROUS_S
         while host.driver(self.card) is not None:  # what hung goes on

@@ -14,7 +14,7 @@ from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.cmd import host_check, host_prepare
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
 from tools.vfiolab import cards
 
@@ -29,7 +29,7 @@ class HostCommandsTest(unittest.TestCase):
         config.config(group="libvirt", virt_type="kvm")
 
     def test_check(self) -> None:
-        whole, with_stranger = host_check.check(survey.Survey(), _ROOT)
+        whole, with_stranger = host_check.check(discovery.Discovery(), _ROOT)
         self.assertEqual(((), cards.WHOLE[1]), (whole.obstacles, whole.address))
         self.assertEqual(host.HOST_DRIVERS, list(whole.drivers.values()))
         self.assertIn(cards.STRANGER, with_stranger.obstacles[0])
@@ -57,7 +57,7 @@ class HostCommandsTest(unittest.TestCase):
     def assertPrinted(self, name: str, status: int) -> None:
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            self.assertEqual(status, host_check.main(survey.Survey(), _ROOT, as_json=False))
+            self.assertEqual(status, host_check.main(discovery.Discovery(), _ROOT, as_json=False))
         printed, shown = (
             re.sub(r"\(pid \d+\)", "(pid N)", text)
             for text in (output.getvalue(), (_DOCUMENTED / f"{name}.txt").read_text())
@@ -69,7 +69,7 @@ class HostCommandsTest(unittest.TestCase):
         card = cards.WHOLE[1]
         before = self._files()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            status = host_prepare.main(survey.Survey(), _ROOT, apply=True)
+            status = host_prepare.main(discovery.Discovery(), _ROOT, apply=True)
         self.assertEqual(0, status)
         self.addCleanup(self._to_host, card)
         for function in host.functions(card):

@@ -21,7 +21,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import slots, sriov, virtual_functions
 from nova_gpu.virt.delivery import typed_function
 from nova_gpu.virt.health import failed_starts
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
 from tools.vfiolab import cards
 
@@ -118,13 +118,13 @@ class TypedFunctionsTest(unittest.TestCase):
         said = f"Unmanaged PCI device {self.functions[0]} must be manually detached from the host"
         self.assertIn(said, raised.exception.stderr)
         # So the card is offered with a newer one alone.
-        looked = survey.Survey(libvirt_version=libvirt_connection.version)
+        looked = discovery.Discovery(libvirt_version=libvirt_connection.version)
         parts, others = looked.in_parts(looked.find())
         self.assertNotIn(self.card, parts)
         self.assertIn("libvirt 9.0.0 starts no guest", others[self.card])
         major, minor, micro = typed_function.LIBVIRT
         newer = (major * 1000 + minor) * 1000 + micro
-        parts, others = survey.Survey(libvirt_version=lambda: newer).in_parts(looked.find())
+        parts, others = discovery.Discovery(libvirt_version=lambda: newer).in_parts(looked.find())
         self.assertNotIn(self.card, others)
         self.assertEqual([SMALL, LARGE, ALL], sorted(parts[self.card].types))
 

@@ -21,10 +21,12 @@ map, and tells the guest's kernel how far the window goes (``hw/i386/pc.c``).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from nova_gpu.core.guest import mmio
-from nova_gpu.core.guest.mmio import GIB, Bars
+GIB = 1 << 30
+
+# The 64-bit, prefetchable BARs of all functions of one card, in bytes.
+Bars = tuple[int, ...]
 
 # What QEMU gives a processor of which nobody says more.
 DEFAULT_BITS = 40
@@ -60,7 +62,7 @@ class Guest:
     def span(self, cards: Sequence[Bars]) -> int:
         """Bytes from the first BAR's begin to the last one's end. The windows of each root are
         placed by themselves, and what rounds up one's last is not used by another's."""
-        return sum(map(mmio.window, cards)) if self.tree else mmio.span(cards)
+        return sum(map(window, cards)) if self.tree else span(cards)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Room:
     def setting(self, cards: Sequence[Bars], guest: Guest) -> Setting | None:
         """What the guest's domain has to say for these cards, ``None`` where nothing helps."""
         if self.given_gib is not None:
-            needed = sum(map(mmio.window, cards))
+            needed = sum(map(window, cards))
             return NOTHING if needed <= self.given_gib * GIB else None
         hole = _hole(cards, guest)
         for bits in range(min(self.least, self.most), self.most + 1):
@@ -134,32 +136,69 @@ LEAST = Room()
 
 def _seabios_places(cards: Sequence[Bars], end: int, bits: int, ports: int) -> bool:
     used = bits if end - _FOUR_GIB >= _SEABIOS_LARGE else min(bits, _SEABIOS_BITS)
-    begin = mmio.up(end, mmio.alignment(cards))
+    begin = up(end, alignment(cards))
     reserved = ports << used >> _SEABIOS_PORT
-    return begin + sum(map(mmio.window, cards)) + reserved <= 1 << used
+    return begin + sum(map(window, cards)) + reserved <= 1 << used
 
 
 def _ovmf_places(span: int, end: int, bits: int, used: int | None, amd: bool, ports: int) -> bool:
     """:param used: of *bits*, ``None`` where it does not believe them"""
     if used is None:
         # It lies behind the memory then, wherever that ends.
-        return span <= DEFAULT_HOLE and mmio.up(end, DEFAULT_HOLE) + DEFAULT_HOLE <= 1 << bits
+        return span <= DEFAULT_HOLE and up(end, DEFAULT_HOLE) + DEFAULT_HOLE <= 1 << bits
     size = 1 << used - _OVMF_EIGHTH
     begin = (1 << used) - size
     if amd and begin < _ABOVE_AMD_HOLE <= begin + size:
         begin -= size
     reserved = ports * (size >> _OVMF_PORT) if size > DEFAULT_HOLE else 0
-    return span + reserved <= size and mmio.up(end, DEFAULT_HOLE) <= begin
+    return span + reserved <= size and up(end, DEFAULT_HOLE) <= begin
 
 
 def _hole(cards: Sequence[Bars], guest: Guest) -> int:
     """From the end of memory to that of the BARs, where they lie behind it"""
     end = _end_of_memory(guest.memory)
-    begin = mmio.up(end, max(mmio.alignment(cards), GIB))
-    return mmio.up(begin - end + guest.span(cards), GIB)
+    begin = up(end, max(alignment(cards), GIB))
+    return up(begin - end + guest.span(cards), GIB)
 
 
 def _end_of_memory(memory: int) -> int:
     if memory < _SPLIT:
         return _FOUR_GIB
-    return mmio.up(_FOUR_GIB + memory - _BELOW, GIB)
+    return up(_FOUR_GIB + memory - _BELOW, GIB)
+
+
+def window(bars: Iterable[int]) -> int:
+    """Bytes behind the card's own root port, of the sizes of its 64-bit prefetchable BARs.
+
+    BARs are aligned to their size, and ports' windows follow each other: a card whose largest BAR
+    has 128 GiB takes 256 GiB if it has another small one.
+    """
+    sizes = sorted(bars)
+    if not sizes:
+        return 0
+    return up(sum(sizes), sizes[-1])
+
+
+def alignment(cards: Iterable[Bars]) -> int:
+    """The size of the largest BAR, to which the first of the windows is aligned; 1 without BARs"""
+    return max((size for bars in cards for size in bars), default=1)
+
+
+def span(cards: Iterable[Bars]) -> int:
+    """Bytes from the first BAR's begin to the last one's end, where windows are laid out as
+    firmware does: those of the largest BARs first. What the last window is rounded up by is not
+    used."""
+    sizes = sorted((bars for bars in cards if bars), key=max)
+    if not sizes:
+        return 0
+    return sum(window(bars) for bars in sizes[1:]) + sum(sizes[0])
+
+
+def up(size: int, alignment: int) -> int:
+    """*size* rounded up to a multiple of *alignment*"""
+    return -(-size // alignment) * alignment
+
+
+def in_gib(size: int) -> str:
+    """*size* bytes in GiB, for people"""
+    return f"{round(size / GIB, 2):g}"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 
 from nova_gpu.core import exception, model
-from nova_gpu.core.guest import address_space, mmio
+from nova_gpu.core.guest import address_space
 from nova_gpu.host.nvidia import nvswitch
 from nova_gpu.host.pci import consoles, products, sysfs
 from nova_gpu.host.roots import Roots
@@ -32,7 +32,7 @@ def is_with_vfio(gpu: model.GPU, roots: Roots) -> bool:
         return False
 
 
-def card_bars(gpu: model.GPU, roots: Roots) -> mmio.Bars:
+def card_bars(gpu: model.GPU, roots: Roots) -> address_space.Bars:
     """What the card takes of its guest's 64-bit memory-mapped I/O space, BAR by BAR.
 
     :raises OSError, ValueError: where it cannot be read
@@ -221,7 +221,7 @@ def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | 
     if any(room.setting([card], guest) for guest in SMALL_GUESTS):
         return None
     name = gpu.product.name or gpu.product.key
-    needed = mmio.in_gib(mmio.window(card))
+    needed = address_space.in_gib(address_space.window(card))
     if room.given_gib is not None:
         return (
             f"{name} maps {needed} GiB of memory, and [gpu]guest_mmio_gib says that a guest has "
@@ -229,8 +229,8 @@ def _too_large(gpu: model.GPU, roots: Roots, room: address_space.Room) -> str | 
         )
     return (
         f"{name} maps {needed} GiB of memory, and guests of this host have {room.most} address "
-        f"bits, which is {mmio.in_gib(1 << room.most)} GiB for that and their own memory; see "
-        "[libvirt]cpu_mode, or what limits the host's processor or IOMMU"
+        f"bits, which is {address_space.in_gib(1 << room.most)} GiB for that and their own memory; "
+        "see [libvirt]cpu_mode, or what limits the host's processor or IOMMU"
     )
 
 

@@ -23,7 +23,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import former_drivers
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.virt import threads
-from nova_gpu.virt.delivery import unbound
+from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Bindings:
         self._roots = roots
         self._judged_now: set[PciAddress] = set()
         self._ledger = ledger
-        self._unbound = unbound.Unbound(folder)
+        self._bind_failures = bind_failures.BindFailures(folder)
         self.share = threads.DaemonShare()
         # Those that giving back left with VFIO: they need not be asked about in every period.
         self._prepared: set[PciAddress] = set()
@@ -77,10 +77,10 @@ class Bindings:
                     nova_gpu.privsep.vfio.give_to_guests(str(card.address))
                 except exception.BindingFailed as error:
                     LOG.error("%s", error)
-                    self._unbound.add(card, error)
+                    self._bind_failures.add(card, error)
                     raise
                 LOG.info("GPU %s is bound to vfio-pci now, for guests", card.address)
-            self._unbound.forget(card.address)
+            self._bind_failures.forget(card.address)
 
     def _part_for(self, card: GPU) -> contextlib.AbstractContextManager[None]:
         """What binding it takes of privsep's daemon. Before its lock, as who cleans it has it."""
@@ -91,11 +91,11 @@ class Bindings:
     def refused(self) -> frozenset[PciAddress]:
         """The cards that could not be had from the host's drivers when they were last needed, and
         those that are looked at now, after they were given back."""
-        return self._unbound.addresses() | self._judged_now
+        return self._bind_failures.addresses() | self._judged_now
 
     def forgive(self, address: PciAddress) -> None:
         """Take the card from :meth:`refused`: something else keeps it from instances."""
-        self._unbound.forget(address)
+        self._bind_failures.forget(address)
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """After a look at the database: those of *cards* that nobody has go back to the host, but
@@ -105,7 +105,7 @@ class Bindings:
         a host boot gave them to the host's drivers.
         """
         counted = device.cards(self._ledger.now.counted())
-        self._unbound.prune()
+        self._bind_failures.prune()
         if not self._is_settled:
             self._is_settled = True
             self._take_again(card for card in cards if card.address in counted)

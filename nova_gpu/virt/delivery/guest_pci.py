@@ -15,7 +15,7 @@ from nova_gpu.core.guest.address_space import Setting
 from nova_gpu.core.guest.tree import Tree
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.refusal_texts import Q35_REMEDY, has_pci_express, no_pci_express
-from nova_gpu.virt.delivery import address_space, guest_config, guest_tree
+from nova_gpu.virt.delivery import guest_address_space, guest_config, guest_tree
 
 # The namespace of what only QEMU has, libvirt's docs/drvqemu.rst
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -206,7 +206,7 @@ def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
     said = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
     if bits is not None:
         said.mode, said.bits = "emulate", bits
-    elif guest.cpu.mode in address_space.AS_THE_HOST:
+    elif guest.cpu.mode in guest_address_space.AS_THE_HOST:
         said.mode = "passthrough"
     else:
         return

@@ -18,7 +18,7 @@ from nova_gpu.core.guest.tree import Controller, Place, Tree
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery import address_space
+from nova_gpu.virt.delivery import guest_address_space
 
 if TYPE_CHECKING:
     from nova import objects
@@ -57,7 +57,7 @@ def of(
     found = tree.of(cards) if "q35" in (machine_type or "") else None
     with_io = 0
     if found and len(cards) > tree.OVMF_MOST_WITH_IO:
-        with_io = address_space.with_io(instance, cards, roots)
+        with_io = guest_address_space.with_io(instance, cards, roots)
     if asked.guest_topology is GuestTopology.REQUIRED:
         _refuse(instance, found, machine_type, with_io)
     return found if with_io <= tree.OVMF_MOST_WITH_IO else None

@@ -16,7 +16,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import address_space, pci_aliases
+from nova_gpu.virt.delivery import guest_address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.fabric.board import Board
@@ -44,7 +44,7 @@ UNSAVED: Mapping[Operation, str] = MappingProxyType(
 class PCIPassthrough(WholeCards):
     """How a KVM or QEMU host gives whole cards.
 
-    :param unbound: the folder of :class:`nova_gpu.virt.delivery.unbound.Unbound`
+    :param unbound: the folder of :class:`nova_gpu.virt.delivery.binding.BindFailures`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
     :param fabric: what joins the cards of a board with NVSwitches
     :param peers: what guests can be told of how their cards reach each other
@@ -89,7 +89,7 @@ class PCIPassthrough(WholeCards):
             reason = self._device_spec.obstacle(card, self._roots)
         except (OSError, ValueError) as error:
             return passthrough.unread(error)
-        room = address_space.of_host(self._roots)
+        room = guest_address_space.of_host(self._roots)
         return (
             reason or passthrough.obstacle(card, self._roots, room) or self._fabric.obstacle(card)
         )
@@ -149,7 +149,7 @@ class PCIPassthrough(WholeCards):
         return {address: reason for address, reason in found if reason}
 
     def most_in_one_guest(self, cards: Collection[GPU]) -> int:
-        return address_space.most(cards, self._roots)
+        return guest_address_space.most(cards, self._roots)
 
     def unfit(self, card: GPU) -> str | None:
         if passthrough.is_with_vfio(card, self._roots):
@@ -223,7 +223,7 @@ class PCIPassthrough(WholeCards):
         self.refuse_flavor(instance, asked)
         machine_type = libvirt_utils.get_machine_type(instance.image_meta)
         tree = guest_tree.of(instance, asked, cards, machine_type, self._roots)
-        address_space.refuse(instance, asked, cards, self._roots, tree=tree is not None)
+        guest_address_space.refuse(instance, asked, cards, self._roots, tree=tree is not None)
         self._peers.cliques(instance, asked, cards)
 
     def render(
@@ -243,7 +243,7 @@ class PCIPassthrough(WholeCards):
             guest_pci.add_gpus(
                 guest, cards, option_rom=asked.option_rom, tree=tree, cliques=cliques
             )
-            setting = address_space.setting(
+            setting = guest_address_space.setting(
                 instance,
                 asked,
                 cards,

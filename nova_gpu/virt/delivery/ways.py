@@ -15,7 +15,7 @@ from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, virtual_functions
-from nova_gpu.virt.delivery import unbound
+from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts, WholeCards
 from nova_gpu.virt.delivery.mediated_device import MediatedDevices
@@ -67,7 +67,9 @@ class Ways:
         else:
             spec = DeviceSpec(CONF.pci.device_spec)
             peers = Peers(roots, libvirt_version, qemu_version)
-            self.whole = PCIPassthrough(roots, spec, unbound.folder(), ledger, self.fabric, peers)
+            self.whole = PCIPassthrough(
+                roots, spec, bind_failures.folder(), ledger, self.fabric, peers
+            )
             parts = [
                 MediatedDevices(roots, self.fabric),
                 TypedFunctions(roots, self.fabric, spec, libvirt_version),

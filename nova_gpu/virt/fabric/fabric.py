@@ -33,8 +33,7 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.virt.fabric import board
 from nova_gpu.virt.fabric.board import Board
 from nova_gpu.virt.fabric.extent import Extent
-from nova_gpu.virt.usage.ledger import Ledger
-from nova_gpu.virt.usage.snapshot import Snapshot, State
+from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
 
 LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from nova_gpu.host import health as host_health
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu
-from nova_gpu.virt.inventory import offer
+from nova_gpu.virt.inventory import card_groups
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Watch:
         self._told: Mapping[PciAddress, health.NvmlHealth] = {}
         self._ask_at = 0.0
 
-    def look(self, found: Collection[GPU]) -> offer.Ailments:
+    def look(self, found: Collection[GPU]) -> card_groups.Ailments:
         """How the cards that are on the bus are.
 
         It reads files of each card, and NVML once in ``[gpu]health_interval``, in a process of its
@@ -55,7 +55,7 @@ class Watch:
             verdict = self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu))
             if verdict:
                 kept_back[gpu.address] = str(verdict)
-        return offer.Ailments(lost | ill, kept_back)
+        return card_groups.Ailments(lost | ill, kept_back)
 
     def mended(self, address: PciAddress) -> None:
         """The card was reset and answers: its PCIe errors are counted anew."""

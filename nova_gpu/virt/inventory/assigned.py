@@ -15,8 +15,8 @@ from nova_gpu.core.model import GroupKey
 from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.inventory.provider_tree import Providers
 from nova_gpu.virt.inventory.published import Group, Holding, Key, Published
-from nova_gpu.virt.inventory.stock import Stock
-from nova_gpu.virt.inventory.vgpu_stock import VGPUStock
+from nova_gpu.virt.inventory.published_cards import PublishedCards
+from nova_gpu.virt.inventory.published_vgpus import PublishedVGPUs
 from nova_gpu.virt.usage.ledger import Ledger
 
 Supply: TypeAlias = Published[Any, Any]
@@ -30,8 +30,8 @@ class Assigned:
     Placement, of the groups that ``keys`` has.
     """
 
-    whole: Stock
-    parts: VGPUStock
+    whole: PublishedCards
+    parts: PublishedVGPUs
     providers: Providers
     keys: Callable[[], Iterable[GroupKey]]
     placement: Callable[[], Any]

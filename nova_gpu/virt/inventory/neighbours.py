@@ -25,9 +25,9 @@ from nova_gpu.core.topology import nearness
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import flavors
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.tracker import Tracker
+from nova_gpu.virt.usage import records
 
 LOG = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Neighbours:
     def _claimant(self) -> Claimant | None:
         """:raises Exception: where the instance or its flavor cannot be read"""
         if (instance := self._tracker.handing_out) is not None:
-            return _of_flavor(flavors.request_of(instance), self.had_by(instance))
+            return _of_flavor(records.request_of(instance), self.had_by(instance))
         pci = self._tracker.pci
         uuid = next(reversed(pci.claims), None) if pci else None
         if uuid is None:
@@ -79,7 +79,7 @@ class Neighbours:
         context = nova_context.get_admin_context()
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor"])
         flavor = instance.new_flavor or instance.flavor
-        return _of_flavor(flavors.request_of_flavor(flavor), found)
+        return _of_flavor(records.request_of_flavor(flavor), found)
 
     def near(self, gpus: Collection[GPU]) -> frozenset[Near]:
         """What some of *gpus* are near to, whoever has it; nothing before Nova's first period"""

@@ -17,8 +17,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division, mdev
 from nova_gpu.virt.delivery.ways import Ways
-from nova_gpu.virt.inventory import offer as offers
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import card_groups, discovery
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class VGPUCards:
         self._reading = threading.Lock()
         self._lock = threading.Lock()
         self._read: Look = Look()
-        self._ailments: offers.Ailments | None = None
+        self._ailments: card_groups.Ailments | None = None
         self._judged: frozenset[PciAddress] = frozenset()
         self._said: Mapping[PciAddress, str | None] = {}
         self._missed: set[Slot] = set()
@@ -99,7 +98,7 @@ class VGPUCards:
         with self._reading:
             there = frozenset(mdev.devices(self._roots))
             divided = self._divided(gpus.values())
-            cards, others = survey.sorted_out(gpus, divided, self._ways)
+            cards, others = discovery.sorted_out(gpus, divided, self._ways)
             with self._lock:
                 for address, before in self._read.cards.items():
                     if address in cards or address in whole:
@@ -110,14 +109,14 @@ class VGPUCards:
                         # Who has one may be started with it, which its nodes will show.
                         cards[address] = dataclasses.replace(before, withheld=others[address])
                     else:
-                        reason = _NOT_DIVIDED if address in gpus else offers.GONE
+                        reason = _NOT_DIVIDED if address in gpus else card_groups.GONE
                         reason = others.get(address, reason)
                         cards[address] = dataclasses.replace(before, ill=reason)
                 self._others, self._found = others, gpus
                 self._take_in(cards, there)
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
 
-    def judge(self, ailments: offers.Ailments) -> None:
+    def judge(self, ailments: card_groups.Ailments) -> None:
         """How the cards of the last :meth:`read` are."""
         with self._lock:
             self._ailments, self._judged = ailments, frozenset(self._read.cards)
@@ -127,13 +126,13 @@ class VGPUCards:
     def withhold(self, reason: str) -> None:
         """Offer none to new instances before the next :meth:`judge`."""
         with self._lock:
-            self._ailments = offers.Ailments({}, dict.fromkeys(self._read.cards, reason))
+            self._ailments = card_groups.Ailments({}, dict.fromkeys(self._read.cards, reason))
             self._take_in(self._read.cards, self._read.there)
 
     def keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
         """Offer none of these cards' vGPUs before the next :meth:`judge`."""
         with self._lock:
-            known = self._ailments or offers.Ailments()
+            known = self._ailments or card_groups.Ailments()
             kept_back = {**known.kept_back, **reasons}
             self._ailments = dataclasses.replace(known, kept_back=kept_back)
             self._take_in(self._read.cards, self._read.there)
@@ -167,7 +166,7 @@ class VGPUCards:
                     if address not in cards:
                         continue
                     unfit = self._ways.unfit(cards[address].gpu, card)
-                    if selected := survey.selected(card, unfit):
+                    if selected := discovery.selected(card, unfit):
                         cards[address] = dataclasses.replace(cards[address], card=selected)
                 self._take_in(cards, there)
 
@@ -214,9 +213,9 @@ class VGPUCards:
 
     def _unknown(self, key: GroupKey, slot: Slot) -> SharedCard:
         """The card of *slot*, of which no more is known"""
-        gpu = self._found.get(slot.parent) or offers.missing(key, slot.parent)
+        gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
-        return SharedCard(gpu, bare, ill=self._others.get(slot.parent, offers.NOT_FOUND))
+        return SharedCard(gpu, bare, ill=self._others.get(slot.parent, card_groups.NOT_FOUND))
 
     def _take_in(self, cards: Mapping[PciAddress, SharedCard], there: frozenset[str]) -> None:
         self._read = Look(cards, {}, there)

@@ -19,11 +19,11 @@ from nova.compute import task_states
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
-from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery.delivery import Delivery, Operation
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.vgpu_cards import VGPUCards
+from nova_gpu.virt.usage import records
 
 LOG = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Refusals:
 
         :raises nova.exception.InstanceFaultRollback: the instance goes on as it was
         """
-        asked = flavors.request_of_flavor(flavor)
+        asked = records.request_of_flavor(flavor)
         if not asked.asks_for_gpus:
             return
         try:
@@ -148,7 +148,7 @@ class Refusals:
 
         :raises nova.exception.NoValidHost: the instance goes on as it was
         """
-        asked = flavors.request_of(instance)
+        asked = records.request_of(instance)
         ways: list[Delivery] = []
         if asked.asks_for_gpus:
             ways.append(self.ways.whole)

@@ -21,12 +21,11 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Seen
-from nova_gpu.virt import bulletin, counters, threads
-from nova_gpu.virt.inventory import stock, survey
+from nova_gpu.virt import counters, reporter, threads
+from nova_gpu.virt.inventory import discovery, published_cards
 from nova_gpu.virt.lifecycle import cleaning, vgpus
-from nova_gpu.virt.usage import census
-from nova_gpu.virt.usage.ledger import Ledger
-from nova_gpu.virt.usage.snapshot import Owner
+from nova_gpu.virt.usage import reader
+from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 LOG = logging.getLogger(__name__)
 
@@ -44,11 +43,11 @@ class Releases:
 
     def __init__(
         self,
-        looked: survey.Survey,
-        offered: stock.Stock,
+        looked: discovery.Discovery,
+        offered: published_cards.PublishedCards,
         ledger: Ledger,
-        asked: census.Census,
-        said: bulletin.Bulletin,
+        asked: reader.UsageReader,
+        said: reporter.Reporter,
         mended: Callable[[PciAddress], None],
         parts: vgpus.VGPUs,
         close_nodes: Callable[[], None],
@@ -62,11 +61,11 @@ class Releases:
         self._delivery = looked.delivery
         self._roots = looked.roots
         self._folder = looked.quarantine
-        self._survey = looked
-        self._stock = offered
+        self._discovery = looked
+        self._published = offered
         self._ledger = ledger
-        self._census = asked
-        self._bulletin = said
+        self._usage_reader = asked
+        self._reporter = said
         self._mended = mended
         self._is_resumed = False
         self._cleaning = cleaning.Cleaning(looked.delivery, looked.roots)
@@ -75,7 +74,7 @@ class Releases:
     def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
         """Wrap the removal of a domain: its GPUs are free for the next claim when this ends, not a
         period later."""
-        if not self._stock.offer and not self._vgpus:
+        if not self._published.groups() and not self._vgpus:
             yield
             return
         usage = self._ledger.now
@@ -92,13 +91,13 @@ class Releases:
             try:
                 yield
             finally:
-                self._census.look_again()
+                self._usage_reader.look_again()
                 if not comes_back:
                     self._ledger.let_go(instance.uuid)
         if not comes_back:
             self._close_nodes()
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
-        self._bulletin.released(instance, products)
+        self._reporter.released(instance, products)
         if not comes_back:
             self._vgpus.release(had, self._cleaning.clean_part, instance.uuid)
 
@@ -107,17 +106,17 @@ class Releases:
         its domain did not go."""
         if instance.migration_context is not None:
             old = instance.migration_context.old_resources or ()
-            addresses, slots = self._stock.devices(old), self._vgpus.stock.devices(old)
+            addresses, slots = self._published.devices(old), self._vgpus.published.devices(old)
             products = self.products({*addresses, *slots})
             self._release_all(self._cards(addresses), Owner(instance.uuid, instance.project_id))
-            self._bulletin.released(instance, products)
+            self._reporter.released(instance, products)
             self._vgpus.release(slots, self._cleaning.clean_part, instance.uuid)
 
     def products(self, devices: Collection[Device]) -> dict[Device, Product]:
         """The products of the groups of those of *devices* that are known here"""
         whole: dict[Device, Product] = {
             address: group.product
-            for group in self._stock.offer.values()
+            for group in self._published.groups().values()
             for address in group.gpus.keys() & devices
         }
         return whole | self._vgpus.products(devices)
@@ -128,7 +127,7 @@ class Releases:
         if self._is_resumed:
             return
         try:
-            found = self._survey.find()
+            found = self._discovery.find()
         except exception.DiscoveryFailed:
             return  # nothing is offered before it can be read
         counters.begin(self._folder.parent)
@@ -144,14 +143,14 @@ class Releases:
             self._follow(found)
             for entry in quarantine.load(self._folder).values():
                 if entry.cleaning:
-                    asked = (entry, found, self._roots, self._survey.identities)
+                    asked = (entry, found, self._roots, self._discovery.identities)
                     self._ledger.was_used(c.address for c in quarantine.cards_of(*asked))
         self._is_resumed = True
 
     def _follow(self, found: Collection[GPU]) -> None:
         """:raises OSError: where the folder cannot be read"""
         try:
-            moved = quarantine.follow(self._folder, found, self._roots, self._survey.identities)
+            moved = quarantine.follow(self._folder, found, self._roots, self._discovery.identities)
         except OSError as error:
             LOG.warning("The files of GPUs in quarantine keep their former addresses: %s", error)
             return
@@ -197,11 +196,11 @@ class Releases:
         )
         new = quarantine.entry(card, reason, remedy, until_boot=until_boot, seen=self._seen(card))
         quarantine.put(self._folder, new)
-        kept_back = self._survey.quarantined([card])
-        self._stock.keep_back(kept_back)
+        kept_back = self._discovery.quarantined([card])
+        self._published.keep_back(kept_back)
         self._vgpus.cards.keep_back(kept_back)
         self._delivery.forgive(card.address)
-        self._bulletin.quarantined(card, f"{reason}; {remedy}", owner)
+        self._reporter.quarantined(card, f"{reason}; {remedy}", owner)
 
     def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
         """Put a card that failed into quarantine, unless it is there already until it is released.
@@ -215,14 +214,14 @@ class Releases:
         if found and is_there and (until_boot or not found.until_boot):
             LOG.error("GPU %s is in quarantine already: %s", card.address, verdict.reason)
             return
-        owner = self._stock.owners().get(card.address)
+        owner = self._published.owners().get(card.address)
         self.quarantine(card, verdict.reason, verdict.remedy, owner, until_boot)
 
     def _seen(self, card: GPU) -> Seen | None:
-        return quarantine.see(card, self._roots, self._survey.identities)
+        return quarantine.see(card, self._roots, self._discovery.identities)
 
     def _cards(self, addresses: Collection[Device]) -> list[GPU]:
-        return [card for card in self._stock.cards() if card.address in addresses]
+        return [card for card in self._published.cards() if card.address in addresses]
 
     @contextlib.contextmanager
     def _noted(self, cards: Iterable[GPU]) -> Iterator[None]:

@@ -27,7 +27,7 @@ from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.virt import bulletin, counters, flavors, libvirt_errors
+from nova_gpu.virt import counters, libvirt_errors
 from nova_gpu.virt.delivery.delivery import Delivery, Given
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
@@ -36,8 +36,10 @@ from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
-from nova_gpu.virt.usage.census import Census
+from nova_gpu.virt.reporter import Reporter
+from nova_gpu.virt.usage import records
 from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage.reader import UsageReader
 
 LOG = logging.getLogger(__name__)
 
@@ -58,8 +60,8 @@ class Starts:
     ways: Ways
     vgpus: VGPUs
     ledger: Ledger
-    census: Census
-    bulletin: bulletin.Bulletin
+    usage_reader: UsageReader
+    reporter: Reporter
     stops: Stops
     hypervisor_type: Callable[[], str]
     free: Callable[[], int]
@@ -77,7 +79,7 @@ class Starts:
             return  # then there is nothing to be had from it
         with contextlib.suppress(Exception):
             held = self.assigned.held_of(self.assigned.whole, instance.resources)
-            asked = flavors.request_of(instance)
+            asked = records.request_of(instance)
             self.ways.whole.begin(instance, asked, [each.given for each in held])
 
     @contextlib.contextmanager
@@ -101,7 +103,7 @@ class Starts:
         """
         with contextlib.ExitStack() as stack:
             with _in_novas_words(instance, spawning):
-                asked, again = flavors.request_of(instance), False
+                asked, again = records.request_of(instance), False
                 if running:
                     again = stack.enter_context(self.stops.starting(instance, asked))
                 elif self.stops.is_released(instance, asked):
@@ -141,7 +143,7 @@ class Starts:
         """
         if instance.task_state != task_states.REBUILDING:
             return
-        asked = flavors.request_of(instance)
+        asked = records.request_of(instance)
         if self.stops.is_released(instance, asked):
             try:
                 with _in_novas_words(instance, spawning=False):
@@ -166,7 +168,7 @@ class Starts:
         if not devices | kept:
             yield kept
             return
-        with self.ledger.hold(instance_uuid, devices, self.census.look_at_domains, kept):
+        with self.ledger.hold(instance_uuid, devices, self.usage_reader.look_at_domains, kept):
             try:
                 yield kept
             finally:
@@ -192,7 +194,7 @@ class Starts:
         if not self.assigned:
             return
         with _in_novas_words(instance, spawning=False):
-            asked, held = flavors.request_of(instance), self._held(instance)
+            asked, held = records.request_of(instance), self._held(instance)
             self._refuse_unheld(instance, _devices(held))
             for delivery, own in self._deliveries(_given(held)):
                 delivery.render(instance, asked, guest, own)
@@ -272,7 +274,7 @@ class Starts:
     def _report(self, instance: objects.Instance, held: Held, before: Collection[Device]) -> None:
         """Notify of what the instance has now and did not have *before*."""
         new = (each for own in held.values() for each in own if each.device not in before)
-        self.bulletin.claimed(instance, {each.device: each.group.product for each in new})
+        self.reporter.claimed(instance, {each.device: each.group.product for each in new})
 
 
 def _devices(held: Held) -> frozenset[Device]:

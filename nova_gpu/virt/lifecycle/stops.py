@@ -34,13 +34,12 @@ from nova_gpu.core.placement import kept
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group
 from nova_gpu.core.vgpu.vgpu import device_uuid
-from nova_gpu.virt import flavors
 from nova_gpu.virt.inventory import placement
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.releases import Releases
-from nova_gpu.virt.usage import domains
-from nova_gpu.virt.usage.snapshot import Snapshot
+from nova_gpu.virt.usage import domains, records
+from nova_gpu.virt.usage.ledger import Snapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class Stops:
 
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
         """What it has of this host, where it is to have none when it is stopped"""
-        asked = flavors.request_of(instance)
+        asked = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
         if not asked.gives_back(image, OnStop(CONF.gpu.on_stop)):
             return []
@@ -286,7 +285,7 @@ class Stops:
 
     def _is_counted(self, instance: objects.Instance) -> bool:
         """Whether it has given its GPUs back, and Placement counts some for it"""
-        asked = flavors.request_of(instance)
+        asked = records.request_of(instance)
         return self.is_released(instance, asked) and bool(self._allocated(instance))
 
     def _allocated(self, instance: objects.Instance) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from nova_gpu.virt import threads
 from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
-from nova_gpu.virt.inventory import survey, vgpu_cards, vgpu_stock
+from nova_gpu.virt.inventory import discovery, published_vgpus, vgpu_cards
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
@@ -38,14 +38,16 @@ _MOST_PERIODS = 60
 
 
 class VGPUs:
-    def __init__(self, looked: survey.Survey, ledger: Ledger) -> None:
-        self._survey = looked
+    def __init__(self, looked: discovery.Discovery, ledger: Ledger) -> None:
+        self._discovery = looked
         self._roots = looked.roots
         self._ledger = ledger
         self._made = MadeVGPUs(looked.vgpus)
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
         self.retries = Retries(self._card_of)
-        self.stock = vgpu_stock.VGPUStock(self.cards, self._made, ledger, looked.ways.fabric)
+        self.published = published_vgpus.PublishedVGPUs(
+            self.cards, self._made, ledger, looked.ways.fabric
+        )
         kept = pathlib.Path(CONF.state_path, "gpu-failed-starts")
         self._failed = failed_starts.FailedStarts(kept, self._roots)
         # What an earlier service has made may be nobody's by now.
@@ -53,13 +55,14 @@ class VGPUs:
 
     def __bool__(self) -> bool:
         """Whether this host has any, or had"""
-        return bool(self.stock)
+        return bool(self.published)
 
     def keys(self) -> list[GroupKey]:
         """The groups, and those in which their cards would be whole"""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
         keys = [
-            GroupKey(each.vendor_id, each.product_id, self._survey.delivery.mode) for each in whole
+            GroupKey(each.vendor_id, each.product_id, self._discovery.delivery.mode)
+            for each in whole
         ]
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
@@ -72,7 +75,7 @@ class VGPUs:
 
     def containers_cards(self) -> list[GPU]:
         """The cards of which containers have parts, by the nodes of the host"""
-        if not self._survey.delivery.shares_driver:
+        if not self._discovery.delivery.shares_driver:
             return []
         return [each.gpu for each in self.cards.look.cards.values()]
 
@@ -88,7 +91,7 @@ class VGPUs:
 
     def way(self, slot: Slot) -> Parts:
         """The way in which the part at *slot* is given"""
-        return self._survey.ways.part(self.cards.look.kind(slot))
+        return self._discovery.ways.part(self.cards.look.kind(slot))
 
     # Made and removed
 
@@ -100,13 +103,13 @@ class VGPUs:
         :returns: whether any card is to have some
         :raises DiscoveryFailed: where sysfs cannot be read
         """
-        ways = self._survey.ways.parts.values()
+        ways = self._discovery.ways.parts.values()
         wanted = {card: divide for way in ways for card, divide in way.dividers().items()}
         if not wanted:
             return False
         usage = self._ledger.now
         taken = usage.counted() | usage.taken()
-        for card in self._survey.find():
+        for card in self._discovery.find():
             divide = selection.said_of(card, wanted)
             if divide is None or card.address in taken:
                 continue
@@ -176,7 +179,7 @@ class VGPUs:
     def make_again(self) -> None:
         """At service start: a host boot has removed what instances have, and nobody else is to
         have its room meanwhile."""
-        keys = {uuid: key for key, uuid in self.stock.provider_uuids.items()}
+        keys = {uuid: key for key, uuid in self.published.provider_uuids.items()}
         owners = self._ledger.now.owners(keys) if keys else {}
         for slot in device.slots(owners):
             owner = owners[slot]
@@ -212,7 +215,7 @@ class VGPUs:
 
         threads.for_each(release_of, cards)
         if those:
-            self._survey.delivery.part()
+            self._discovery.delivery.part()
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
         """The same once in a period, of what nobody has any more; it is not waited for."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs Nova's database counts for this host's instances."""
+"""What Nova's records say of this host's instances: which GPUs the database counts for them, and
+what their flavors ask for."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from nova.compute import task_states, vm_states
 from oslo_utils import timeutils
 
 from nova_gpu.core import names
-from nova_gpu.virt import flavors
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.request import FlavorRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def _notice(instance: objects.Instance) -> tuple[datetime.datetime, str] | None:
     """When its GPUs are taken, and for whom, where it has some and they may be: its users write
     there, too."""
     text = instance.metadata.get(names.PREEMPT_AT)
-    if not text or not instance.resources or not flavors.request_of(instance).is_preemptible:
+    if not text or not instance.resources or not request_of(instance).is_preemptible:
         return None
     with contextlib.suppress(ValueError):
         due: datetime.datetime = timeutils.normalize_time(timeutils.parse_isotime(text))
@@ -158,3 +160,18 @@ def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, s
     for each in resources or ():
         if each.resource_class in names.RESOURCE_CLASSES:
             yield each.provider_uuid, each.identifier
+
+
+def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
+    """What *flavor* asks for; nothing where it came without its extra specs: Nova's object raises
+    then, as it cannot read them later, and an instance without GPUs must not fail of that."""
+    return request.of((flavor.obj_attr_is_set("extra_specs") and flavor.extra_specs) or {})
+
+
+def request_of(instance: objects.Instance) -> FlavorRequest:
+    """What the flavor of *instance* asks for; nothing where it came without its flavor."""
+    try:
+        flavor = instance.flavor
+    except nova_exception.OrphanedObjectError:
+        return request.of({})
+    return request_of_flavor(flavor)

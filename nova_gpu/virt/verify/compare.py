@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the four truths about a host's GPUs contradict each other, and what to do about it.
+"""Where the four sources about a host's GPUs contradict each other, and what to do about it.
 
 Nothing is read here: :mod:`nova_gpu.virt.verify.gather` does that. What an instance with a task
 under way has is on its way from one to the other, and is not compared.
@@ -18,10 +18,10 @@ from nova_gpu.virt.verify.sources import (
     Difference,
     Guest,
     Holder,
+    HostState,
     Instance,
     Kind,
     Provider,
-    Truths,
 )
 
 _NONE: Cards = frozenset()
@@ -32,29 +32,29 @@ _REMEDY = (
 )
 
 
-def compare(truths: Truths) -> tuple[Difference, ...]:
+def compare(state: HostState) -> tuple[Difference, ...]:
     """Every contradiction, as far as both of its sides are known."""
-    vgpus = tuple(_vgpus(truths))
+    vgpus = tuple(_vgpus(state))
     if vgpus:
         # What is there and nobody's has room that Placement has to give, until it is removed.
-        truths = dataclasses.replace(truths, vgpus_free={})
+        state = dataclasses.replace(state, vgpus_free={})
     return (
-        *_shared(truths),
-        *_domains(truths),
-        *_instances(truths),
-        *_cards(truths),
-        *_allocations(truths),
-        *_strange_allocations(truths),
+        *_shared(state),
+        *_domains(state),
+        *_instances(state),
+        *_cards(state),
+        *_allocations(state),
+        *_strange_allocations(state),
         *vgpus,
-        *_inventories(truths),
+        *_inventories(state),
     )
 
 
-def _shared(truths: Truths) -> Iterator[Difference]:
+def _shared(state: HostState) -> Iterator[Difference]:
     # Who reaches a part of what another has may not be able to open it.
     by_guest = {
         uuid: (guest.cards - guest.reached) | guest.opened
-        for uuid, guest in (truths.guests or {}).items()
+        for uuid, guest in (state.guests or {}).items()
     }
     for card, uuids in device.shared(by_guest).items():
         yield Difference(
@@ -63,7 +63,7 @@ def _shared(truths: Truths) -> Iterator[Difference]:
             f"GPU {card} is named by the domains {', '.join(uuids)}",
             "stop all of them but one, and reboot the instances that are left with --hard",
         )
-    by_instance = {uuid: each.cards for uuid, each in (truths.instances or {}).items()}
+    by_instance = {uuid: each.cards for uuid, each in (state.instances or {}).items()}
     for card, uuids in device.shared(by_instance).items():
         yield Difference(
             Kind.SHARED_BY_INSTANCES,
@@ -73,12 +73,12 @@ def _shared(truths: Truths) -> Iterator[Difference]:
         )
 
 
-def _domains(truths: Truths) -> Iterator[Difference]:
+def _domains(state: HostState) -> Iterator[Difference]:
     """Domains that have what Nova does not count for them"""
-    if truths.guests is None or truths.instances is None:
+    if state.guests is None or state.instances is None:
         return
-    for uuid, guest in truths.guests.items():
-        if guest.cards and uuid not in truths.instances.keys() | truths.returning:
+    for uuid, guest in state.guests.items():
+        if guest.cards and uuid not in state.instances.keys() | state.returning:
             yield Difference(
                 Kind.FOREIGN_DOMAIN,
                 uuid,
@@ -88,8 +88,8 @@ def _domains(truths: Truths) -> Iterator[Difference]:
             )
 
 
-def _instances(truths: Truths) -> Iterator[Difference]:
-    for uuid, instance in (truths.instances or {}).items():
+def _instances(state: HostState) -> Iterator[Difference]:
+    for uuid, instance in (state.instances or {}).items():
         if not instance.settled:
             continue
         if len(instance.counted) != instance.asked:
@@ -100,9 +100,9 @@ def _instances(truths: Truths) -> Iterator[Difference]:
                 f"{instance.asked}",
                 "resize it, or delete it: it cannot be started as it is",
             )
-        guest = (truths.guests or {}).get(uuid)
+        guest = (state.guests or {}).get(uuid)
         if guest is None or not guest.running:
-            if truths.guests is not None and instance.active and instance.counted:
+            if state.guests is not None and instance.active and instance.counted:
                 yield Difference(
                     Kind.NO_DOMAIN,
                     uuid,
@@ -126,18 +126,18 @@ def _differs(guest: Guest, instance: Instance) -> bool:
     return guest.cards != instance.cards
 
 
-def _cards(truths: Truths) -> Iterator[Difference]:
+def _cards(state: HostState) -> Iterator[Difference]:
     """Cards that an instance has, and what is the matter with them"""
-    for uuid, instance in (truths.instances or {}).items():
+    for uuid, instance in (state.instances or {}).items():
         for card in sorted(instance.cards, key=str) if instance.settled else ():
-            if truths.cards is not None and not _is_here(card, truths):
+            if state.cards is not None and not _is_here(card, state):
                 yield Difference(
                     Kind.CARD_MISSING,
                     str(card),
                     f"GPU {card} of instance {uuid} is not on this host",
                     "have the hardware seen to, or move the instance away: it does not start here",
                 )
-            elif reason := truths.unfit.get(card):
+            elif reason := state.unfit.get(card):
                 yield Difference(
                     Kind.CARD_UNFIT,
                     str(card),
@@ -146,18 +146,18 @@ def _cards(truths: Truths) -> Iterator[Difference]:
                 )
 
 
-def _allocations(truths: Truths) -> Iterator[Difference]:
+def _allocations(state: HostState) -> Iterator[Difference]:
     """What Placement counts for the instances, group by group"""
-    if truths.providers is None:
+    if state.providers is None:
         return
-    for uuid, instance in (truths.instances or {}).items():
+    for uuid, instance in (state.instances or {}).items():
         if not instance.settled:
             continue
-        has = dict.fromkeys(truths.providers, 0)
+        has = dict.fromkeys(state.providers, 0)
         for its_provider, _ in instance.counted:
             has[its_provider] = has.get(its_provider, 0) + 1
         for provider_uuid, amount in has.items():
-            provider = truths.providers.get(provider_uuid)
+            provider = state.providers.get(provider_uuid)
             if provider is None:
                 yield Difference(
                     Kind.ALLOCATION_ELSEWHERE,
@@ -181,15 +181,15 @@ def _allocations(truths: Truths) -> Iterator[Difference]:
                 )
 
 
-def _strange_allocations(truths: Truths) -> Iterator[Difference]:
-    for provider in (truths.providers or {}).values():
+def _strange_allocations(state: HostState) -> Iterator[Difference]:
+    for provider in (state.providers or {}).values():
         for consumer, amount in sorted(provider.allocated.items()):
-            holder = truths.holders.get(consumer)
+            holder = state.holders.get(consumer)
             text = f"Placement counts {amount} GPUs of {provider.name} for {consumer}"
-            guest = (truths.guests or {}).get(consumer)
+            guest = (state.guests or {}).get(consumer)
             if holder in (Holder.DELETED, Holder.ENDED_MOVE):
                 # A guest of an instance that is deleted may live on, and then has the cards.
-                safe = truths.guests is not None and guest is None
+                safe = state.guests is not None and guest is None
                 remedy = "nova-gpu verify --repair removes it"
                 if not safe:
                     remedy = f"virsh destroy and virsh undefine {consumer} first, if libvirt has it"
@@ -208,14 +208,14 @@ def _strange_allocations(truths: Truths) -> Iterator[Difference]:
                 )
 
 
-def _inventories(truths: Truths) -> Iterator[Difference]:
+def _inventories(state: HostState) -> Iterator[Difference]:
     """Where Placement has more of a group than there is, or less, while it is known who has what"""
-    for provider_uuid, provider in (truths.providers or {}).items():
-        free = _free(provider, truths)
-        if free is None or truths.instances is None or not _all_settled(truths, provider):
+    for provider_uuid, provider in (state.providers or {}).items():
+        free = _free(provider, state)
+        if free is None or state.instances is None or not _all_settled(state, provider):
             continue
         noun = _NOUNS[provider.resource_class]
-        held = _held(provider_uuid, truths.instances)
+        held = _held(provider_uuid, state.instances)
         more = provider.total - provider.reserved - _due(provider.allocated, held)
         if (there_are := free + held.total()) > provider.total:
             yield Difference(
@@ -234,14 +234,14 @@ def _inventories(truths: Truths) -> Iterator[Difference]:
             )
 
 
-def _free(provider: Provider, truths: Truths) -> int | None:
+def _free(provider: Provider, state: HostState) -> int | None:
     """How many of a group can be given, ``None`` where that is not known"""
     if provider.resource_class != names.RESOURCE_CLASS:
-        return truths.vgpus_free.get(provider.name)
-    if truths.cards is None or truths.guests is None:
+        return state.vgpus_free.get(provider.name)
+    if state.cards is None or state.guests is None:
         return None
-    by_guests = _NONE.union(*(guest.cards for guest in truths.guests.values()))
-    used = by_guests.union(*(each.cards for each in (truths.instances or {}).values()))
+    by_guests = _NONE.union(*(guest.cards for guest in state.guests.values()))
+    used = by_guests.union(*(each.cards for each in (state.instances or {}).values()))
     return len(provider.fit - used)
 
 
@@ -256,38 +256,38 @@ def _due(allocated: Mapping[str, int], held: collections.Counter[str]) -> int:
     return (collections.Counter(allocated) | held).total()
 
 
-def _all_settled(truths: Truths, provider: Provider) -> bool:
+def _all_settled(state: HostState, provider: Provider) -> bool:
     """Whether nobody is on the way to or from the group"""
-    return all(each.settled for each in (truths.instances or {}).values()) and all(
-        truths.holders.get(each) is not Holder.ON_ITS_WAY for each in provider.allocated
+    return all(each.settled for each in (state.instances or {}).values()) and all(
+        state.holders.get(each) is not Holder.ON_ITS_WAY for each in provider.allocated
     )
 
 
-def _vgpus(truths: Truths) -> Iterator[Difference]:
+def _vgpus(state: HostState) -> Iterator[Difference]:
     """vGPUs that nobody has, and those of instances that are not there.
 
     Nothing while one of those who could have a vGPU does not say.
     """
-    if truths.guests is None or truths.instances is None or truths.made is None:
+    if state.guests is None or state.instances is None or state.made is None:
         return
-    yield from _missing_vgpus(truths)
-    yield from _left_vgpus(truths)
+    yield from _missing_vgpus(state)
+    yield from _left_vgpus(state)
 
 
-def _is_here(each: Device, truths: Truths) -> bool:
+def _is_here(each: Device, state: HostState) -> bool:
     """Whether the host has it, or what a vGPU is made at"""
     at = {slot.parent for slot in device.slots([each])}
-    return each in (truths.cards or ()) or bool(at & truths.functions)
+    return each in (state.cards or ()) or bool(at & state.functions)
 
 
-def _missing_vgpus(truths: Truths) -> Iterator[Difference]:
+def _missing_vgpus(state: HostState) -> Iterator[Difference]:
     """What a domain names of an instance that has no task under way"""
-    for uuid, guest in (truths.guests or {}).items():
-        instance = (truths.instances or {}).get(uuid)
+    for uuid, guest in (state.guests or {}).items():
+        instance = (state.instances or {}).get(uuid)
         if instance is None or not instance.settled:
             continue
         named = device.slots(guest.cards)
-        for slot in sorted(named - (truths.made or {}).get(uuid, frozenset())):
+        for slot in sorted(named - (state.made or {}).get(uuid, frozenset())):
             yield Difference(
                 Kind.VGPU_MISSING,
                 str(slot),
@@ -297,10 +297,10 @@ def _missing_vgpus(truths: Truths) -> Iterator[Difference]:
             )
 
 
-def _left_vgpus(truths: Truths) -> Iterator[Difference]:
-    for uuid, slots in (truths.made or {}).items():
-        instance, guest = (truths.instances or {}).get(uuid), (truths.guests or {}).get(uuid)
-        if (instance and not instance.settled) or uuid in truths.returning:
+def _left_vgpus(state: HostState) -> Iterator[Difference]:
+    for uuid, slots in (state.made or {}).items():
+        instance, guest = (state.instances or {}).get(uuid), (state.guests or {}).get(uuid)
+        if (instance and not instance.settled) or uuid in state.returning:
             continue
         has = (instance.cards if instance else frozenset()) | (
             guest.cards if guest else frozenset()

@@ -23,10 +23,10 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.usage import records
 from nova_gpu.virt.verify import gather_host, migrations
-from nova_gpu.virt.verify.sources import Holder, Instance, Truths
+from nova_gpu.virt.verify.sources import Holder, HostState, Instance
 
 _T = TypeVar("_T")
 # What says where each of them is.
@@ -47,7 +47,7 @@ class Sources:
     ``ask`` calls what it is given, and may give up on it with any exception.
     """
 
-    looked: survey.Survey
+    looked: discovery.Discovery
     libvirt: libvirt_host.Host
     placement: Any
     obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
@@ -72,7 +72,7 @@ class _Answers:
         return answer
 
 
-def gather(sources: Sources) -> Truths:
+def gather(sources: Sources) -> HostState:
     """What each of the four says now. Nothing raises: who does not answer is in ``unread``."""
     answers = _Answers(sources)
     context = nova_context.get_admin_context()
@@ -113,7 +113,7 @@ def gather(sources: Sources) -> Truths:
         taken = there_are.union(*owners.values())
         free = gather_host.free(cards.shared, cards.parts, taken, there_are)
         vgpus_free = {names.provider_name(nodename, key): free[key] for key in free}
-    return Truths(
+    return HostState(
         cards=None if cards is None else frozenset(whole),
         unfit=gather_host.unfit(looked, whole),
         guests=guests,

@@ -17,7 +17,7 @@ from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
-from nova_gpu.virt.inventory import offer, placement, survey
+from nova_gpu.virt.inventory import card_groups, discovery, placement
 from nova_gpu.virt.usage import domains
 from nova_gpu.virt.verify.sources import Guest, Provider
 
@@ -43,7 +43,7 @@ class Cards:
 
 
 def read(
-    looked: survey.Survey, obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
+    looked: discovery.Discovery, obstacles: Callable[[Iterable[GPU]], Mapping[PciAddress, str]]
 ) -> Cards:
     """What the host has now.
 
@@ -61,13 +61,15 @@ def read(
     return Cards(cards, parts, tuple(gpu for gpu in found if gpu.address in parts), unread)
 
 
-def unfit(looked: survey.Survey, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
+def unfit(looked: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
     """Why whole cards cannot be given to a guest, or are with another driver than theirs needs"""
     found = {a: looked.delivery.unfit(card.gpu) or card.obstacle for a, card in cards.items()}
     return {address: reason for address, reason in found.items() if reason}
 
 
-def guests(looked: survey.Survey, libvirt: libvirt_host.Host, cards: Cards) -> dict[str, Guest]:
+def guests(
+    looked: discovery.Discovery, libvirt: libvirt_host.Host, cards: Cards
+) -> dict[str, Guest]:
     """The domains by uuid, each with what it names of the host's cards.
 
     :raises DomainsUnreadable: where libvirt does not say
@@ -90,7 +92,7 @@ def guests(looked: survey.Survey, libvirt: libvirt_host.Host, cards: Cards) -> d
 
 
 def made(
-    looked: survey.Survey,
+    looked: discovery.Discovery,
     parts: Mapping[PciAddress, DividedCard],
     owners: Mapping[str, Collection[Device]],
 ) -> dict[str, frozenset[Slot]]:
@@ -175,7 +177,7 @@ def read_providers(
         own = {
             address: card.obstacle is None
             for address, card in cards.items()
-            if offer.group_key(card.gpu, mode) == key
+            if card_groups.group_key(card.gpu, mode) == key
         }
         providers[uuid] = Provider(
             name=each["name"],

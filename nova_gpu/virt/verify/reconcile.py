@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a start of the service: what the four truths contradict each other in, said in the log."""
+"""After a start of the service: what the four state contradict each other in, said in the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import compare, gather
 from nova_gpu.virt.verify.sources import Difference
 
@@ -24,7 +24,7 @@ class Reconciliation:
     """
 
     def __init__(
-        self, looked: survey.Survey, host: libvirt_host.Host, placement: Callable[[], Any]
+        self, looked: discovery.Discovery, host: libvirt_host.Host, placement: Callable[[], Any]
     ) -> None:
         self._looked = looked
         self._host = host
@@ -38,10 +38,10 @@ class Reconciliation:
         if self._is_done or not self.is_due:
             return
         try:
-            truths = gather.gather(
+            state = gather.gather(
                 gather.Sources(self._looked, self._host, self._placement(), self._looked.obstacles)
             )
-            found = frozenset(compare.compare(truths))
+            found = frozenset(compare.compare(state))
         except Exception as error:  # nothing of this may end a period
             LOG.warning("What Nova, libvirt and Placement say of GPUs is not compared: %s", error)
             self._is_done = True
@@ -50,7 +50,7 @@ class Reconciliation:
             self._suspected = found
             return
         self._is_done = True
-        for reason in truths.unread:
+        for reason in state.unread:
             LOG.warning("What it says of this host's GPUs is not compared: %s", reason)
         for each in sorted(self._suspected & found, key=lambda each: (each.kind, each.subject)):
             LOG.error("%s (%s): %s", each.text, each.kind, each.remedy)

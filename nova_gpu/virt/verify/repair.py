@@ -15,11 +15,11 @@ from nova.scheduler import utils as scheduler_utils
 
 from nova_gpu.core import exception, names
 from nova_gpu.virt.inventory import placement
-from nova_gpu.virt.verify.sources import Difference, Holder, Kind, Truths
+from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind
 
 
-def repair(difference: Difference, truths: Truths, reportclient: Any) -> None:
-    """Repairs one *difference* that is ``safe``, of *truths*.
+def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
+    """Repairs one *difference* that is ``safe``, of *state*.
 
     :param reportclient: Nova's report client
     :raises NotRepaired: where it has changed since, or Placement does not take it
@@ -28,9 +28,9 @@ def repair(difference: Difference, truths: Truths, reportclient: Any) -> None:
     uuid = difference.subject
     try:
         if difference.kind is Kind.ALLOCATION_DIFFERS:
-            _restore(context, uuid, truths, reportclient)
+            _restore(context, uuid, state, reportclient)
         elif difference.kind is Kind.ALLOCATION_LEFT:
-            moved = truths.holders[uuid] is Holder.ENDED_MOVE
+            moved = state.holders[uuid] is Holder.ENDED_MOVE
             consumer_type = "migration" if moved else "instance"
             reportclient.delete_allocation_for_instance(context, uuid, consumer_type=consumer_type)
         else:
@@ -42,10 +42,10 @@ def repair(difference: Difference, truths: Truths, reportclient: Any) -> None:
 
 
 def _restore(
-    context: nova_context.RequestContext, uuid: str, truths: Truths, reportclient: Any
+    context: nova_context.RequestContext, uuid: str, state: HostState, reportclient: Any
 ) -> None:
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
-    counted = (truths.instances or {})[uuid].counted
+    counted = (state.instances or {})[uuid].counted
     now = {
         (each.provider_uuid, each.identifier)
         for each in instance.resources or ()
@@ -53,7 +53,7 @@ def _restore(
     }
     if instance.task_state or now != {(provider, str(card)) for provider, card in counted}:
         raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
-    groups = truths.providers or {}
+    groups = state.providers or {}
     amounts: dict[str, dict[str, int]] = {}
     for provider_uuid, group in groups.items():
         if amount := sum(provider == provider_uuid for provider, _ in counted):

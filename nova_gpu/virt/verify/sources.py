@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four truths about a host's GPUs, as plain values, and what two of them contradict each other
-in.
+"""What the four sources say of a host's GPUs, as plain values, and what two of them contradict each
+other in.
 
 Sysfs says which cards there are and who drives them, libvirt which guest names which, Nova's
 database which instance has which, and Placement how many each instance has.
@@ -110,7 +110,7 @@ class Provider:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Truths:
+class HostState:
     """What each of the four says. ``None``: it did not answer, for the reason in ``unread``.
 
     ``unfit``: why a card cannot be given to a guest or is with another driver than its guest needs.

@@ -23,7 +23,7 @@ from doc.ext.reference import tables
 from nova_gpu.cmd import cards, exporter
 from nova_gpu.cmd.cards import Card
 from nova_gpu.host.state import quarantine
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.fixtures import ailments, hosts, nodes
 from tests.unit.cmd import base
 
@@ -42,7 +42,7 @@ class ExporterTest(base.HostTestCase):
         self.config.config(group="libvirt", connection_uri=uri)
 
     def samples(self) -> dict[str, float]:
-        text = self.printed(0, lambda: exporter.main(survey.Survey(), "", once=True))
+        text = self.printed(0, lambda: exporter.main(discovery.Discovery(), "", once=True))
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
@@ -52,9 +52,9 @@ class ExporterTest(base.HostTestCase):
     def test_cards(self) -> None:
         host = self.build()
         ailments.silence(host, _ILL)
-        (kept,) = (gpu for gpu in survey.Survey().find() if str(gpu.address) == _KEPT)
+        (kept,) = (gpu for gpu in discovery.Discovery().find() if str(gpu.address) == _KEPT)
         quarantine.put(
-            survey.Survey().quarantine, quarantine.entry(kept, "it failed", "replace it")
+            discovery.Discovery().quarantine, quarantine.entry(kept, "it failed", "replace it")
         )
         found = self.samples()
         for name, values in (
@@ -77,7 +77,7 @@ class ExporterTest(base.HostTestCase):
 
     def test_the_reference_has_each_by_its_type(self) -> None:
         self.build()
-        text = self.printed(0, lambda: exporter.main(survey.Survey(), "", once=True))
+        text = self.printed(0, lambda: exporter.main(discovery.Discovery(), "", once=True))
         told = re.findall(r"(?m)^# TYPE (\S+) (\S+)$", text)
         explained = [(row[0].strip("`"), row[1]) for row in tables.TABLES["metrics"]().rows]
         self.assertGreater(len(told), 10)
@@ -85,7 +85,7 @@ class ExporterTest(base.HostTestCase):
 
     def test_guests(self) -> None:
         self.build()
-        found = [Card(gpu, None) for gpu in survey.Survey().find()]
+        found = [Card(gpu, None) for gpu in discovery.Discovery().find()]
         held = {found[0].gpu.address: ("one", "two"), found[1].gpu.address: ("one",)}
         assigned, instances = exporter._assigned(found, held)
         counts = {sample.labels["address"]: sample.value for sample in assigned.samples}
@@ -101,7 +101,7 @@ class ExporterTest(base.HostTestCase):
             looks.append(None)
             return read(*args)
 
-        asked = exporter.Metrics(survey.Survey(), self.root)
+        asked = exporter.Metrics(discovery.Discovery(), self.root)
         with mock.patch.object(cards, "read", counting):
             with mock.patch.object(exporter, "_FRESH_S", 600.0):
                 with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -149,7 +149,7 @@ class ExporterTest(base.HostTestCase):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        stop, looked = threading.Event(), survey.Survey()
+        stop, looked = threading.Event(), discovery.Discovery()
         listen = f"127.0.0.1:{port}"
         serving = threading.Thread(
             target=exporter.main, args=(looked, listen), kwargs={"once": False, "stop": stop}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nova_gpu.cmd import fabric, host_check, topology
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nvfm, partitions
 from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
@@ -35,14 +35,14 @@ class FabricTest(base.HostTestCase):
         self.manager = self.useFixture(nvfm.FabricManager(partitions.H100))
 
     def check(self, status: int) -> str:
-        looked = survey.Survey()
+        looked = discovery.Discovery()
         return self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
 
     def topology(self) -> str:
-        return self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
+        return self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
 
     def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
-        looked = survey.Survey()
+        looked = discovery.Discovery()
         gpus = looked.find()
         return list(fabric.table(looked.delivery.board, gpus, held))
 
@@ -84,7 +84,7 @@ class FabricTest(base.HostTestCase):
         self.assertEqual(GUIDE.read_text(), "".join(f"{line}\n" for line in lines))
 
     def test_json(self) -> None:
-        printed = self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
+        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
         cards = {each["address"]: each for each in json.loads(printed)}
         self.assertEqual(1, cards[FIRST]["module"])
         self.assertEqual(5, cards[FIFTH]["module"])
@@ -92,7 +92,7 @@ class FabricTest(base.HostTestCase):
         self.assertEqual([0, 2, 5, 11], ids)
 
     def test_with_guests_they_are_remembered(self) -> None:
-        survey.Survey().keep_modules()
+        discovery.Discovery().keep_modules()
         for address in partitions.MODULES:
             self.host.bind(address, "vfio-pci")
         self.library.say()
@@ -109,7 +109,7 @@ class FabricTest(base.HostTestCase):
         fault = "Fabric Manager at 127.0.0.1:6666: it does not answer"
         self.assertIn(f"  - {fault}", self.check(1))
         self.assertIn(fault, self.topology())
-        printed = self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
+        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
         self.assertEqual({None}, {each["partitions"] for each in json.loads(printed)})
 
     def test_faults_of_the_board(self) -> None:
@@ -130,5 +130,5 @@ class FabricTest(base.HostTestCase):
         self.virt_type("lxc")
         self.manager.says("connect -9")
         self.assertNotIn("Fabric Manager", self.topology())
-        printed = self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
+        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
         self.assertEqual({None}, {each["module"] for each in json.loads(printed)})

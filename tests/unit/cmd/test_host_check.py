@@ -7,7 +7,7 @@ import os
 import pathlib
 
 from nova_gpu.cmd import host_check
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, large_cards, pci, processors
 from tests.unit.cmd import base
 
@@ -24,7 +24,7 @@ class HostCheckTest(base.HostTestCase):
         return host
 
     def check(self, status: int, *, as_json: bool = False) -> str:
-        looked = survey.Survey()
+        looked = discovery.Discovery()
         return self.printed(status, lambda: host_check.main(looked, self.root, as_json=as_json))
 
     def test_no_iommu(self) -> None:
@@ -119,7 +119,7 @@ class DocumentationTest(base.HostTestCase):
     CARD, AUDIO = "0000:02:00.0", "0000:02:00.1"
 
     def assertPrinted(self, name: str, status: int) -> None:
-        looked = survey.Survey()
+        looked = discovery.Discovery()
         shown = self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
         self.assertEqual((DOCUMENTED / f"{name}.txt").read_text(), shown)
 

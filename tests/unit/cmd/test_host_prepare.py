@@ -6,7 +6,7 @@ import pathlib
 
 from nova_gpu.cmd import host_prepare
 from nova_gpu.core import exception
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, pci
 from tests.unit.cmd import base
 
@@ -26,7 +26,7 @@ class HostPrepareTest(base.HostTestCase):
         self.host.add_gpu(CARD, "10de", "1e04", companions=(pci.AUDIO,), **attributes)
 
     def prepare(self, status: int = 0, *, apply: bool = False) -> str:
-        looked = survey.Survey()
+        looked = discovery.Discovery()
         return self.printed(status, lambda: host_prepare.main(looked, self.target, apply=apply))
 
     def undo(self) -> str:

@@ -15,7 +15,7 @@ from nova_gpu.cmd import cards, holders, libvirt_connection, show, topology, wai
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, Link, LinkType, PciAddress, Product
 from nova_gpu.core.topology import nearness
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nodes
 from tests.unit.cmd import base
 
@@ -53,7 +53,7 @@ class TopologyTest(base.HostTestCase):
 
     def test_the_picture_of_the_guide(self) -> None:
         self.build("switched-8")
-        found = cards.read(survey.Survey())
+        found = cards.read(discovery.Discovery())
         found[2] = cards.Card(found[2].gpu, "it is in quarantine since noon: no reset; replace it")
         held = {found[0].gpu.address: (_UUID,), found[1].gpu.address: (_UUID,)}
         text = "\n".join(topology.picture(found, held, None)) + "\n"
@@ -61,10 +61,10 @@ class TopologyTest(base.HostTestCase):
 
     def test_libvirt_does_not_answer(self) -> None:
         self.build("displays")
-        text = self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
+        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
         self.assertIn("not known: libvirt does not list its domains: Failed", text)
         self.assertNotIn("free", text)
-        printed = self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
+        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
         self.assertEqual([None, None], [each["instances"] for each in json.loads(printed)])
 
     def test_libvirt_answers(self) -> None:
@@ -72,32 +72,40 @@ class TopologyTest(base.HostTestCase):
         self.build("displays")
         (guest,) = libvirt_connection.Reader().list_guests(only_running=False)
         self.assertIn("<domain", guest.get_xml_desc())
-        self.assertEqual(({}, None), holders.read(survey.Survey(), survey.Survey().find()))
-        text = self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
+        self.assertEqual(
+            ({}, None), holders.read(discovery.Discovery(), discovery.Discovery().find())
+        )
+        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
         self.assertRegex(text, "0000:22:00.0  Tesla K40m +free")
 
     def test_no_card(self) -> None:
         hosts.Host(self.root)
-        text = self.printed(0, lambda: topology.main(survey.Survey(), as_json=False))
+        text = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
         self.assertIn("No GPU was found", text)
         self.assertEqual(
-            "[]\n", self.printed(0, lambda: topology.main(survey.Survey(), as_json=True))
+            "[]\n", self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
         )
 
     def test_one_card(self) -> None:
         self.build("displays")
-        shown = self.printed(0, lambda: show.main(survey.Survey(), "0000:21:00.1", as_json=True))
+        shown = self.printed(
+            0, lambda: show.main(discovery.Discovery(), "0000:21:00.1", as_json=True)
+        )
         described = json.loads(shown)
         self.assertEqual("0000:21:00.0", described["address"])
         self.assertEqual({"0000:21:00.0": "nvidia", "0000:21:00.1": None}, described["functions"])
-        text = self.printed(0, lambda: show.main(survey.Survey(), "0000:21:00.0", as_json=False))
+        text = self.printed(
+            0, lambda: show.main(discovery.Discovery(), "0000:21:00.0", as_json=False)
+        )
         self.assertRegex(text, r"\| reason +\| it is the display the host booted on")
         self.assertRegex(text, r"\| +\| 0000:21:00.1 bound to no driver")
         self.assertRegex(text, r"\| memory_mib +\| unknown")
-        missing = self.printed(1, lambda: show.main(survey.Survey(), "0000:aa:00.0", as_json=True))
+        missing = self.printed(
+            1, lambda: show.main(discovery.Discovery(), "0000:aa:00.0", as_json=True)
+        )
         self.assertIn("there is no GPU at 0000:aa:00.0", missing)
         self.assertRaises(
-            exception.InvalidPciAddress, show.main, survey.Survey(), "aa:00.0", as_json=True
+            exception.InvalidPciAddress, show.main, discovery.Discovery(), "aa:00.0", as_json=True
         )
 
 

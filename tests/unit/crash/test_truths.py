@@ -17,7 +17,7 @@ def cards(*names: str) -> frozenset[str]:
 
 
 # One has A and B; C and D are free.
-_FINE = truths.Truths(
+_FINE = truths.HostState(
     cards=cards(A, B, C, D),
     guests={ONE: Guest(True, cards(A, B))},
     instances={ONE: Instance("active", None, 2, cards(A, B))},

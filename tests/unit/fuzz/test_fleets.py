@@ -19,7 +19,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.scheduler.filters import unfit
 from nova_gpu.scheduler.weights import GPUWeigher
-from nova_gpu.virt.inventory import offer
+from nova_gpu.virt.inventory import card_groups
 from tests.fixtures import brute_force, cards
 from tests.fixtures.cloud_gpus import request_spec
 from tests.unit.fuzz import base
@@ -87,8 +87,10 @@ class FleetTest(base.FuzzTestCase):
         asked = request.of(flavor).whole
         assert asked
         found = {gpu.address: gpu for gpus in host for gpu in gpus}
-        offered = offer.offer(found.values(), {}, DeliveryMode.LXC, {}, offer.Ailments())
-        report = stats.loads(offer.report(offered, "LXC", ()))
+        offered = card_groups.offered(
+            found.values(), {}, DeliveryMode.LXC, {}, card_groups.Ailments()
+        )
+        report = stats.loads(card_groups.report(offered, "LXC", ()))
         groups = [list(group.gpus.values()) for group in offered.values()]
         able = any(_can_serve(gpus, asked) for gpus in groups)
         self.assertEqual(able, unfit(asked, report.host) is None)

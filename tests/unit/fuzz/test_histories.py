@@ -142,7 +142,7 @@ class HistoriesTest(base.FuzzTestCase):
         return {pair for pairs in self._reported_by_device().values() for pair in pairs}
 
     def _reported_by_device(self) -> dict[str, set[frozenset[str]]]:
-        shared = self.now.gpus._bulletin._shared
+        shared = self.now.gpus._reporter._shared
         return {
             str(each): {frozenset(pair) for pair in itertools.combinations(uuids, 2)}
             for each, uuids in shared.items()

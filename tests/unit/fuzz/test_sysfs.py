@@ -17,7 +17,7 @@ from nova_gpu.core import exception, model, names
 from nova_gpu.host.container import contents, nodes
 from nova_gpu.host.pci import direct_links
 from nova_gpu.host.vfio import open_devices, passthrough
-from nova_gpu.virt.inventory import offer, survey
+from nova_gpu.virt.inventory import card_groups, discovery
 from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts
 from tests.unit.fuzz import base, damage
@@ -65,13 +65,16 @@ class SysfsTest(base.FuzzTestCase):
         for option in ("sysfs", "dev", "proc"):
             self.config.config(group="gpu", **{f"{option}_root": str(getattr(host.roots, option))})
         self.config.config(group="libvirt", virt_type=virt_type)
-        looked = survey.Survey()
+        looked = discovery.Discovery()
         try:
             found = looked.find()
         except exception.DiscoveryFailed:
             return
         obstacles = looked.obstacles(found)
-        self.check(found, offer.offer(found, {}, looked.delivery.mode, obstacles, offer.Ailments()))
+        self.check(
+            found,
+            card_groups.offered(found, {}, looked.delivery.mode, obstacles, card_groups.Ailments()),
+        )
         domains.parts(found, host.roots)
         for gpu in found:
             list(passthrough.lasting_obstacles(gpu, host.roots))
@@ -80,7 +83,7 @@ class SysfsTest(base.FuzzTestCase):
                 contents.contents([gpu], host.roots, self.root / "libraries", os.getuid())
         direct_links.of_xgmi(host.roots.sysfs)
 
-    def check(self, found: tuple[model.GPU, ...], offered: offer.Offer) -> None:
+    def check(self, found: tuple[model.GPU, ...], offered: card_groups.CardGroups) -> None:
         addresses = [gpu.address for gpu in found]
         self.assertEqual(sorted(set(addresses)), addresses)
         for key in offered:

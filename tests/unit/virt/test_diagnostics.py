@@ -28,7 +28,7 @@ class VGPUsTest(unittest.TestCase):
         parents = {FUNCTION: Parent(Kind.TYPED, {}, {"nvidia-1155": 1})}
         shared = SharedCard(gpu, DividedCard({}, parents), withheld="it is in quarantine")
         look = vgpu_cards.Look({CARD: shared})
-        assigned: Any = types.SimpleNamespace(whole=types.SimpleNamespace(offer={}, cards=list))
+        assigned: Any = types.SimpleNamespace(whole=types.SimpleNamespace(groups=dict, cards=list))
         parts: Any = types.SimpleNamespace(look=look)
         roots = Roots(*[pathlib.Path("/nowhere")] * 3, ())
         config = vconfig.LibvirtConfigGuest()

@@ -10,7 +10,7 @@ from oslotest import base
 
 from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import periodic
-from nova_gpu.virt.inventory.stock import Stock
+from nova_gpu.virt.inventory.published_cards import PublishedCards
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.compute import Compute, devices
 
@@ -72,7 +72,7 @@ class HostGPUsTest(base.BaseTestCase):
         """As at the first of a service, whose tree Placement filled without the devices"""
         devices_of = self.compute.tree.data(self.provider).resources
         self.compute.tree.update_resources(self.provider, {})
-        with fixtures.MockPatchObject(Stock, "publish", self.fail):
+        with fixtures.MockPatchObject(PublishedCards, "publish", self.fail):
             self.compute.publish()
         self.assertIn("Placement may not be told", self.log.output)
         self.assertEqual(set(), set(self.resources()))

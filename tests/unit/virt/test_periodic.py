@@ -5,7 +5,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.periodic import contained
 from tests.fixtures import hosts, vgpu
 from tests.fixtures.compute import Compute
@@ -43,7 +43,7 @@ class StepTest(base.BaseTestCase):
 
     def offered(self) -> dict[str, str | None]:
         """The whole cards, each with why nobody new is given it"""
-        groups = self.gpus.offer.values()
+        groups = self.gpus.groups.values()
         return {str(a): group.withheld.get(a) for group in groups for a in group.gpus}
 
     def test_whole_and_in_parts(self) -> None:
@@ -65,7 +65,7 @@ class StepTest(base.BaseTestCase):
         self.assertEqual(1, self.log.output.count(words))
 
     def test_quarantine(self) -> None:
-        card = next(each for each in self.gpus._stock.cards() if str(each.address) == ILL)
+        card = next(each for each in self.gpus._published.cards() if str(each.address) == ILL)
         self.gpus.releases.quarantine(card, "it is mute", "boot the host")
         self.step.look()
         self.assertIn("it is mute", str(self.offered()[ILL]))
@@ -75,7 +75,7 @@ class StepTest(base.BaseTestCase):
         def find(_: object) -> None:
             raise exception.DiscoveryFailed("/sys", "no sysfs")
 
-        self.useFixture(fixtures.MockPatchObject(survey.Survey, "find", find))
+        self.useFixture(fixtures.MockPatchObject(discovery.Discovery, "find", find))
         self.step.look()()
         self.assertEqual({WELL: None, ILL: None}, self.offered())
         self.assertIn("What was found before is kept", self.log.output)

@@ -8,9 +8,10 @@ import dataclasses
 import unittest
 
 import ddt
+from oslotest import base
 
-from nova_gpu.core.guest.address_space import NOTHING, Guest, Room, Setting
-from nova_gpu.core.guest.mmio import GIB
+from nova_gpu.core.guest import address_space
+from nova_gpu.core.guest.address_space import GIB, NOTHING, Guest, Room, Setting
 
 MIB = 1 << 20
 SMALL = (256 * MIB, 32 * MIB)
@@ -132,3 +133,19 @@ class ReservedTest(unittest.TestCase):
             setting = INTEL.setting([H100_NVL] * 4, guest)
             assert setting is not None
             self.assertEqual(bits, setting.bits)
+
+
+class TestWindow(base.BaseTestCase):
+    def test_aligned_to_the_largest(self) -> None:
+        # H100 NVL: of 40 address bits and 256, 512 and 768 GiB of memory there is room for 3, 2
+        # and 1 of them, so each takes 256 GiB.
+        self.assertEqual(
+            256 * address_space.GIB, address_space.window([128 * address_space.GIB, 32 * MIB])
+        )
+        self.assertEqual(512 * MIB, address_space.window([32 * MIB, 256 * MIB]))
+
+    def test_one(self) -> None:
+        self.assertEqual(32 * address_space.GIB, address_space.window([32 * address_space.GIB]))
+
+    def test_none(self) -> None:
+        self.assertEqual(0, address_space.window([]))

@@ -5,7 +5,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import model
-from nova_gpu.core.guest import address_space, mmio
+from nova_gpu.core.guest import address_space
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.pci.selection import Selection
 from nova_gpu.host.vfio import passthrough
@@ -136,7 +136,7 @@ class TestMemory(PassthroughTestCase):
     def test_what_a_card_takes(self) -> None:
         self.add(mapped_mib=128 * 1024)
         taken = passthrough.card_bars(self.gpu(), self.host.roots)
-        self.assertEqual(256 * mmio.GIB, mmio.window(taken))
+        self.assertEqual(256 * address_space.GIB, address_space.window(taken))
 
     def test_larger_than_a_guest_has(self) -> None:
         self.add("26b9", mapped_mib=64 * 1024)

@@ -16,7 +16,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.vfio import passthrough
-from nova_gpu.virt.delivery import binding, unbound
+from nova_gpu.virt.delivery import bind_failures, binding
 from nova_gpu.virt.usage import ledger, records
 from tests.fixtures import cards, hosts, pci
 
@@ -181,11 +181,11 @@ class BindingsTest(base.BaseTestCase):
         self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
         self.assertIn("in use by X", self.log.output)
         self.assertEqual({card.address}, self.bindings.refused())
-        self.assertEqual({card.address}, unbound.reasons(self.folder, [card]).keys())
+        self.assertEqual({card.address}, bind_failures.reasons(self.folder, [card]).keys())
         self.error = None
         self.bindings.give_to_guests(card)
         self.assertEqual(set(), self.bindings.refused())
-        self.assertEqual({}, unbound.reasons(self.folder, [card]))
+        self.assertEqual({}, bind_failures.reasons(self.folder, [card]))
 
     def test_forgiven(self) -> None:
         card = self.card("nouveau")
@@ -193,7 +193,7 @@ class BindingsTest(base.BaseTestCase):
         self.assertRaises(exception.BindingFailed, self.bindings.give_to_guests, card)
         self.bindings.forgive(card.address)
         self.assertEqual(set(), self.bindings.refused())
-        self.assertEqual({}, unbound.reasons(self.folder, [card]))
+        self.assertEqual({}, bind_failures.reasons(self.folder, [card]))
 
     def test_refused_to_the_host(self) -> None:
         """Whatever privsep raises: a guest is being removed. It is said once, and tried again."""

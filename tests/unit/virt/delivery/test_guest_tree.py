@@ -24,9 +24,8 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import nearness
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import flavors
 from nova_gpu.virt.delivery import guest_pci, guest_tree
-from nova_gpu.virt.usage import domains
+from nova_gpu.virt.usage import domains, records
 from tests.fixtures import cards, hosts, pci
 from tests.unit.core.guest.test_tree import ALONE, ELSEWHERE, PAIR
 
@@ -54,7 +53,7 @@ class GuestTreeTestCase(base.BaseTestCase):
         self, instance: objects.Instance, held: Sequence[GPU], machine_type: str = Q35
     ) -> tree.Tree | None:
         """The tree that the instance's guest sees"""
-        asked = flavors.request_of(instance)
+        asked = records.request_of(instance)
         return guest_tree.of(instance, asked, held, machine_type, self.roots)
 
     def write_cpus(self, **cpulists: str) -> None:

@@ -8,7 +8,7 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core import device, exception
-from nova_gpu.virt.usage.snapshot import State
+from nova_gpu.virt.usage.ledger import State
 from tests.fixtures import hosts
 from tests.fixtures.compute import Compute, devices, resource, resources
 from tests.fixtures.histories import NODENAME
@@ -23,32 +23,32 @@ class PublishedTest(base.BaseTestCase):
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "2335", driver="vfio-pci")
         self.compute = self.useFixture(Compute(self.host))
-        self.stock = self.compute.gpus.assigned.whole
+        self.published = self.compute.gpus.assigned.whole
         self.ledger = self.compute.gpus.ledger
         self.provider = self.compute.provider("2335")
 
     def test_of_this_host(self) -> None:
         other = uuidutils.generate_uuid()
         had = resources((self.provider, TWO), (other, ONE), (self.provider, GONE))
-        self.assertEqual(devices([TWO, GONE]), self.stock.devices(had))
-        self.assertEqual(frozenset(), self.stock.devices(None))
+        self.assertEqual(devices([TWO, GONE]), self.published.devices(had))
+        self.assertEqual(frozenset(), self.published.devices(None))
         part = resource(self.provider, f"{ONE}/nvidia-63/0")
-        self.assertEqual(frozenset(), self.stock.devices([part]), "of another resource class")
+        self.assertEqual(frozenset(), self.published.devices([part]), "of another resource class")
 
     def test_held(self) -> None:
         had = resources((self.provider, TWO), (self.provider, ONE))
-        held = self.stock.held(had)
+        held = self.published.held(had)
         self.assertEqual([ONE, TWO], [str(each.device) for each in held])
-        group = self.stock.group_of(self.provider)
+        group = self.published.group_of(self.provider)
         for each in held:
             self.assertIs(group, each.group)
             self.assertEqual(each.device, each.given.address)  # type: ignore[union-attr]
         self.assertRaises(
-            exception.DeviceUnavailable, self.stock.held, resources((self.provider, GONE))
+            exception.DeviceUnavailable, self.published.held, resources((self.provider, GONE))
         )
 
     def test_group_of_a_provider_of_somebody_else(self) -> None:
-        self.assertIsNone(self.stock.group_of(uuidutils.generate_uuid()))
+        self.assertIsNone(self.published.group_of(uuidutils.generate_uuid()))
 
     def test_claimed_for_as_long_as_the_option_says(self) -> None:
         self.compute.config(group="gpu", claim_grace_period=7)
@@ -61,9 +61,9 @@ class PublishedTest(base.BaseTestCase):
 
         self.useFixture(fixtures.MockPatchObject(self.ledger, "claim", noted))
         address = device.parse(ONE)
-        self.stock.hand_out([address], [], set())
+        self.published.hand_out([address], [], set())
         self.assertEqual(([7], State.CLAIMED), (asked, self.ledger.now.state_of(address)))
-        self.assertNotIn(address, self.stock.usable(self.provider, devices([ONE, TWO]), set()))
+        self.assertNotIn(address, self.published.usable(self.provider, devices([ONE, TWO]), set()))
 
     def inventory(self, field: str) -> int:
         return int(self.compute.tree.data(self.provider).inventory["PGPU"][field])
@@ -75,7 +75,7 @@ class PublishedTest(base.BaseTestCase):
             self.host.remove(address)
         self.compute.restart()
         self.assertEqual(self.inventory("total"), self.inventory("reserved"))
-        self.assertIsNone(self.stock.group_of(NODENAME))
+        self.assertIsNone(self.published.group_of(NODENAME))
 
     def test_host_without_any(self) -> None:
         bare = hosts.Host(self.useFixture(fixtures.TempDir()).path)

@@ -14,7 +14,7 @@ from nova_gpu.core.vgpu.vgpu import Kind, Slot
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.vgpu import division, sriov
 from nova_gpu.virt.delivery import ways
-from nova_gpu.virt.inventory import offer, vgpu_cards
+from nova_gpu.virt.inventory import card_groups, vgpu_cards
 from tests.fixtures import hosts, profiling_kernel, vgpu
 
 CARD = "0000:82:00.0"
@@ -43,7 +43,7 @@ class TestProfiles(base.BaseTestCase):
 
     def look(self) -> None:
         self.cards.read(self.found())
-        self.cards.judge(offer.Ailments())
+        self.cards.judge(card_groups.Ailments())
 
     def slot(self, index: int, number: int = 1155) -> Slot:
         return Slot.parse(f"{self.functions[index]}/nvidia-{number}/0")

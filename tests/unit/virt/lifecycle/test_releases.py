@@ -13,8 +13,7 @@ from oslo_utils.fixture import uuidsentinel
 
 from nova_gpu.core.model import DeliveryMode
 from nova_gpu.virt.lifecycle import releases
-from nova_gpu.virt.usage.ledger import Ledger
-from nova_gpu.virt.usage.snapshot import State
+from nova_gpu.virt.usage.ledger import Ledger, State
 from tests.fixtures import cards
 
 (A,) = cards.addresses("0000:04:00.0")
@@ -28,14 +27,14 @@ class DomainGoesTest(unittest.TestCase):
         objects.register_all()
         self.ledger = Ledger()
         self.ledger.saw_domains({UUID: frozenset({A})})
-        self.census = mock.Mock()
-        self.census.look_again.side_effect = lambda: self.ledger.saw_domains({})
+        self.usage_reader = mock.Mock()
+        self.usage_reader.look_again.side_effect = lambda: self.ledger.saw_domains({})
         looked = mock.Mock(mode=DeliveryMode.LXC)
-        offered = mock.Mock(cards=list, offer={})  # none, which would be cleaned
+        offered = mock.Mock(cards=list, groups=dict)  # none, which would be cleaned
         parts = mock.Mock(products=lambda devices: {})
         said, mended, close_nodes = (mock.Mock() for _ in range(3))
         self.releases = releases.Releases(
-            looked, offered, self.ledger, self.census, said, mended, parts, close_nodes
+            looked, offered, self.ledger, self.usage_reader, said, mended, parts, close_nodes
         )
 
     def go(self, task_state: str | None) -> State | None:

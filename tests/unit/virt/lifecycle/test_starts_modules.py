@@ -18,7 +18,7 @@ from oslotest import base
 
 import nova_gpu
 from nova_gpu.core.guest import devices
-from nova_gpu.virt import flavors
+from nova_gpu.virt.usage import records
 from tests.fixtures import dividing_kernel, hosts, nodes, vgpu
 from tests.fixtures.compute import Compute
 
@@ -85,7 +85,7 @@ class ModulesTest(base.BaseTestCase):
         compute = self.useFixture(Compute(host))
         instance = compute.instance({"gpus": "1"}, (compute.provider("2335"), CARD))
         read = self.useFixture(
-            fixtures.MockPatchObject(flavors, "request_of", wraps=flavors.request_of)
+            fixtures.MockPatchObject(records, "request_of", wraps=records.request_of)
         ).mock
         compute.spawn(instance)
         self.assertEqual(2, read.call_count)

@@ -27,9 +27,9 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.placement import kept
 from nova_gpu.notifications import Event
-from nova_gpu.virt import flavors
 from nova_gpu.virt.inventory.tracker import Tracker
 from nova_gpu.virt.lifecycle.stops import Stops
+from nova_gpu.virt.usage import records
 from tests.fixtures import hosts
 from tests.fixtures.compute import Compute, devices
 from tests.fixtures.histories import NODENAME, Domain
@@ -209,7 +209,7 @@ class StopsTestCase(base.BaseTestCase):
     def assertNothing(self, instance: objects.Instance) -> None:
         self.assertEqual([], self.has(instance))
         self.assertFalse(self.rendered(instance))
-        self.assertTrue(self.stops.is_released(instance, flavors.request_of(instance)))
+        self.assertTrue(self.stops.is_released(instance, records.request_of(instance)))
         self.assertEqual(set(), self.stops._owing)
 
 
@@ -294,7 +294,7 @@ class StartTest(StopsTestCase):
 
     @property
     def asked(self) -> FlavorRequest:
-        return flavors.request_of(self.instance)
+        return records.request_of(self.instance)
 
     def test_gets_some_again(self) -> None:
         with self.stops.starting(self.instance, self.asked) as again:

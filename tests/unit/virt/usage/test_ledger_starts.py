@@ -7,8 +7,7 @@ import unittest
 from collections.abc import Iterator
 
 from nova_gpu.core import exception
-from nova_gpu.virt.usage.ledger import Ledger
-from nova_gpu.virt.usage.snapshot import Named, Snapshot, State
+from nova_gpu.virt.usage.ledger import Ledger, Named, Snapshot, State
 from tests.fixtures import cards
 
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0")

@@ -20,10 +20,9 @@ from oslo_utils.fixture import uuidsentinel
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
 from nova_gpu.virt.inventory import pool
-from nova_gpu.virt.usage import census, domains
-from nova_gpu.virt.usage.ledger import Ledger
+from nova_gpu.virt.usage import domains, reader
+from nova_gpu.virt.usage.ledger import Ledger, Snapshot
 from nova_gpu.virt.usage.records import Records
-from nova_gpu.virt.usage.snapshot import Snapshot
 from tests.fixtures import cards, turns
 
 A, B = cards.addresses("0000:04:00.0", "0000:05:00.0")
@@ -76,13 +75,13 @@ class Host:
         self.ledger = ledger()
         self.claims: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         parts = domains.Parts({f"/dev/{each}": each for each in (A, B)}, {})
-        self.census = census.Census(self, self.ledger, lambda: parts)
+        self.usage_reader = reader.UsageReader(self, self.ledger, lambda: parts)
 
     def watch(self, watched: turns.Turns) -> None:
         self.turns = self.ledger.turns = watched
         self.ledger._lock = turns.Lock(watched, "ledger")
         self.claims = turns.Lock(watched, "claim")  # Nova's COMPUTE_RESOURCE_SEMAPHORE
-        self.census._looking = turns.Lock(watched, "libvirt is asked")
+        self.usage_reader._looking = turns.Lock(watched, "libvirt is asked")
 
     def pause(self, step: str) -> None:
         if self.turns:
@@ -115,7 +114,7 @@ class Host:
     @contextlib.contextmanager
     def hold(self, uuid: str, devices: Collection[PciAddress]) -> Iterator[None]:
         kept = self.ledger.now.kept_by(uuid)
-        with self.ledger.hold(uuid, frozenset(devices), self.census.look_at_domains, kept):
+        with self.ledger.hold(uuid, frozenset(devices), self.usage_reader.look_at_domains, kept):
             self.ledger.was_used(devices)
             yield
 
@@ -170,19 +169,19 @@ class Host:
     def reboot(self, uuid: str, device: PciAddress) -> None:
         with self.hold(uuid, [device]):
             self.vanish(uuid)
-            self.census.look_again()
+            self.usage_reader.look_again()
             self.appear(uuid, device)
 
     def rebuild(self, uuid: str, device: PciAddress) -> None:
         self.ledger.keep(uuid, self.ledger.now.had_by(uuid))
         self.vanish(uuid)
-        self.census.look_again()
+        self.usage_reader.look_again()
         with self.hold(uuid, [device]):
             self.appear(uuid, device)
 
     def delete(self, uuid: str, device: PciAddress) -> None:
         self.vanish(uuid)
-        self.census.look_again()
+        self.usage_reader.look_again()
         self.ledger.let_go(uuid)
         self.recorded.pop(uuid, None)
         self.assigned.discard(pool.resource(uuidsentinel.provider, device))
@@ -213,7 +212,7 @@ class Host:
             raise AssertionError(f"{lost} are read to be nobody's")
 
     def period(self, *_: object) -> None:
-        self.census.look_again()
+        self.usage_reader.look_again()
         self.ledger.read_records(self.records)
         for device in sorted(self.ledger.now.left()):
             self.release(device)

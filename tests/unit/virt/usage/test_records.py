@@ -9,6 +9,7 @@ from unittest import mock
 from nova import exception as nova_exception
 from nova import objects
 from oslo_utils import uuidutils
+from oslotest import base
 
 from nova_gpu.virt.usage import records
 
@@ -267,3 +268,25 @@ class ReadTest(unittest.TestCase):
     def test_left_behind_on_its_way_elsewhere(self) -> None:
         there = instance(ONE, resources(A, provider=ELSEWHERE), task_state="rebooting")
         self.assertEqual(set(), self.answer([], others=[there], guests=[ONE]).returning)
+
+
+class RequestOfTest(base.BaseTestCase):
+    def test_of_a_flavor_that_came_without(self) -> None:
+        """Nova's object raises for what it was not read with."""
+        objects.register_all()
+        found = [
+            records.request_of_flavor(flavor).extra_specs
+            for flavor in (
+                objects.Flavor(flavorid="read without"),
+                objects.Flavor(extra_specs={}),
+                objects.Flavor(extra_specs={"gpus": "= 2"}),
+            )
+        ]
+        self.assertEqual([{}, {}, {"gpus": "= 2"}], found)
+
+    def test_of_an_instance_that_came_without(self) -> None:
+        objects.register_all()
+        self.assertEqual({}, records.request_of(objects.Instance(uuid="anybody")).extra_specs)
+        flavor = objects.Flavor(extra_specs={"gpus": "1"})
+        instance = objects.Instance(flavor=flavor)
+        self.assertEqual({"gpus": "1"}, records.request_of(instance).extra_specs)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.verify import compare
-from nova_gpu.virt.verify.sources import Guest, Holder, Instance, Kind, Provider, Truths
+from nova_gpu.virt.verify.sources import Guest, Holder, HostState, Instance, Kind, Provider
 from tests.fixtures import cards
 
 A, B, C, D = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
@@ -34,7 +34,7 @@ def provider(allocated: Mapping[str, int], **fields: Any) -> Provider:
 
 
 # Two instances, one of them stopped, and two cards that are free.
-AGREED = Truths(
+AGREED = HostState(
     cards=ALL,
     unfit={},
     guests={"one": guest(A), "two": guest(B, running=False), "plain": guest()},
@@ -219,7 +219,7 @@ class VGPUsTest(unittest.TestCase):
     """An instance with two of them, and a domain of another"""
 
     def found(self, **changes: Any) -> list[tuple[Kind, str]]:
-        truths = Truths(
+        truths = HostState(
             cards=frozenset(),
             unfit={},
             guests={"one": guest(S, T)},

@@ -8,7 +8,7 @@ from typing import Any
 from nova_gpu.core import names
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.verify import compare
-from nova_gpu.virt.verify.sources import Guest, Holder, Instance, Kind, Provider, Truths
+from nova_gpu.virt.verify.sources import Guest, Holder, HostState, Instance, Kind, Provider
 from tests.fixtures import cards
 
 A, B, C = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0")
@@ -24,7 +24,7 @@ def instance(settled: bool = True) -> Instance:
 
 GROUP = Provider("h_gpu", 3, 0, {"one": 1}, ALL, ALL)
 VGPUS = Provider("h_vgpu", 8, 2, {"one": 1}, frozenset(), frozenset(), names.VGPU_RESOURCE_CLASS)
-AGREED = Truths(
+AGREED = HostState(
     cards=ALL,
     unfit={},
     guests={"one": Guest(True, frozenset({A}))},

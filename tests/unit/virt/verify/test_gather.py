@@ -28,7 +28,7 @@ class GatherTest(base.BaseTestCase):
         host = hosts.Host(self.useFixture(fixtures.TempDir()).path)
         host.add_gpu(ONE, "10de", "2335", driver="vfio-pci")
         self.compute = self.useFixture(Compute(host))
-        self.looked = self.compute.gpus._survey
+        self.looked = self.compute.gpus._discovery
         self.provider = self.compute.provider("2335")
         self.instance = self.compute.instance({"gpus": "1"}, (self.provider, ONE))
         self.compute.spawn(self.instance)

@@ -77,7 +77,7 @@ class ReadTest(base.BaseTestCase):
         host.add_gpu(MEDIATING, "10de", "1bb3")
         vgpu.add_types(host, MEDIATING, vgpu.TESLA_P4)
         self.compute = self.useFixture(compute.Compute(host))
-        self.looked = self.compute.gpus._survey
+        self.looked = self.compute.gpus._discovery
         self.cards = self.read()
 
     def read(self, reason: str | None = None) -> gather_host.Cards:

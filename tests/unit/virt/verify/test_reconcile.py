@@ -7,9 +7,9 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.virt.verify import compare, gather, reconcile
-from nova_gpu.virt.verify.sources import Difference, Kind, Truths
+from nova_gpu.virt.verify.sources import Difference, HostState, Kind
 
-SILENT = Truths(None, {}, None, None, frozenset(), None, {}, unread=("libvirt: it is away",))
+SILENT = HostState(None, {}, None, None, frozenset(), None, {}, unread=("libvirt: it is away",))
 ONE, TWO = (Difference(Kind.NO_DOMAIN, each, f"{each} differs", "mend it") for each in "12")
 
 
@@ -21,12 +21,12 @@ class ReconciliationTest(base.BaseTestCase):
         self.found: list[Difference] = []
         self.useFixture(fixtures.MockPatchObject(gather, "gather", self._gather))
         self.useFixture(fixtures.MockPatchObject(compare, "compare", lambda _: self.found))
-        looked: Any = type("Survey", (), {"obstacles": None})()
+        looked: Any = type("Discovery", (), {"obstacles": None})()
         host: Any = object()
         self.reconciliation = reconcile.Reconciliation(looked, host, lambda: None)
         self.reconciliation.is_due = True
 
-    def _gather(self, sources: gather.Sources) -> Truths:
+    def _gather(self, sources: gather.Sources) -> HostState:
         self.asked += 1
         return SILENT
 

@@ -10,7 +10,7 @@ from oslotest import base
 
 from nova_gpu.core import device, exception
 from nova_gpu.virt.verify import repair
-from nova_gpu.virt.verify.sources import Difference, Holder, Instance, Kind, Provider, Truths
+from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Instance, Kind, Provider
 from tests.fixtures.compute import resources
 
 CARD = "0000:3b:00.0"
@@ -62,7 +62,7 @@ class RepairTest(base.BaseTestCase):
             )
         )
         counted = frozenset({(GROUP, device.parse(CARD))})
-        self.truths = Truths(
+        self.truths = HostState(
             cards=None,
             unfit={},
             guests=None,

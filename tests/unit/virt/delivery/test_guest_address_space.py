@@ -21,8 +21,8 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
-from nova_gpu.virt import flavors
-from nova_gpu.virt.delivery import address_space, guest_pci
+from nova_gpu.virt.delivery import guest_address_space, guest_pci
+from nova_gpu.virt.usage import records
 from tests.fixtures import hosts, large_cards, pci, processors
 
 
@@ -65,9 +65,9 @@ class AddressSpaceTestCase(base.BaseTestCase):
 
     def set_up(self, guest: Any, instance: objects.Instance) -> None:
         is_uefi = guest_pci.has_uefi(guest)
-        setting = address_space.setting(
+        setting = guest_address_space.setting(
             instance,
-            flavors.request_of(instance),
+            records.request_of(instance),
             self.cards(),
             self.host.roots,
             is_uefi=is_uefi,
@@ -76,8 +76,8 @@ class AddressSpaceTestCase(base.BaseTestCase):
 
     def refuse(self, instance: objects.Instance) -> None:
         """:raises GuestUnfit: where its guest has no room for the cards"""
-        asked = flavors.request_of(instance)
-        address_space.refuse(instance, asked, self.cards(), self.host.roots)
+        asked = records.request_of(instance)
+        guest_address_space.refuse(instance, asked, self.cards(), self.host.roots)
 
     def refused(self, instance: objects.Instance) -> str:
         with self.assertRaises(exception.GuestUnfit) as raised:
@@ -244,7 +244,7 @@ class RefuseTest(AddressSpaceTestCase):
 
 class MostTest(AddressSpaceTestCase):
     def most(self) -> int:
-        return address_space.most(self.cards(), self.host.roots)
+        return guest_address_space.most(self.cards(), self.host.roots)
 
     def test_a_server(self) -> None:
         self.assertEqual(4, self.most())
@@ -265,7 +265,7 @@ class MostTest(AddressSpaceTestCase):
         cards = self.cards()
         self.config.config(group="gpu", guest_mmio_gib=512)
         self.host.remove(str(cards[0].address))
-        self.assertEqual(2, address_space.most(cards, self.host.roots))
+        self.assertEqual(2, guest_address_space.most(cards, self.host.roots))
         for card in cards[1:]:
             self.host.remove(str(card.address))
-        self.assertEqual(4, address_space.most(cards, self.host.roots))
+        self.assertEqual(4, guest_address_space.most(cards, self.host.roots))

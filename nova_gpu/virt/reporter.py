@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a host's GPUs: in the log, and to the rest of the cloud."""
+"""Reports what becomes of a host's GPUs: to the log, to the counters, and in notifications."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
 from nova_gpu.notifications import EventType
 from nova_gpu.virt import counters
-from nova_gpu.virt.inventory.offer import Offer
-from nova_gpu.virt.usage.snapshot import Owner, Snapshot
+from nova_gpu.virt.inventory.card_groups import CardGroups
+from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
 LOG = logging.getLogger(__name__)
 
 
-class Bulletin:
+class Reporter:
     """Says everything once, until it changes."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Bulletin:
         self,
         found: Iterable[GPU],
         obstacles: Mapping[PciAddress, str],
-        offered: Offer,
+        offered: CardGroups,
         owners: Mapping[Device, Owner],
         quarantined: Collection[PciAddress] = (),
     ) -> None:

@@ -12,10 +12,11 @@ from oslotest import base
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard
-from nova_gpu.host.pci import discovery, selection
+from nova_gpu.host.pci import discovery as pci_discovery
+from nova_gpu.host.pci import selection
 from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, vgpu
 
 CARD = "0000:82:00.0"
@@ -51,10 +52,10 @@ class SelectionTestCase(base.BaseTestCase):
         self, *device_spec: str
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         selected = selection.Selection.parse(["10de"], [], [])
-        found = discovery.discover(self.host.roots, selected, {}, dict)
+        found = pci_discovery.discover(self.host.roots, selected, {}, dict)
         self.config.config(group="pci", device_spec=device_spec)
         own = ways.Ways(self.host.roots, lambda _: None, libvirt_version=lambda: self.libvirt)
-        return survey.in_parts(found, own, self.told)
+        return discovery.in_parts(found, own, self.told)
 
 
 class TestInParts(SelectionTestCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vGPUs that a host has on offer: published to Placement, and drawn from by claims."""
+"""A host's vGPUs as Placement is told of them and as claims draw from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nova_gpu.virt.usage.ledger import Ledger
 _Slots = frozenset[Slot]
 
 
-class VGPUStock(Published[VGPUGroup, Slot]):
+class PublishedVGPUs(Published[VGPUGroup, Slot]):
     """The vGPUs of a host
 
     :param fabric: what joins the cards of which one vGPU is all

@@ -24,7 +24,7 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard, groups
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.fabric import fabric
-from nova_gpu.virt.inventory import vgpu_cards, vgpu_stock
+from nova_gpu.virt.inventory import published_vgpus, vgpu_cards
 from nova_gpu.virt.usage import ledger
 
 STATES = 10_000
@@ -113,7 +113,7 @@ class PartFullTest(base.BaseTestCase):
             self.assertEqual(sum(rooms), len(free), (cards, asked))
             if len(free) < 2:
                 continue
-            chosen = self.stock.choose(PROVIDER, free, 2)
+            chosen = self.published.choose(PROVIDER, free, 2)
             self.assertEqual(2, len(set(chosen) & free))
             found = tuple(
                 sum(each.parent in card.parents() for each in chosen if isinstance(each, Slot))
@@ -139,16 +139,16 @@ class PartFullTest(base.BaseTestCase):
             there |= {device_uuid(GUEST, slot) for slot in made}
         self.made._instances = notes
         self.cards.look = vgpu_cards.Look(shared, groups(shared), frozenset(there))
-        self.stock = vgpu_stock.VGPUStock(self.cards, self.made, noted, joined)
+        self.published = published_vgpus.PublishedVGPUs(self.cards, self.made, noted, joined)
         key = GroupKey("10de", "26b9", DeliveryMode.VGPU, asked)
-        self.stock.provider_uuids = {key: PROVIDER}
+        self.published.provider_uuids = {key: PROVIDER}
         every = [
             Slot(parent, asked, number)
             for card in cards
             for parent in card.parents()
             for number in range(1 if card.functions else 8)
         ]
-        return self.stock.usable(PROVIDER, every, set())
+        return self.published.usable(PROVIDER, every, set())
 
 
 def _state(draw: random.Random) -> tuple[list[Card], str]:

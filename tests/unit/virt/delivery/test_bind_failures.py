@@ -8,7 +8,7 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception
-from nova_gpu.virt.delivery import unbound
+from nova_gpu.virt.delivery import bind_failures
 from tests.fixtures import cards
 
 CARD = cards.card("0000:3b:00.0")
@@ -20,11 +20,11 @@ class UnboundTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "gpu-unbound")
-        self.unbound = unbound.Unbound(self.folder)
+        self.unbound = bind_failures.BindFailures(self.folder)
         self.log = self.useFixture(fixtures.FakeLogger())
 
     def reasons(self) -> list[str]:
-        found = unbound.reasons(self.folder, [CARD, OTHER])
+        found = bind_failures.reasons(self.folder, [CARD, OTHER])
         self.assertLessEqual(found.keys(), {CARD.address})
         return list(found.values())
 
@@ -40,7 +40,7 @@ class UnboundTest(base.BaseTestCase):
         self.assertEqual((set(), []), (self.unbound.addresses(), self.reasons()))
 
     def test_for_a_time(self) -> None:
-        with mock.patch.object(unbound, "_RETRY_AFTER_S", 0.0):
+        with mock.patch.object(bind_failures, "_RETRY_AFTER_S", 0.0):
             self.unbound.add(CARD, ERROR)
         self.assertEqual(set(), self.unbound.addresses())
         self.unbound.prune()
@@ -48,7 +48,7 @@ class UnboundTest(base.BaseTestCase):
 
     def test_a_new_service_tries_at_once(self) -> None:
         self.unbound.add(CARD, ERROR)
-        new = unbound.Unbound(self.folder)
+        new = bind_failures.BindFailures(self.folder)
         new.prune()
         self.assertEqual((set(), []), (new.addresses(), self.reasons()))
 

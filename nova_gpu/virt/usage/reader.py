@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks libvirt and Nova's database who has which GPU."""
+"""Reads from libvirt and from Nova's database who has which GPU, into the ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.virt.usage import domains, ledger, records, snapshot
+from nova_gpu.virt.usage import domains, ledger, records
 
 LOG = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 _PATIENCE_S = 60.0
 
 
-class Census:
+class UsageReader:
     """What is answered goes to *noted*; where no answer comes, what that had before stays.
 
     :param parts: what a domain may name of the GPUs that are offered now
@@ -38,9 +38,9 @@ class Census:
         self._compute_host = CONF.host
         self._looking = threading.Lock()
         # What each guest could open at the last look, by uuid
-        self.opened: snapshot.Named = {}
+        self.opened: ledger.Named = {}
 
-    def look_at_domains(self) -> snapshot.Named:
+    def look_at_domains(self) -> ledger.Named:
         """Which GPUs the domains name, now.
 
         :raises DomainsUnreadable: where libvirt does not say

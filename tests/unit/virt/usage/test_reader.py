@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 from nova_gpu.core import exception
-from nova_gpu.virt.usage import census, domains, ledger
+from nova_gpu.virt.usage import domains, ledger, reader
 from tests.fixtures import cards
 
 (A,) = cards.addresses("0000:04:00.0")
@@ -39,7 +39,7 @@ class SlowHost:
 class CensusTest(unittest.TestCase):
     def test_no_answer_takes_the_place_of_a_newer_one(self) -> None:
         host, noted = SlowHost(), ledger.Ledger()
-        taken = census.Census(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
+        taken = reader.UsageReader(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
         old, new = (threading.Thread(target=taken.look_at_domains) for _ in range(2))
         old.start()
         host.asked.wait(200)
@@ -53,9 +53,9 @@ class CensusTest(unittest.TestCase):
 
     def test_a_look_waits_for_an_earlier_one_for_a_bounded_time(self) -> None:
         host, noted = SlowHost(), ledger.Ledger()
-        taken = census.Census(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
+        taken = reader.UsageReader(host, noted, lambda: domains.Parts({"/dev/nvidia0": A}, {}))
         old = threading.Thread(target=taken.look_at_domains)
-        with mock.patch.object(census, "_PATIENCE_S", 0.1):
+        with mock.patch.object(reader, "_PATIENCE_S", 0.1):
             old.start()
             host.asked.wait(200)
             with self.assertRaisesRegex(exception.DomainsUnreadable, "libvirt"):

@@ -12,7 +12,7 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import DeliveryMode
-from nova_gpu.virt.inventory import survey
+from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, large_cards, nodes, pci, processors
 
 CARD = "0000:3b:00.0"
@@ -30,13 +30,13 @@ class SurveyTestCase(base.BaseTestCase):
         self.conf.config(group="gpu", proc_root=str(self.host.roots.proc), nvml=False)
         self.log = self.useFixture(fixtures.FakeLogger())
 
-    def survey(self, virt_type: str, *device_spec: object) -> survey.Survey:
+    def discovery(self, virt_type: str, *device_spec: object) -> discovery.Discovery:
         self.conf.config(group="libvirt", virt_type=virt_type)
         self.conf.config(group="pci", device_spec=[json.dumps(each) for each in device_spec])
-        return survey.Survey()
+        return discovery.Discovery()
 
     def obstacle(self, virt_type: str, *device_spec: object) -> str | None:
-        looked = self.survey(virt_type, *device_spec)
+        looked = self.discovery(virt_type, *device_spec)
         (card,) = looked.find()
         return looked.obstacle(card)
 
@@ -54,7 +54,7 @@ class HypervisorTest(SurveyTestCase):
             ("qemu", DeliveryMode.PCI),
         ):
             with self.subTest(virt_type=virt_type):
-                self.assertEqual(mode, self.survey(virt_type).delivery.mode)
+                self.assertEqual(mode, self.discovery(virt_type).delivery.mode)
                 self.assertIsNone(self.obstacle(virt_type))
 
     def test_another(self) -> None:
@@ -76,7 +76,7 @@ class HypervisorTest(SurveyTestCase):
         (process / "fd").mkdir(parents=True)
         (process / "cmdline").write_bytes(b"nvidia-persistenced\0")
         (process / "fd/7").symlink_to("/dev/null")
-        looked = self.survey("kvm")
+        looked = self.discovery("kvm")
         (reason,) = looked.obstacles(looked.find()).values()
         self.assertEqual("it is in use by processes of the host; end that first", reason)
         looked.obstacles(looked.find())
@@ -89,7 +89,7 @@ class HypervisorTest(SurveyTestCase):
     def test_without_privsep_it_is_not_asked(self) -> None:
         broken = fixtures.MockPatch("nova_gpu.privsep.vfio.in_use", side_effect=TypeError("helper"))
         self.useFixture(broken)
-        looked = self.survey("kvm")
+        looked = self.discovery("kvm")
         self.assertEqual({}, looked.obstacles(looked.find()))
         self.assertIn("is not known: helper", self.log.output)
 
@@ -148,9 +148,9 @@ class HypervisorTest(SurveyTestCase):
                 "nova_gpu.host.nvidia.nvml.query", lambda timeout: asked.append("asked") or {}
             )
         )
-        self.survey("kvm").find()
+        self.discovery("kvm").find()
         self.assertEqual([], asked)
-        self.survey("lxc").find()
+        self.discovery("lxc").find()
         self.assertEqual(["asked"], asked)
 
 
@@ -160,7 +160,7 @@ class IdentitiesTest(SurveyTestCase):
         self.host.add_gpu(CARD, "1002", "740c")
         unique = self.host.path(CARD) / "unique_id"
         unique.write_text("0123456789abcdef\n")
-        looked = self.survey("kvm")
+        looked = self.discovery("kvm")
         (card,) = looked.find()
         own = looked.identities([card])[card.address]
         self.assertEqual({"amdgpu"}, own.keys())
@@ -209,4 +209,4 @@ class DeviceSpecTest(SurveyTestCase):
     def test_a_spec_that_nova_cannot_read(self) -> None:
         self.conf.config(group="libvirt", virt_type="kvm")
         self.conf.config(group="pci", device_spec=["{"])
-        self.assertRaises(nova_exception.NovaException, survey.Survey)
+        self.assertRaises(nova_exception.NovaException, discovery.Discovery)

@@ -28,9 +28,9 @@ from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.fabric import fabric
-from nova_gpu.virt.inventory import offer, vgpu_cards, vgpu_stock
-from nova_gpu.virt.inventory.vgpu_stock import Rooms, Use
-from nova_gpu.virt.usage import ledger, snapshot
+from nova_gpu.virt.inventory import card_groups, published_vgpus, vgpu_cards
+from nova_gpu.virt.inventory.published_vgpus import Rooms, Use
+from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards, hosts, vgpu
 
@@ -61,7 +61,7 @@ class StockTestCase(base.BaseTestCase):
         self.cards = self.new_cards()
         self.noted = ledger.Ledger()
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
-        self.stock = vgpu_stock.VGPUStock(
+        self.published = published_vgpus.PublishedVGPUs(
             *(self.cards, self.made, self.noted), fabric.Fabric(self.host.roots, None)
         )
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
@@ -78,15 +78,15 @@ class StockTestCase(base.BaseTestCase):
 
     def look(self) -> Mapping[object, str]:
         whole = self.cards.read(self.found())
-        self.cards.judge(offer.Ailments())
+        self.cards.judge(card_groups.Ailments())
         return whole
 
     def publish(self) -> None:
-        self.stock.publish(self.tree, NODE, "QEMU")
+        self.published.publish(self.tree, NODE, "QEMU")
 
     def group(self, number: int) -> str:
         key = GroupKey("10de", "1bb3", DeliveryMode.VGPU, f"nvidia-{number}")
-        return self.stock.provider_uuids[key]
+        return self.published.provider_uuids[key]
 
     def claim(self, number: int, amount: int = 1) -> list[str]:
         allocations = {self.group(number): {"resources": {"VGPU": amount}}}
@@ -101,12 +101,12 @@ class StockTestCase(base.BaseTestCase):
 class TestStock(StockTestCase):
     def test_nothing_before_it_was_looked_at_to_the_end(self) -> None:
         self.publish()
-        self.assertEqual({}, self.stock.provider_uuids)
+        self.assertEqual({}, self.published.provider_uuids)
         self.assertEqual(3, len(self.cards.read(self.found())))
         self.publish()
         self.assertEqual((24, 24), self.inventory(63))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 63)
-        self.cards.judge(offer.Ailments())
+        self.cards.judge(card_groups.Ailments())
         self.publish()
         self.assertEqual((24, 0), self.inventory(63))
         self.cards.withhold("it failed")
@@ -120,7 +120,7 @@ class TestStock(StockTestCase):
         self.cards.read(self.found())
         self.publish()
         self.assertEqual((32, 8), self.inventory(63))
-        self.cards.judge(offer.Ailments())
+        self.cards.judge(card_groups.Ailments())
         self.publish()
         self.assertEqual((32, 0), self.inventory(63))
 
@@ -147,17 +147,17 @@ class TestStock(StockTestCase):
         self.assertEqual((3, 2), self.inventory(66))
 
     def test_what_the_scheduler_reads(self) -> None:
-        self.assertEqual(stats.UNDIVIDED, self.stock.divided())
+        self.assertEqual(stats.UNDIVIDED, self.published.divided())
         self.look()
         self.noted.was_used([Slot.parse(f"{ADDRESSES[0]}/nvidia-66/0")])
         named = frozenset({Slot.parse(ADDRESSES[1] + "/nvidia-64/0").parent})
         vgpus = {63: 16, 64: 8, 65: 4, 66: 2}
         free = tuple((f"nvidia-{n}", self.name(n), vgpus[n]) for n in vgpus)
         facts = ((1024, 4), (2048, 4), (4096, 4), (8192, 4))
-        self.assertEqual(stats.Divided(3, 2, free, facts), self.stock.divided())
+        self.assertEqual(stats.Divided(3, 2, free, facts), self.published.divided())
         self.noted.saw_domains({INSTANCE: named})
         free = tuple((f"nvidia-{n}", self.name(n), vgpus[n] // 2) for n in vgpus)
-        self.assertEqual(stats.Divided(3, 1, free, facts), self.stock.divided())
+        self.assertEqual(stats.Divided(3, 1, free, facts), self.published.divided())
 
     def name(self, number: int) -> str | None:
         return next(each.name for each in vgpu.TESLA_P4 if each.id == f"nvidia-{number}")
@@ -222,7 +222,7 @@ class TestRandomStates(StockTestCase):
 
     def one_state(self, draw: random.Random, order: str) -> None:
         self.tracker.assigned_resources.clear()
-        self.noted._now = snapshot.Snapshot()
+        self.noted._now = ledger.Snapshot()
         self.publish()
         promised: dict[str, list[Slot]] = {address: [] for address in ADDRESSES}
         for _ in range(draw.randint(1, 12)):

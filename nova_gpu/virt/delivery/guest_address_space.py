@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.guest import address_space, mmio
+from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest, Room
 from nova_gpu.core.model import GPU
 from nova_gpu.host import address_bits
@@ -41,7 +41,7 @@ def most(cards: Collection[GPU], roots: Roots) -> int:
     for card in cards:
         with contextlib.suppress(OSError, ValueError):
             bars.append(passthrough.card_bars(card, roots))
-    bars.sort(key=mmio.window)
+    bars.sort(key=address_space.window)
     # Of one that cannot be read, as it is gone, no more is known than of its like.
     bars[:0] = bars[:1] * (len(cards) - len(bars))
     if not bars:
@@ -145,11 +145,11 @@ def _cpu_mode() -> str:
 
 
 def _unfit(
-    room: Room, bars: Iterable[mmio.Bars], guest: Guest, roots: Roots, *, is_asked: bool
+    room: Room, bars: Iterable[address_space.Bars], guest: Guest, roots: Roots, *, is_asked: bool
 ) -> exception.GuestUnfit:
     cards = list(bars)
     # All of it is to fit into the 255 characters that Nova keeps of a fault.
-    needed = f"together they map {mmio.in_gib(sum(map(mmio.window, cards)))} GiB"
+    needed = f"together they map {address_space.in_gib(sum(map(address_space.window, cards)))} GiB"
     if room.given_gib is not None:
         return exception.GuestUnfit(
             f"{needed}, and a guest has room for {room.given_gib} GiB above 4 GiB",
@@ -158,13 +158,13 @@ def _unfit(
     firmware = "UEFI" if guest.uefi else "BIOS"
     return exception.GuestUnfit(
         f"{needed}, and {firmware} has no room in {room.most} address bits beside "
-        f"{mmio.in_gib(guest.memory)} GiB of memory",
+        f"{address_space.in_gib(guest.memory)} GiB of memory",
         _remedy(room, cards, guest, roots, is_asked=is_asked),
     )
 
 
 def _remedy(
-    room: Room, cards: list[mmio.Bars], guest: Guest, roots: Roots, *, is_asked: bool
+    room: Room, cards: list[address_space.Bars], guest: Guest, roots: Roots, *, is_asked: bool
 ) -> str:
     host = of_host(roots)
     if is_asked and host.most > room.most and host.setting(cards, guest):

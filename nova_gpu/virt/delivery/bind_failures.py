@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that could not be had from the host's drivers when they were last needed."""
+"""Cards that could not be bound to vfio-pci when a guest was last to have them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder() -> pathlib.Path:
     return pathlib.Path(CONF.state_path, "gpu-unbound")
 
 
-class Unbound:
+class BindFailures:
     """For a while nobody new is given one: a claim that drew it again would fail again, while
     others may be free. A service that starts knows of none.
 

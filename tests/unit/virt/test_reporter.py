@@ -15,10 +15,10 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.notifications import Event
-from nova_gpu.virt import bulletin
-from nova_gpu.virt.inventory import offer
-from nova_gpu.virt.usage import records, snapshot
-from nova_gpu.virt.usage.snapshot import Owner
+from nova_gpu.virt import reporter
+from nova_gpu.virt.inventory import card_groups
+from nova_gpu.virt.usage import ledger, records
+from nova_gpu.virt.usage.ledger import Owner
 from tests.fixtures import cards
 
 A, B = "0000:04:00.0", "0000:05:00.0"
@@ -37,9 +37,9 @@ class BulletinTest(base.BaseTestCase):
         self.events: list[Event] = []
         # What follows is tests/unit/notifications/test_emit.py's.
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.notifications.emit", self.events.append))
-        self.bulletin = bulletin.Bulletin()
+        self.reporter = reporter.Reporter()
         self.cards = [cards.placed(each, product=FERMI) for each in (A, B)]
-        self.offered: offer.Offer = {}
+        self.offered: card_groups.CardGroups = {}
 
     def types(self) -> list[str]:
         types = [str(event.type) for event in self.events]
@@ -58,8 +58,8 @@ class NoticedTest(BulletinTest):
         notices = {uuid: (each, takers) for uuid, each in due.items()}
         told = records.Records(counted, projects={UUID: "a-project"}, notices=notices)
         self.events.clear()
-        self.bulletin.noticed(
-            snapshot.Snapshot(records=told), lambda devices: dict.fromkeys(devices, FERMI)
+        self.reporter.noticed(
+            ledger.Snapshot(records=told), lambda devices: dict.fromkeys(devices, FERMI)
         )
         for each in self.events:
             self.assertEqual("gpu.notice", each.type)
@@ -101,10 +101,12 @@ class ReportTest(BulletinTest):
         owners: Mapping[PciAddress, Owner] | None = None,
         quarantined: frozenset[PciAddress] = frozenset(),
     ) -> None:
-        ailments = offer.Ailments(ill or {}, kept_back or {})
+        ailments = card_groups.Ailments(ill or {}, kept_back or {})
         mode = DeliveryMode.LXC
-        self.offered = offer.offer(self.cards, self.offered, mode, obstacles or {}, ailments)
-        self.bulletin.report(self.cards, obstacles or {}, self.offered, owners or {}, quarantined)
+        self.offered = card_groups.offered(
+            self.cards, self.offered, mode, obstacles or {}, ailments
+        )
+        self.reporter.report(self.cards, obstacles or {}, self.offered, owners or {}, quarantined)
 
     def assertSaid(self, count: int, words: str) -> None:
         self.assertEqual(count, self.log.output.count(words), self.log.output)
@@ -167,25 +169,25 @@ class GuestsTest(BulletinTest):
         instance = objects.Instance(uuid=UUID, project_id="a-project")
         kepler = cards.placed("0000:08:00.0", product=Product("10de", "1023", "K40m", "kepler"))
         own = _products(*reversed(self.cards))
-        self.bulletin.claimed(instance, own | _products(kepler))
+        self.reporter.claimed(instance, own | _products(kepler))
         self.assertEqual(
             [("gpu1", (A, B), UUID, 2), ("gpu1", ("0000:08:00.0",), UUID, 1)],
             [_main(event) for event in self.events],
         )
         self.assertEqual(["gpu.claim", "gpu.claim"], self.types())
-        self.bulletin.released(instance, own)
-        self.bulletin.released(instance, own)
+        self.reporter.released(instance, own)
+        self.reporter.released(instance, own)
         self.assertEqual(["gpu.release"], self.types())
-        self.bulletin.claimed(instance, own)
-        self.bulletin.released(instance, own)
+        self.reporter.claimed(instance, own)
+        self.reporter.released(instance, own)
         self.assertEqual(["gpu.claim", "gpu.release"], self.types())
-        self.bulletin.claimed(instance, {})
+        self.reporter.claimed(instance, {})
         self.assertEqual([], self.types())
 
     def test_vgpus(self) -> None:
         instance = objects.Instance(uuid=UUID, project_id="a-project")
         vgpus: dict[Device, Product] = {Slot(FIRST, "nvidia-35", n): FERMI for n in (1, 0)}
-        self.bulletin.claimed(instance, _products(*self.cards[1:]) | vgpus)
+        self.reporter.claimed(instance, _products(*self.cards[1:]) | vgpus)
         whole, parts = self.events
         self.assertEqual(((B,), None), (whole.addresses, whole.vgpu_type))
         slots = (f"{A}/nvidia-35/0", f"{A}/nvidia-35/1")
@@ -193,14 +195,14 @@ class GuestsTest(BulletinTest):
         self.assertEqual((UUID, "a-project"), (parts.instance_uuid, parts.project_id))
         self.events.clear()
         for _ in range(2):
-            self.bulletin.released(instance, vgpus)
+            self.reporter.released(instance, vgpus)
         self.assertEqual(["gpu.release"], self.types())
-        self.bulletin.claimed(instance, vgpus)
-        self.bulletin.released(instance, vgpus)
+        self.reporter.claimed(instance, vgpus)
+        self.reporter.released(instance, vgpus)
         self.assertEqual(["gpu.claim", "gpu.release"], self.types())
 
     def test_quarantine(self) -> None:
-        self.bulletin.quarantined(self.cards[0], "not clean; see the log", OWNERS[FIRST])
+        self.reporter.quarantined(self.cards[0], "not clean; see the log", OWNERS[FIRST])
         (event,) = self.events
         self.assertEqual(("gpu1", (A,), UUID, 1), _main(event))
         self.assertEqual("not clean; see the log", event.reason)
@@ -213,19 +215,19 @@ class StrangersTest(BulletinTest):
     def test_each_is_said_once(self) -> None:
         has = {FIRST: "one"}
         for _ in range(2):
-            self.bulletin.report_strangers(has, {})
+            self.reporter.report_strangers(has, {})
         self.assertEqual(1, self.said())
-        self.bulletin.report_strangers({}, {})
-        self.bulletin.report_strangers(has, {})
+        self.reporter.report_strangers({}, {})
+        self.reporter.report_strangers(has, {})
         self.assertEqual(2, self.said())
 
     def test_of_whom_nothing_is_known_is_not_to_be_removed(self) -> None:
         has = {FIRST: "one"}
         for _ in range(2):
-            self.bulletin.report_strangers({}, has)
+            self.reporter.report_strangers({}, has)
         self.assertEqual(1, self.said())
         self.assertNotIn("virsh", self.log.output)
-        self.bulletin.report_strangers(has, {})
+        self.reporter.report_strangers(has, {})
         self.assertEqual(2, self.said())
         self.assertIn("virsh", self.log.output)
 
@@ -233,11 +235,11 @@ class StrangersTest(BulletinTest):
         """Once each, and not as what a stranger has"""
         has, reached = {FIRST: "one"}, {"one": frozenset({FIRST})}
         for _ in range(2):
-            self.bulletin.report_strangers(has, {}, reached)
+            self.reporter.report_strangers(has, {}, reached)
         said = [line for line in self.log.output.splitlines() if A in line]
         self.assertEqual(1, len(said), said)
         self.assertIn(f"The guest one reaches another card than its own, GPU {A}: ", said[0])
-        self.bulletin.report_strangers(has, {})
+        self.reporter.report_strangers(has, {})
         self.assertIn("the domain one has it", self.log.output)
 
 
@@ -249,11 +251,11 @@ class SharedTest(BulletinTest):
             "three": frozenset[Device](),
         }
         for _ in range(2):
-            self.bulletin.report_shared(opened)
+            self.reporter.report_shared(opened)
         self.assertEqual(1, self.log.output.count(f"GPU {A} is open to several guests, one, two: "))
-        self.bulletin.report_shared({**opened, "three": frozenset({FIRST})})
+        self.reporter.report_shared({**opened, "three": frozenset({FIRST})})
         self.assertIn(f"GPU {A} is open to several guests, one, three, two: ", self.log.output)
-        self.bulletin.report_shared({"one": frozenset({FIRST})})
+        self.reporter.report_shared({"one": frozenset({FIRST})})
         self.assertIn(f"GPU {A} is no longer open to several guests.", self.log.output)
 
 

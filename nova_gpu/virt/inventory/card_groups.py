@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host offers, from what it found now and what it offered before."""
+"""The groups of a host's whole cards, from what was found now and what was offered before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GONE = "it is no longer on the PCI bus"
 REPLACED = "another product is at its address now"
 NOT_FOUND = "it was assigned to an instance but is not found on this host"
 
-Offer = Mapping[GroupKey, GPUGroup]
+CardGroups = Mapping[GroupKey, GPUGroup]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Ailments:
     kept_back: Mapping[PciAddress, str] = dataclasses.field(default_factory=dict)
 
 
-def offer(
+def offered(
     found: Iterable[GPU],
-    before: Offer,
+    before: CardGroups,
     mode: DeliveryMode,
     obstacles: Mapping[PciAddress, str],
     ailments: Ailments,
-) -> Offer:
+) -> CardGroups:
     """The groups of this host.
 
     A card that was offered stays in its group when it vanishes or can no longer be given, because
@@ -60,7 +60,7 @@ def offer(
     return groups
 
 
-def including(offered: Offer, key: GroupKey, address: PciAddress) -> Offer:
+def including(offered: CardGroups, key: GroupKey, address: PciAddress) -> CardGroups:
     """*offered* with a card that an instance has but that the host does not find."""
     if key in offered and address in offered[key].gpus:
         return offered
@@ -74,7 +74,7 @@ def missing(key: GroupKey, address: PciAddress) -> GPU:
     return GPU(address, Product(key.vendor_id, key.product_id), class_code=0)
 
 
-def keeping_back(offered: Offer, reasons: Mapping[PciAddress, str]) -> Offer:
+def keeping_back(offered: CardGroups, reasons: Mapping[PciAddress, str]) -> CardGroups:
     """*offered* with cards that nobody new is given from now on."""
     return {
         key: dataclasses.replace(
@@ -86,7 +86,7 @@ def keeping_back(offered: Offer, reasons: Mapping[PciAddress, str]) -> Offer:
 
 
 def report(
-    offered: Offer,
+    offered: CardGroups,
     hypervisor_type: str,
     free: Collection[PciAddress],
     reserved: stats.Reserved = stats.NOTHING,

@@ -16,7 +16,7 @@ from oslotest import base
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt.delivery import pci_aliases, pci_passthrough, peer_access
 from nova_gpu.virt.fabric import fabric
-from nova_gpu.virt.inventory import neighbours, offer, stock, tracker
+from nova_gpu.virt.inventory import card_groups, neighbours, published_cards, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards, hosts
@@ -47,7 +47,7 @@ class StockTest(base.BaseTestCase):
         self.bindings = self.delivery.bindings
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
-        self.stock = stock.Stock(self.ledger, self.delivery, self.neighbours)
+        self.published = published_cards.PublishedCards(self.ledger, self.delivery, self.neighbours)
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
@@ -57,28 +57,28 @@ class StockTest(base.BaseTestCase):
             name: {cards.addresses(address)[0]: reason for address, reason in each.items()}
             for name, each in ailments.items()
         }
-        self.stock.take_in(found, DeliveryMode.LXC, {}, offer.Ailments(**by_address))
+        self.published.take_in(found, DeliveryMode.LXC, {}, card_groups.Ailments(**by_address))
 
     def publish(self) -> None:
-        self.stock.publish(self.tree, NODE, "LXC")
+        self.published.publish(self.tree, NODE, "LXC")
 
     def record(self, **addresses: str) -> None:
-        provider = self.stock.provider_uuids[KEY]
+        provider = self.published.provider_uuids[KEY]
         counted = {uuid: frozenset({(provider, each)}) for uuid, each in addresses.items()}
         self.ledger.read_records(lambda known: Records(counted=counted))
 
     def claim(self, count: int) -> list[str]:
-        allocations = {self.stock.provider_uuids[KEY]: {"resources": {"PGPU": count}}}
+        allocations = {self.published.provider_uuids[KEY]: {"resources": {"PGPU": count}}}
         return sorted(each.identifier for each in self.tracker._claim_resources(allocations))
 
     def assertInventory(self, total: int, reserved: int) -> None:
         self.publish()
-        record = self.tree.data(self.stock.provider_uuids[KEY]).inventory["PGPU"]
+        record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
         self.assertEqual((total, reserved), (record["total"], record["reserved"]))
 
     def test_nothing_on_a_host_without_gpus(self) -> None:
         self.publish()
-        self.assertEqual({}, self.stock.provider_uuids)
+        self.assertEqual({}, self.published.provider_uuids)
         self.assertEqual([NODE], [self.tree.data(NODE).name])
 
     def test_room_in_one_guest(self) -> None:
@@ -88,7 +88,7 @@ class StockTest(base.BaseTestCase):
             self.publish()
             self.publish()
         asked.assert_called_once()
-        record = self.tree.data(self.stock.provider_uuids[KEY]).inventory["PGPU"]
+        record = self.tree.data(self.published.provider_uuids[KEY]).inventory["PGPU"]
         self.assertEqual((4, 3), (record["total"], record["max_unit"]))
 
     def test_claims_get_what_is_near(self) -> None:
@@ -103,24 +103,24 @@ class StockTest(base.BaseTestCase):
         self.publish()
         self.ledger.saw_domains({OTHER_NODES: frozenset(cards.addresses(A))})
         self.ledger.was_used(cards.addresses(C))
-        self.assertEqual({B, D}, {str(each) for each in self.stock.free()})
+        self.assertEqual({B, D}, {str(each) for each in self.published.free()})
         self.assertEqual([B, D], self.claim(2))
         self.assertRaises(nova_exception.ComputeResourcesUnavailable, self.claim, 1)
-        self.assertEqual(set(), self.stock.free())
+        self.assertEqual(set(), self.published.free())
 
     def test_failed_and_quarantined_are_reserved(self) -> None:
         self.look(ill={A: "it is silent"}, kept_back={B: "it is in quarantine"})
         self.assertInventory(4, 2)
         self.assertEqual([C, D], self.claim(2))
-        self.assertEqual({B}, {str(each) for each in self.stock.kept_back()})
+        self.assertEqual({B}, {str(each) for each in self.published.kept_back()})
 
     def test_a_quarantine_while_the_host_is_looked_at_is_not_lost(self) -> None:
         self.look()
-        self.stock.begin_look()
-        self.stock.keep_back({cards.addresses(D)[0]: "not clean"})
+        self.published.begin_look()
+        self.published.keep_back({cards.addresses(D)[0]: "not clean"})
         self.look()
         self.assertInventory(4, 1)
-        self.stock.begin_look()
+        self.published.begin_look()
         self.look()
         self.assertInventory(4, 0)
 
@@ -131,7 +131,7 @@ class StockTest(base.BaseTestCase):
         self.record(one=A)
         self.look(A)
         self.assertInventory(4, 0)
-        (group,) = self.stock.offer.values()
+        (group,) = self.published.groups().values()
         self.assertEqual({A}, {str(each) for each in group.ill})
 
     def test_a_strangers_card_is_reserved(self) -> None:
@@ -144,8 +144,8 @@ class StockTest(base.BaseTestCase):
     def test_what_is_offered_no_more_is_all_reserved(self) -> None:
         self.look()
         self.publish()
-        uuid = self.stock.provider_uuids[KEY]
-        fresh = stock.Stock(self.ledger, self.delivery, self.neighbours)
+        uuid = self.published.provider_uuids[KEY]
+        fresh = published_cards.PublishedCards(self.ledger, self.delivery, self.neighbours)
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]
         self.assertEqual((4, 4), (record["total"], record["reserved"]))
@@ -155,8 +155,8 @@ class StockTest(base.BaseTestCase):
         self.publish()
         resources = [
             objects.Resource(provider_uuid=provider, resource_class="PGPU", identifier=A)
-            for provider in (OTHER_NODES, self.stock.provider_uuids[KEY])
+            for provider in (OTHER_NODES, self.published.provider_uuids[KEY])
         ]
-        self.assertEqual(set(), self.stock.devices(resources[:1]))
-        self.assertEqual(set(cards.addresses(A)), self.stock.devices(resources))
-        self.assertIsNone(self.stock.group_of(OTHER_NODES))
+        self.assertEqual(set(), self.published.devices(resources[:1]))
+        self.assertEqual(set(cards.addresses(A)), self.published.devices(resources))
+        self.assertIsNone(self.published.group_of(OTHER_NODES))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, Product
 from nova_gpu.core.scheduling import stats
-from nova_gpu.virt.inventory import offer
+from nova_gpu.virt.inventory import card_groups
 from tests.fixtures import cards
 
 A, B = "0000:04:00.0", "0000:05:00.0"
@@ -17,17 +17,17 @@ FERMIS = GroupKey("10de", "1091", DeliveryMode.LXC)
 KEPLERS = GroupKey("10de", "1023", DeliveryMode.LXC)
 
 
-WELL = offer.Ailments()
+WELL = card_groups.Ailments()
 
 
 def look(
     gpus: Iterable[GPU],
-    before: offer.Offer,
+    before: card_groups.CardGroups,
     *obstructed: str,
-    ailments: offer.Ailments = WELL,
-) -> offer.Offer:
+    ailments: card_groups.Ailments = WELL,
+) -> card_groups.CardGroups:
     obstacles = dict.fromkeys(cards.addresses(*obstructed), "no node")
-    return offer.offer(gpus, before, DeliveryMode.LXC, obstacles, ailments)
+    return card_groups.offered(gpus, before, DeliveryMode.LXC, obstacles, ailments)
 
 
 class OfferTest(unittest.TestCase):
@@ -36,7 +36,7 @@ class OfferTest(unittest.TestCase):
         self.before = look(self.both, {})
 
     def assertOffer(
-        self, expected: dict[GroupKey, dict[str, str | None]], found: offer.Offer
+        self, expected: dict[GroupKey, dict[str, str | None]], found: card_groups.CardGroups
     ) -> None:
         """Each card's ailment, ``None`` where it is well"""
         self.assertEqual(
@@ -61,7 +61,7 @@ class OfferTest(unittest.TestCase):
 
     def test_one_that_ails_is_offered_from_the_start(self) -> None:
         first, second = cards.addresses(A, B)
-        ailments = offer.Ailments(ill={first: "silent"}, kept_back={second: "Xid 48"})
+        ailments = card_groups.Ailments(ill={first: "silent"}, kept_back={second: "Xid 48"})
         found = look(self.both, {}, ailments=ailments)
         self.assertOffer({FERMIS: {A: "silent", B: None}}, found)
         self.assertEqual({second: "Xid 48"}, found[FERMIS].kept_back)
@@ -71,25 +71,27 @@ class OfferTest(unittest.TestCase):
 
     def test_one_that_ails_and_has_an_obstacle_is_left_out(self) -> None:
         (first,) = cards.addresses(A)
-        ailments = offer.Ailments(kept_back={first: "Xid 48"})
+        ailments = card_groups.Ailments(kept_back={first: "Xid 48"})
         self.assertOffer({FERMIS: {B: None}}, look(self.both, {}, A, ailments=ailments))
 
     def test_kept_back_between_two_looks(self) -> None:
         first, second = cards.addresses(A, B)
         stranger = cards.addresses("0000:99:00.0")[0]
-        before = look(self.both, {}, ailments=offer.Ailments(kept_back={first: "Xid 48"}))
-        found = offer.keeping_back(before, {second: "not clean", stranger: "elsewhere"})
+        before = look(self.both, {}, ailments=card_groups.Ailments(kept_back={first: "Xid 48"}))
+        found = card_groups.keeping_back(before, {second: "not clean", stranger: "elsewhere"})
         self.assertEqual({first: "Xid 48", second: "not clean"}, found[FERMIS].kept_back)
         self.assertEqual({}, found[FERMIS].ill)
 
     def test_gone(self) -> None:
         found = look(self.both[:1], self.before)
-        self.assertOffer({FERMIS: {A: None, B: offer.GONE}}, found)
+        self.assertOffer({FERMIS: {A: None, B: card_groups.GONE}}, found)
         # in the next period as well
-        self.assertOffer({FERMIS: {A: None, B: offer.GONE}}, look(self.both[:1], found))
+        self.assertOffer({FERMIS: {A: None, B: card_groups.GONE}}, look(self.both[:1], found))
 
     def test_all_gone(self) -> None:
-        self.assertOffer({FERMIS: {A: offer.GONE, B: offer.GONE}}, look([], self.before))
+        self.assertOffer(
+            {FERMIS: {A: card_groups.GONE, B: card_groups.GONE}}, look([], self.before)
+        )
 
     def test_back(self) -> None:
         gone = look([], self.before)
@@ -97,7 +99,7 @@ class OfferTest(unittest.TestCase):
 
     def test_replaced_by_another_product(self) -> None:
         found = look([self.both[0], cards.placed(B, product=KEPLER)], self.before)
-        self.assertOffer({FERMIS: {A: None, B: offer.REPLACED}, KEPLERS: {B: None}}, found)
+        self.assertOffer({FERMIS: {A: None, B: card_groups.REPLACED}, KEPLERS: {B: None}}, found)
 
     def test_the_latest_facts_count(self) -> None:
         moved = cards.placed(A, 1, product=FERMI)
@@ -109,20 +111,20 @@ class IncludingTest(unittest.TestCase):
     def test_a_card_that_is_known(self) -> None:
         known = look([cards.placed(A, product=FERMI)], {})
         (address,) = cards.addresses(A)
-        self.assertEqual(known, offer.including(known, FERMIS, address))
+        self.assertEqual(known, card_groups.including(known, FERMIS, address))
 
     def test_a_card_that_is_not_found(self) -> None:
         (address,) = cards.addresses(B)
         known = look([cards.placed(A, product=FERMI)], {})
-        group = offer.including(known, FERMIS, address)[FERMIS]
-        self.assertEqual({address: offer.NOT_FOUND}, group.ill)
+        group = card_groups.including(known, FERMIS, address)[FERMIS]
+        self.assertEqual({address: card_groups.NOT_FOUND}, group.ill)
         self.assertEqual(set(cards.addresses(A, B)), set(group.gpus))
         self.assertEqual(FERMI, group.gpus[address].product)
 
     def test_a_group_that_is_not_found(self) -> None:
         (address,) = cards.addresses(B)
-        group = offer.including({}, KEPLERS, address)[KEPLERS]
-        self.assertEqual({address: offer.NOT_FOUND}, group.ill)
+        group = card_groups.including({}, KEPLERS, address)[KEPLERS]
+        self.assertEqual({address: card_groups.NOT_FOUND}, group.ill)
         self.assertIsNone(group.product.architecture)
 
 
@@ -151,7 +153,7 @@ class ReportTest(unittest.TestCase):
             {},
         )
         for free, cells in (((A, B), ((-1, 0, -1, -1, 2),)), ((B,), ((-1,) * 4 + (1,),)), ((), ())):
-            report = stats.loads(offer.report(found, "LXC", cards.addresses(*free)))
+            report = stats.loads(card_groups.report(found, "LXC", cards.addresses(*free)))
             (group,) = report.host.groups
             with self.subTest(free=free):
                 self.assertEqual((2, 2), (group.total, group.islands.numa))
@@ -166,10 +168,12 @@ class ReportTest(unittest.TestCase):
             asked.append([str(gpu.address) for gpu in gpus])
             return (1, 1, 0, 1)
 
-        told = offer.report(found, "QEMU", free, beside=beside)
+        told = card_groups.report(found, "QEMU", free, beside=beside)
         self.assertEqual([[A]], asked)
         self.assertEqual(((1, 1, 0, 1),), stats.loads(told).near)
-        plain = offer.report(found, "QEMU", free)
-        self.assertEqual(plain, offer.report(found, "QEMU", free, beside=lambda gpus: (0, 0, 0, 0)))
+        plain = card_groups.report(found, "QEMU", free)
+        self.assertEqual(
+            plain, card_groups.report(found, "QEMU", free, beside=lambda gpus: (0, 0, 0, 0))
+        )
         self.assertIsNone(stats.loads(plain).near)
         self.assertLess(len(told), 1.1 * len(plain))

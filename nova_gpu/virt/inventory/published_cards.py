@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host has on offer: published to Placement, and drawn from by claims."""
+"""A host's whole cards as Placement is told of them and as claims draw from them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddres
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.delivery import WholeCards
-from nova_gpu.virt.inventory import offer as offers
-from nova_gpu.virt.inventory import provider_tree
+from nova_gpu.virt.inventory import card_groups, provider_tree
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
-from nova_gpu.virt.usage.ledger import Ledger
-from nova_gpu.virt.usage.snapshot import Owner
+from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 
-class Stock(Published[GPUGroup, PciAddress]):
+class PublishedCards(Published[GPUGroup, PciAddress]):
     """The whole cards of a host"""
 
     in_parts = False
@@ -37,28 +35,24 @@ class Stock(Published[GPUGroup, PciAddress]):
         self._delivery = delivery
         self._neighbours = neighbours
         self._lock = threading.Lock()
-        self._offer: offers.Offer = {}
+        self._groups: card_groups.CardGroups = {}
         # Found when the host is looked at: a claim, by which this is published too, reads nothing.
         self._most: dict[GroupKey, int] = {}
         # Noted since the look began whose result comes next, which cannot know of it.
         self._kept_meanwhile: dict[PciAddress, str] = {}
 
-    @property
-    def offer(self) -> offers.Offer:
-        return self._offer
-
     def __bool__(self) -> bool:
-        return bool(self._offer)
+        return bool(self._groups)
 
-    def groups(self) -> offers.Offer:
-        return self._offer
+    def groups(self) -> card_groups.CardGroups:
+        return self._groups
 
     def cards(self) -> list[GPU]:
-        return [gpu for group in self._offer.values() for gpu in group.gpus.values()]
+        return [gpu for group in self._groups.values() for gpu in group.gpus.values()]
 
     def kept_back(self) -> frozenset[PciAddress]:
         """The cards that no new instance is given"""
-        return frozenset(address for group in self._offer.values() for address in group.kept_back)
+        return frozenset(address for group in self._groups.values() for address in group.kept_back)
 
     def begin_look(self) -> None:
         """The host is looked at from now on, for :meth:`take_in`."""
@@ -70,12 +64,13 @@ class Stock(Published[GPUGroup, PciAddress]):
         found: Iterable[GPU],
         mode: DeliveryMode,
         obstacles: Mapping[PciAddress, str],
-        ailments: offers.Ailments,
+        ailments: card_groups.Ailments,
     ) -> None:
-        """Offers what was found now, as :func:`nova_gpu.virt.inventory.offer.offer` has it."""
+        """Offers what was found now, as
+        :func:`nova_gpu.virt.inventory.card_groups.offered` has it."""
         with self._lock:
-            offered = offers.offer(found, self._offer, mode, obstacles, ailments)
-            self._offer = offers.keeping_back(offered, self._kept_meanwhile)
+            offered = card_groups.offered(found, self._groups, mode, obstacles, ailments)
+            self._groups = card_groups.keeping_back(offered, self._kept_meanwhile)
             self._most = {
                 key: self._delivery.most_in_one_guest(group.gpus.values())
                 for key, group in offered.items()
@@ -85,7 +80,7 @@ class Stock(Published[GPUGroup, PciAddress]):
         """From now on these are given to nobody new, as after :meth:`take_in`."""
         with self._lock:
             self._kept_meanwhile.update(reasons)
-            self._offer = offers.keeping_back(self._offer, reasons)
+            self._groups = card_groups.keeping_back(self._groups, reasons)
 
     def given_whole(self) -> frozenset[PciAddress]:
         """The cards that instances have, by the database or by starts it may not know of yet"""
@@ -158,8 +153,8 @@ class Stock(Published[GPUGroup, PciAddress]):
         with self._lock:
             for key, each in self._recorded(present):
                 for address in device.cards([each]):
-                    self._offer = offers.including(self._offer, key, address)
-            offered, most = self._offer, self._most
+                    self._groups = card_groups.including(self._groups, key, address)
+            offered, most = self._groups, self._most
         usage = self._ledger.now
         kept = usage.unjudged().keys() | usage.strangers().keys()
         # What one guest reaches and another has is counted for that one.
@@ -216,7 +211,7 @@ class Stock(Published[GPUGroup, PciAddress]):
         """All that an instance could be given, by what was read last"""
         usage = self._ledger.now
         given = usage.taken() | usage.used | usage.counted()
-        well = {a for group in self._offer.values() for a in group.gpus.keys() - group.withheld}
+        well = {a for group in self._groups.values() for a in group.gpus.keys() - group.withheld}
         return frozenset(well - given - self._delivery.unbound())
 
     def claimant(self) -> Claimant | None:

@@ -44,7 +44,7 @@ _DIVIDED_SINCE = (
 )
 
 
-class Survey:
+class Discovery:
     """Reads the options once and the host each time it is asked to.
 
     :raises nova.exception.InvalidConfiguration: where an option cannot be used
