@@ -154,5 +154,5 @@ def _domain(given: GuestContents, folder: pathlib.Path) -> vconfig.LibvirtConfig
     console.type = "pty"
     domain.add_device(console)
     guest_config.isolate(domain)
-    guest_config.add_gpus(domain, (), given)
+    guest_config.add_nodes(domain, (), given)
     return domain

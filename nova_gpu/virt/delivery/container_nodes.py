@@ -138,7 +138,7 @@ class ContainerNodes(WholeCards):
         devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
         if self._rights:
             self._rights.open(instance, devices, found.nodes)
-        guest_config.add_gpus(guest, devices, found)
+        guest_config.add_nodes(guest, devices, found)
 
     def told(
         self,

@@ -71,7 +71,7 @@ def isolate(guest: vconfig.LibvirtConfigGuest) -> None:
     guest.features.append(vconfig.LibvirtConfigGuestFeature("privnet"))
 
 
-def add_gpus(
+def add_nodes(
     guest: vconfig.LibvirtConfigGuest, addresses: tuple[Device, ...], contents: GuestContents
 ) -> None:
     """Each node twice: libvirt's own node has mode 0700, the bind of the host's over it lets the

@@ -90,7 +90,7 @@ def refuse_machine_type(machine_type: str | None) -> None:
     )
 
 
-def add_gpus(
+def add_cards(
     guest: vconfig.LibvirtConfigGuest,
     cards: Sequence[GPU],
     *,

@@ -240,7 +240,7 @@ class PCIPassthrough(WholeCards):
             if tree is not None:
                 guest_tree.add_cells(guest, tree, self._roots)
             cliques = self._peers.cliques(instance, asked, cards)
-            guest_pci.add_gpus(
+            guest_pci.add_cards(
                 guest, cards, option_rom=asked.option_rom, tree=tree, cliques=cliques
             )
             setting = guest_address_space.setting(

@@ -109,7 +109,7 @@ class DomainTest(AddressSpaceTestCase):
         guest = self.guest(uefi=uefi, cpu_mode=cpu_mode, ports=ports)
         extra_specs = {f"hw:{name}": value for name, value in specs.items()}
         cards = self.cards()
-        guest_pci.add_gpus(guest, cards, option_rom=True)
+        guest_pci.add_cards(guest, cards, option_rom=True)
         instance = self.instance(gib, extra_specs)
         self.set_up(guest, instance)
         return etree.fromstring(guest.to_xml())

@@ -36,7 +36,7 @@ def container() -> vconfig.LibvirtConfigGuest:
 class AddGPUsTest(unittest.TestCase):
     def setUp(self) -> None:
         config = container()
-        guest_config.add_gpus(config, ADDRESSES, CONTENTS)
+        guest_config.add_nodes(config, ADDRESSES, CONTENTS)
         self.xml = config.to_xml()
         self.domain: Any = etree.fromstring(self.xml)
 

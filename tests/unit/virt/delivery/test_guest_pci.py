@@ -38,7 +38,7 @@ def guest(machine_type: str = "pc-q35-7.2", ports: int = 1) -> vconfig.LibvirtCo
 class AddGPUsTest(unittest.TestCase):
     def domain(self, *gpus: GPU, option_rom: bool = True) -> Any:
         config = guest()
-        guest_pci.add_gpus(config, gpus, option_rom=option_rom)
+        guest_pci.add_cards(config, gpus, option_rom=option_rom)
         return etree.fromstring(config.to_xml())
 
     def test_each_card_behind_a_port_of_its_own(self) -> None:
@@ -76,7 +76,7 @@ class AddGPUsTest(unittest.TestCase):
         """Of the card's first function, which is the one that the driver looks at"""
         config = guest()
         cliques = {PAIR.address: 1, ALONE.address: 2}
-        guest_pci.add_gpus(config, [ALONE, PAIR], option_rom=True, cliques=cliques)
+        guest_pci.add_cards(config, [ALONE, PAIR], option_rom=True, cliques=cliques)
         domain = etree.fromstring(config.to_xml())
         names = {"qemu": "http://libvirt.org/schemas/domain/qemu/1.0"}
         self.assertEqual(2, len(domain.xpath("qemu:override/qemu:device", namespaces=names)))
@@ -111,7 +111,7 @@ class AddGPUsTest(unittest.TestCase):
     def test_without_ports_of_novas_libvirt_makes_all(self) -> None:
         """If one was defined it would leave none free to attach a device to."""
         config = guest(ports=0)
-        guest_pci.add_gpus(config, [PAIR, ALONE], option_rom=True)
+        guest_pci.add_cards(config, [PAIR, ALONE], option_rom=True)
         domain = etree.fromstring(config.to_xml())
         self.assertEqual([], domain.xpath("devices/controller"))
         self.assertEqual(
@@ -125,7 +125,7 @@ class AddGPUsTest(unittest.TestCase):
 
     def test_read_back(self) -> None:
         config = guest()
-        guest_pci.add_gpus(config, [PAIR, ALONE], option_rom=True)
+        guest_pci.add_cards(config, [PAIR, ALONE], option_rom=True)
         nothing = domains.Parts({}, {})
         self.assertEqual({PAIR.address, ALONE.address}, domains.gpus_in(config.to_xml(), nothing))
         again = vconfig.LibvirtConfigGuest()
@@ -155,5 +155,5 @@ class MachineTypeTest(unittest.TestCase):
     def test_of_the_guest_that_is_rendered(self) -> None:
         """The image of a rescue may say another than the instance's own."""
         config = guest("pc")
-        self.assertRaises(exception.GuestUnfit, guest_pci.add_gpus, config, [PAIR], option_rom=True)
+        self.assertRaises(exception.GuestUnfit, guest_pci.add_cards, config, [PAIR], option_rom=True)
         self.assertEqual(3, len(config.devices))

@@ -156,7 +156,7 @@ class RenderTest(GuestTreeTestCase):
         assert found is not None
         if cells:
             guest_tree.add_cells(guest, found, self.roots)
-        guest_pci.add_gpus(guest, held, option_rom=True, tree=found)
+        guest_pci.add_cards(guest, held, option_rom=True, tree=found)
         guest.devices = [
             each for each in guest.devices if not isinstance(each, vconfig.LibvirtConfigGuestDisk)
         ]
