@@ -173,10 +173,10 @@ class Checks(upgradecheck.UpgradeCommands):
         # A controller has no compute_driver, and kvm is what virt_type is where nobody sets it.
         if not CONF.compute_driver or CONF.libvirt.virt_type not in ("kvm", "qemu"):
             return _Result(upgradecheck.Code.SUCCESS)
-        from nova_gpu.virt.delivery import guest_pci
+        from nova_gpu.virt.delivery import guest_config
 
         try:
-            guest_pci.refuse_machine_type(
+            guest_config.refuse_machine_type(
                 libvirt_utils.get_default_machine_type(platform.machine())
             )
         except exception.GuestUnfit as error:

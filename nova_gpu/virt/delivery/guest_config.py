@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's GPUs in libvirt's terms: nodes and mounts of containers, vGPUs, and the metadata."""
+"""A guest's GPUs as libvirt's configuration: nodes and mounts of containers, vGPUs, cards of KVM
+guests, each behind a PCI Express port of its own, and the metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from lxml import etree
 from nova.virt.libvirt import config as vconfig
 
+from nova_gpu.core import exception
 from nova_gpu.core.contents import GuestContents
 from nova_gpu.core.device import Device
-from nova_gpu.core.model import PciAddress
+from nova_gpu.core.guest import tree as trees
+from nova_gpu.core.guest.address_space import Setting
+from nova_gpu.core.guest.tree import Tree
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.refusal_texts import Q35_REMEDY, has_pci_express, no_pci_express
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.virt.delivery import guest_address_space, guest_tree
 from nova_gpu.virt.usage import domains
 
 
@@ -149,3 +157,207 @@ def add_vgpus(
     named[0].addresses += tuple(devices)
     for device in devices.values():
         guest.add_device(device)
+
+
+# The namespace of what only QEMU has, libvirt's docs/drvqemu.rst
+_QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
+
+
+class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
+    """One function of a card, at its own number in the only slot behind a port.
+
+    :param port: the index of the port's controller, which is the bus behind it to libvirt
+    :param is_first_of_many: whether to tell the guest that the slot has more functions
+    """
+
+    def __init__(
+        self,
+        address: PciAddress,
+        port: int,
+        *,
+        is_first_of_many: bool,
+        option_rom: bool,
+        alias: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.domain, self.bus = f"{address.domain:04x}", f"{address.bus:02x}"
+        self.slot, self.function = f"{address.slot:02x}", f"{address.function:x}"
+        self.port = port
+        self.is_first_of_many = is_first_of_many
+        self.option_rom = option_rom
+        self.alias = alias
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        place = {"type": "pci", "domain": "0x0000", "bus": f"0x{self.port:02x}", "slot": "0x00"}
+        place["function"] = f"0x{self.function}"
+        if self.is_first_of_many:
+            place["multifunction"] = "on"
+        etree.SubElement(element, "address", place)
+        if not self.option_rom:
+            etree.SubElement(element, "rom", bar="off")
+        if self.alias is not None:
+            etree.SubElement(element, "alias", name=self.alias)
+        return element
+
+
+class GuestWithCliques(vconfig.LibvirtConfigGuest):  # type: ignore[misc]
+    """A guest whose cards say which clique they are of.
+
+    It is a property of QEMU's device, for which libvirt has no element. So the domain overrides the
+    device that has the given alias, by which libvirt calls it tainted.
+    """
+
+    clique_by_alias: Mapping[str, int]
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        override = etree.SubElement(element, f"{{{_QEMU}}}override", nsmap={"qemu": _QEMU})
+        for alias, clique in self.clique_by_alias.items():
+            device = etree.SubElement(override, f"{{{_QEMU}}}device", alias=alias)
+            frontend = etree.SubElement(device, f"{{{_QEMU}}}frontend")
+            words = {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": str(clique)}
+            etree.SubElement(frontend, f"{{{_QEMU}}}property", words)
+        return element
+
+
+def refuse_machine_type(machine_type: str | None) -> None:
+    """:raises GuestUnfit: for a machine type without PCI Express"""
+    if machine_type and has_pci_express(machine_type):
+        return
+    raise exception.GuestUnfit(
+        no_pci_express(machine_type),
+        f"{Q35_REMEDY} (or on the hosts, for all images without it, [libvirt]hw_machine_type = "
+        "x86_64=q35)",
+    )
+
+
+def add_cards(
+    guest: vconfig.LibvirtConfigGuest,
+    cards: Sequence[GPU],
+    *,
+    option_rom: bool,
+    tree: Tree | None = None,
+    cliques: Mapping[PciAddress, int] = MappingProxyType({}),
+) -> None:
+    """Puts *cards* in front of Nova's devices, each behind a port of its own: of *tree*, else on
+    the guest's own root.
+
+    libvirt makes the ports that addresses name, and one more, to which a device can be attached
+    later. It makes none for that where ports are defined. Where Nova defines some
+    (``[libvirt]num_pcie_ports``), those of the cards are defined too, or they would be some of
+    Nova's: libvirt numbers the controllers without an index from the first free one on.
+
+    None of the cards is the primary display: that is Nova's video device, if the guest has one.
+
+    :param cliques: the number of each card's clique that the guest is to be told, by addresses
+    :raises GuestUnfit: for a machine type without PCI Express
+    """
+    refuse_machine_type(guest.os_mach_type)
+    guest.metadata.append(GuestMetaGPUs(tuple(card.address for card in cards)))
+    defined = vconfig.LibvirtConfigGuestPCIeRootPortController
+    has_ports = any(isinstance(device, defined) for device in guest.devices)
+    behind = trees.flat(cards) if tree is None else tree.behind
+    aliases = {address: f"ua-gpu-{number}" for number, address in enumerate(cliques)}
+    functions = list(_functions(cards, behind, option_rom, aliases))
+    ports: list[vconfig.LibvirtConfigGuestDevice] = []
+    if tree is not None:
+        ports = list(guest_tree.controllers(guest, tree))
+    elif has_ports:
+        ports = list(_ports(len(cards)))
+    guest.devices[:0] = ports + functions
+    if cliques:
+        # Nova has made the guest, and renders it itself.
+        guest.__class__ = GuestWithCliques
+        guest.clique_by_alias = {aliases[address]: cliques[address] for address in cliques}
+
+
+def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
+    for index in range(1, count + 1):
+        port = vconfig.LibvirtConfigGuestPCIeRootPortController()
+        port.index = index
+        yield port
+
+
+def _functions(
+    cards: Sequence[GPU],
+    behind: Mapping[PciAddress, int],
+    option_rom: bool,
+    aliases: Mapping[PciAddress, str],
+) -> Iterator[GuestFunction]:
+    for card in cards:
+        functions = card.functions
+        for address in functions:
+            yield GuestFunction(
+                address,
+                behind[card.address],
+                is_first_of_many=address == functions[0] and len(functions) > 1,
+                option_rom=option_rom,
+                alias=aliases.get(address),
+            )
+
+
+# Room for their BARs
+
+# The modes of a guest's processor that libvirt makes of a model and features, and the feature of
+# pages of 1 GiB.
+_NAMED = ("custom", "host-model")
+_GIB_PAGES = "pdpe1gb"
+
+
+class GuestPCIeRoot(vconfig.LibvirtConfigGuestPCIeRootController):  # type: ignore[misc]
+    """The root of a q35 guest's PCI Express tree, with the size of the 64-bit PCI hole in bytes."""
+
+    def __init__(self, hole: int) -> None:
+        super().__init__()
+        self.index = 0
+        self.hole = hole
+
+    def format_dom(self) -> etree._Element:
+        element: etree._Element = super().format_dom()
+        etree.SubElement(element, "pcihole64", unit="KiB").text = str(self.hole >> 10)
+        return element
+
+
+def has_uefi(guest: vconfig.LibvirtConfigGuest) -> bool:
+    return bool(guest.os_firmware == "efi" or guest.os_loader_type == "pflash")
+
+
+def give_room(guest: vconfig.LibvirtConfigGuest, setting: Setting) -> None:
+    """Has the domain say what its cards need. It is left as it is where QEMU's defaults serve."""
+    if setting.hole is None or "q35" not in guest.os_mach_type:
+        return
+    _set_bits(guest, setting.bits)
+    if setting.gib_pages:
+        _give_gib_pages(guest)
+    roots_of_tree = (
+        each
+        for each in guest.devices
+        if isinstance(each, vconfig.LibvirtConfigGuestPCIeRootController)
+    )
+    for plain in list(roots_of_tree):
+        guest.devices.remove(plain)
+    guest.devices.insert(0, GuestPCIeRoot(setting.hole))
+
+
+def _set_bits(guest: vconfig.LibvirtConfigGuest, bits: int | None) -> None:
+    """What a flavor or image says stays. That the host's bits are the guest's is said in words too:
+    it is the default of QEMU's models, and not of those of all distributions."""
+    if guest.cpu is None or guest.cpu.maxphysaddr is not None:
+        return
+    said = vconfig.LibvirtConfigGuestCPUMaxPhysAddr()
+    if bits is not None:
+        said.mode, said.bits = "emulate", bits
+    elif guest.cpu.mode in guest_address_space.AS_THE_HOST:
+        said.mode = "passthrough"
+    else:
+        return
+    guest.cpu.maxphysaddr = said
+
+
+def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
+    """Not all of QEMU's models have them, and a host's processor does."""
+    if guest.cpu is None or guest.cpu.mode not in _NAMED:
+        return
+    if all(each.name != _GIB_PAGES for each in guest.cpu.features):
+        guest.cpu.add_feature(vconfig.LibvirtConfigGuestCPUFeature(_GIB_PAGES))

@@ -168,10 +168,10 @@ class PCIPassthrough(WholeCards):
         """
         from nova.virt.libvirt import utils as libvirt_utils
 
-        from nova_gpu.virt.delivery import guest_pci
+        from nova_gpu.virt.delivery import guest_config
 
         asked.check_guest_options()
-        guest_pci.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
+        guest_config.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
 
     # What is done
 
@@ -233,14 +233,14 @@ class PCIPassthrough(WholeCards):
         guest: vconfig.LibvirtConfigGuest,
         given: Sequence[Given],
     ) -> None:
-        from nova_gpu.virt.delivery import guest_pci, guest_tree
+        from nova_gpu.virt.delivery import guest_config, guest_tree
 
         if cards := _cards(given):
             tree = guest_tree.of(instance, asked, cards, guest.os_mach_type, self._roots)
             if tree is not None:
                 guest_tree.add_cells(guest, tree, self._roots)
             cliques = self._peers.cliques(instance, asked, cards)
-            guest_pci.add_cards(
+            guest_config.add_cards(
                 guest, cards, option_rom=asked.option_rom, tree=tree, cliques=cliques
             )
             setting = guest_address_space.setting(
@@ -248,10 +248,10 @@ class PCIPassthrough(WholeCards):
                 asked,
                 cards,
                 self._roots,
-                is_uefi=guest_pci.has_uefi(guest),
+                is_uefi=guest_config.has_uefi(guest),
                 tree=tree is not None,
             )
-            guest_pci.give_room(guest, setting)
+            guest_config.give_room(guest, setting)
 
     def told(
         self,

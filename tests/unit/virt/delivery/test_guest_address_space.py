@@ -21,7 +21,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
-from nova_gpu.virt.delivery import guest_address_space, guest_pci
+from nova_gpu.virt.delivery import guest_address_space, guest_config
 from nova_gpu.virt.usage import records
 from tests.fixtures import hosts, large_cards, pci, processors
 
@@ -64,7 +64,7 @@ class AddressSpaceTestCase(base.BaseTestCase):
         return instance
 
     def set_up(self, guest: Any, instance: objects.Instance) -> None:
-        is_uefi = guest_pci.has_uefi(guest)
+        is_uefi = guest_config.has_uefi(guest)
         setting = guest_address_space.setting(
             instance,
             records.request_of(instance),
@@ -72,7 +72,7 @@ class AddressSpaceTestCase(base.BaseTestCase):
             self.host.roots,
             is_uefi=is_uefi,
         )
-        guest_pci.give_room(guest, setting)
+        guest_config.give_room(guest, setting)
 
     def refuse(self, instance: objects.Instance) -> None:
         """:raises GuestUnfit: where its guest has no room for the cards"""
@@ -109,7 +109,7 @@ class DomainTest(AddressSpaceTestCase):
         guest = self.guest(uefi=uefi, cpu_mode=cpu_mode, ports=ports)
         extra_specs = {f"hw:{name}": value for name, value in specs.items()}
         cards = self.cards()
-        guest_pci.add_cards(guest, cards, option_rom=True)
+        guest_config.add_cards(guest, cards, option_rom=True)
         instance = self.instance(gib, extra_specs)
         self.set_up(guest, instance)
         return etree.fromstring(guest.to_xml())

@@ -24,7 +24,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.topology import nearness
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.delivery import guest_pci, guest_tree
+from nova_gpu.virt.delivery import guest_config, guest_tree
 from nova_gpu.virt.usage import domains, records
 from tests.fixtures import cards, hosts, pci
 from tests.unit.core.guest.test_tree import ALONE, ELSEWHERE, PAIR
@@ -156,7 +156,7 @@ class RenderTest(GuestTreeTestCase):
         assert found is not None
         if cells:
             guest_tree.add_cells(guest, found, self.roots)
-        guest_pci.add_cards(guest, held, option_rom=True, tree=found)
+        guest_config.add_cards(guest, held, option_rom=True, tree=found)
         guest.devices = [
             each for each in guest.devices if not isinstance(each, vconfig.LibvirtConfigGuestDisk)
         ]
