@@ -22,7 +22,7 @@ from nova_gpu.virt.inventory import card_groups, discovery
 LOG = logging.getLogger(__name__)
 
 WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
-_NOT_JUDGED = "it was not looked at to the end yet"
+_NOT_JUDGED = "nova-compute has not finished looking at it"
 _NOT_DIVIDED = "its driver makes no vGPUs of it any more"
 
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages and messages say what an operator would say, and nothing that has become untrue."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import unittest
+from collections.abc import Iterator
+
+import nova_gpu
+
+PACKAGE = pathlib.Path(nova_gpu.__file__).parent
+PAGES = PACKAGE.parent / "doc/source"
+# Compressed English that users stumbled over, by what is said instead. Each was in a title or a
+# message once.
+INSTEAD = {
+    r"\bDo all agree\b": "name the task: Find contradictions",
+    r"\bcannot be said\b": "who does not say what, and why",
+    r"\beach exists, but not in one\b": "no single GPU model has all of: ...",
+    r"\bis as it was:": "Not repaired: ...",
+    r"\bnobody reads it\b": "unknown property; did you mean ...",
+    r"\blooked at to the end\b": "GPU discovery failed; ...",
+}
+# What "Not tried" and "Not done" may no longer list, by the suite that does it.
+TRIED = {
+    r"live migration of guests with vGPUs by a real libvirt": "moves",
+    r"UEFI guests with large BARs": "bars",
+}
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Where each string of the package's own stands that is no docstring, and the string"""
+    for module in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(module.read_text())
+        plain = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if id(node) not in plain:
+                    yield f"{module.relative_to(PACKAGE)}:{node.lineno}", node.value
+
+
+def found(pattern: str, text: str) -> bool:
+    return bool(re.search(pattern.replace(" ", r"\s+"), text, re.IGNORECASE))
+
+
+class WordingTest(unittest.TestCase):
+    def test_messages(self) -> None:
+        said = list(messages())
+        self.assertGreater(len(said), 2000)
+        for place, text in said:
+            for pattern, instead in INSTEAD.items():
+                self.assertFalse(found(pattern, text), f"{place}: {text!r}; instead: {instead}")
+
+    def test_pages(self) -> None:
+        pages = [*PAGES.rglob("*.rst"), *PAGES.rglob("*.txt")]
+        self.assertGreater(len(pages), 50)
+        for page in pages:
+            for pattern, instead in INSTEAD.items():
+                where = page.relative_to(PAGES)
+                self.assertFalse(found(pattern, page.read_text()), f"{where}; instead: {instead}")
+
+    def test_limits(self) -> None:
+        text = (PAGES / "admin/limits.rst").read_text()
+        _, title, not_tried = text.partition("Not tried\n")
+        self.assertTrue(title)
+        for pattern, suite in TRIED.items():
+            self.assertFalse(found(pattern, not_tried), f"the suite {suite} does that: {pattern}")
