@@ -107,7 +107,7 @@ class LateBindingTest(alone.Alone, _LateBinding):
 
     def test_card_that_could_not_be_had_is_tried_again_later(self) -> None:
         self.stand_in.refused.add(f"{CARD} vfio-pci")
-        with mock.patch("nova_gpu.virt.delivery.binding._RETRY_AFTER_S", 0.0):
+        with mock.patch("nova_gpu.virt.delivery.bind_failures._RETRY_AFTER_S", 0.0):
             self.boot_refused(self.gpu_flavor(1))
         self.stand_in.refused.clear()
         self.assertGPUs(self.boot(self.gpu_flavor(1)), [CARD])
