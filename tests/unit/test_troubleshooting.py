@@ -56,7 +56,7 @@ _REASONS = (
     ),
     *(
         "virt/delivery/pci_passthrough",
-        "virt/delivery/hostdev",
+        "virt/delivery/hostdev_parts",
         "virt/delivery/container_nodes",
     ),
 )

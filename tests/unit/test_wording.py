@@ -34,11 +34,11 @@ def messages() -> Iterator[tuple[str, str]]:
     """Where each string of the package's own stands that is no docstring, and the string"""
     for module in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(module.read_text())
-        plain = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if id(node) not in plain:
-                    yield f"{module.relative_to(PACKAGE)}:{node.lineno}", node.value
+            text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and id(node) not in docstrings:
+                yield f"{module.relative_to(PACKAGE)}:{node.lineno}", text
 
 
 def found(pattern: str, text: str) -> bool:

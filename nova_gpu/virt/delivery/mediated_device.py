@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot, device_uuid
 from nova_gpu.host.vgpu import mdev
-from nova_gpu.virt.delivery.hostdev import HostdevParts
+from nova_gpu.virt.delivery.hostdev_parts import HostdevParts
 
 if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig

@@ -10,7 +10,7 @@ from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
-from nova_gpu.virt.delivery.hostdev import VirtualFunctions
+from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.fabric.fabric import Fabric
 

@@ -11,7 +11,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
-from nova_gpu.virt.delivery.hostdev import VirtualFunctions
+from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.fabric.fabric import Fabric
 

@@ -17,7 +17,7 @@ from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import mediated_device, pci_aliases, plain_function, typed_function
 from nova_gpu.virt.delivery.delivery import Operation
-from nova_gpu.virt.delivery.hostdev import VirtualFunctions
+from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from nova_gpu.virt.fabric import fabric
 from tests.fixtures import cards, hosts
 
