@@ -22,12 +22,14 @@ from nova.scheduler import filters, request_filter, utils
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
+from nova_gpu.conf import CONF
+from nova_gpu.conf.scheduling import NEVER
 from nova_gpu.core import exception, names, refusal_texts
 from nova_gpu.core.flavor.condition import Condition
-from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.request import FlavorRequest, GPURequest
 from nova_gpu.core.scheduling import fit
-from nova_gpu.core.scheduling.stats import HostStats
-from nova_gpu.scheduler import cpu_only, partitions, reported, requested, siblings
+from nova_gpu.core.scheduling.stats import HostStats, Report
+from nova_gpu.scheduler import partitions, reported, requested, siblings
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
 from nova_gpu.scheduler.requested import Requested
 
@@ -87,7 +89,7 @@ class GPUFilter(filters.BaseHostFilter, filters.CandidateFilterMixin):  # type: 
             text = str(e)
             return lambda host_state: _passes(host_state, text)
         if not requests:
-            passes, judged = _Hosts(None, hypervisor, None).passes, cpu_only.judge(spec, flavor)
+            passes, judged = _Hosts(None, hypervisor, None).passes, _without_gpus(spec, flavor)
             return lambda host_state: passes(host_state) and _passes(host_state, judged(host_state))
         machine_type = asked.unfit_machine_type if flavor.whole else None
         passes = _Hosts(flavor.whole, hypervisor, machine_type).passes
@@ -148,6 +150,43 @@ class _Hosts:
         if self._machine_type and names.word(hypervisor_type) == names.QEMU:
             return refusal_texts.no_pci_express(self._machine_type)
         return None
+
+
+def _without_gpus(
+    spec: objects.RequestSpec, asked: FlavorRequest
+) -> Callable[[HostState], str | None]:
+    """A function that says why a host is not for an instance without devices; ``None`` where it is,
+    and of every host where the instance asks for devices."""
+    if not asked.is_cpu_only:
+        return lambda host_state: None
+    insists = CONF.gpu.cpu_only_instances == NEVER
+
+    def why_not(host_state: HostState) -> str | None:
+        try:
+            report = reported.report(host_state)
+        except exception.InvalidStats as e:
+            return str(e) if insists else None
+        if report is None or not report.cards:
+            return None
+        if insists:
+            return "it has GPUs, and [gpu]cpu_only_instances is never"
+        return _stranded(host_state, spec, report) if report.reserved_per_free_gpu else None
+
+    return why_not
+
+
+def _stranded(host_state: HostState, spec: objects.RequestSpec, report: Report) -> str | None:
+    # Nova counts what the host keeps for itself among what is used.
+    vcpus = host_state.vcpus_total * host_state.cpu_allocation_ratio - host_state.vcpus_used
+    total_mib = host_state.total_usable_ram_mb
+    used_mib = total_mib - host_state.free_ram_mb
+    memory_mib = total_mib * host_state.ram_allocation_ratio - used_mib
+    return fit.stranded(
+        vcpus - spec.vcpus,
+        memory_mib - spec.memory_mb,
+        report.free_cards,
+        report.reserved_per_free_gpu,
+    )
 
 
 def in_its_own_order(hosts: Iterable[HostState], spec: objects.RequestSpec) -> list[HostState]:

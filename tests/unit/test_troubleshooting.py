@@ -35,7 +35,7 @@ _REASONS = (
         "host/vfio/passthrough",
     ),
     *("core/vgpu/vgpu", "host/mig/mig_layout"),
-    *("host/clean_command", "host/pci/direct_links", "host/pci/selection", "scheduler/cpu_only"),
+    *("host/clean_command", "host/pci/direct_links", "host/pci/selection"),
     *(
         "scheduler/filters",
         "core/scheduling/reasons",
