@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import platform
 import sys
 import traceback
 from collections.abc import Callable
 
+from nova import context as nova_context
 from nova import exception as nova_exception
+from nova import objects, rpc
+from nova.db.api import api as api_db
+from nova.db.main import api as main_db
 from nova.virt.libvirt import utils as libvirt_utils
 from oslo_upgradecheck import upgradecheck
+from oslo_utils import importutils
 
-from nova_gpu.cmd import options, output, status_database
+from nova_gpu.cmd import options, output
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import request, validation
+from nova_gpu.core.scheduling import stats
 from nova_gpu.virt import signatures
 from nova_gpu.virt.delivery import pci_aliases
 
@@ -29,6 +37,59 @@ _WEIGHER = "nova_gpu.scheduler.weights.GPUWeigher"
 _MOST_SHOWN = 20
 # As oslo.upgradecheck: a mistake of ours is no warning.
 _UNEXPECTED = 255
+_profiler = importutils.try_import("osprofiler.opts")
+
+
+def _connect() -> None:
+    """Makes Nova's databases known to this process, as Nova's own commands do."""
+    objects.register_all()
+    # Nova reads osprofiler's options to connect, where that is installed, and oslo.messaging's to
+    # look into a cell. Its own commands have registered both when they parsed the command line
+    # (nova.config.parse_args).
+    if _profiler is not None:
+        _profiler.set_defaults(CONF)
+    rpc.init(CONF)
+    # An operator waits, for whom ten attempts, ten seconds apart, are no better than one.
+    for group in ("database", "api_database"):
+        CONF.set_override("max_retries", 1, group)
+        CONF.set_override("retry_interval", 0, group)
+    logging.getLogger("oslo_db.sqlalchemy.engines").setLevel(logging.ERROR)
+    main_db.configure(CONF)
+    api_db.configure(CONF)
+
+
+def _flavors_with_mistakes() -> list[str]:
+    """A line for each mistake of a flavor that says something of GPUs"""
+    context = nova_context.get_admin_context()
+    return [
+        f"{flavor.name}: {mistake}"
+        for flavor in objects.FlavorList.get_all(context)
+        for mistake in validation.mistakes(request.of(flavor.extra_specs))
+    ]
+
+
+def _hosts_of_another_version() -> list[str]:
+    """A line for each host whose GPUs are told in another version than this one's: an older one
+    tells less, a newer one cannot be read."""
+    context = nova_context.get_admin_context()
+    found = []
+    for cell in objects.CellMappingList.get_all(context):
+        if cell.is_cell0():
+            continue
+        with nova_context.target_cell(context, cell) as in_cell:
+            for node in objects.ComputeNodeList.get_all(in_cell):
+                text = (node.stats or {}).get(names.STATS)
+                if text is not None and (reason := _differs(text)):
+                    found.append(f"{node.hypervisor_hostname}: {reason}")
+    return sorted(found)
+
+
+def _differs(text: str) -> str | None:
+    try:
+        version = stats.version(text)
+    except exception.InvalidStats as error:
+        return str(error)
+    return None if version == stats.VERSION else f"version {version}, not {stats.VERSION}"
 
 
 class Checks(upgradecheck.UpgradeCommands):
@@ -38,7 +99,7 @@ class Checks(upgradecheck.UpgradeCommands):
     :param connect: makes Nova's databases known to this process
     """
 
-    def __init__(self, connect: Callable[[], None] = status_database.connect) -> None:
+    def __init__(self, connect: Callable[[], None] = _connect) -> None:
         super().__init__()
         self._connect = connect
         self._connected = False
@@ -107,16 +168,14 @@ class Checks(upgradecheck.UpgradeCommands):
         """controllers: each mistake of each flavor, as ``openstack gpu flavor check`` says it"""
         if not self._is_controller():
             return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
-        return self._asked(
-            status_database.flavors_with_mistakes, "Instances of these flavors fail:"
-        )
+        return self._asked(_flavors_with_mistakes, "Instances of these flavors fail:")
 
     def _check_hosts(self) -> upgradecheck.Result:
         """controllers: hosts whose report is of an older or newer nova-gpu"""
         if not self._is_controller():
             return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         return self._asked(
-            status_database.hosts_of_another_version,
+            _hosts_of_another_version,
             "These hosts report in the form of another release of nova-gpu than this one (one that "
             "is upgraded reports anew within a minute):",
         )
