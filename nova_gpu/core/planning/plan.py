@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from nova_gpu.core.planning import exact, quick
+from nova_gpu.core.planning import search
 from nova_gpu.core.planning.fleet import Fleet, Move, Need, Plan
-from nova_gpu.core.planning.goal import Empty, Goal, Place
 from nova_gpu.core.planning.room import Room
+from nova_gpu.core.planning.search import Empty, Goal, Place
 
 
 def place(fleet: Fleet, need: Need, count: int) -> Plan:
@@ -33,8 +33,8 @@ def defrag(fleet: Fleet, need: Need) -> Plan:
     Only ``proven`` where no moves can make one more. It is always reached, without a move where
     there is nothing to gain.
     """
-    if not exact.is_small(fleet):
-        steps = quick.gather(fleet, need)
+    if not search.is_small(fleet):
+        steps = search.gather(fleet, need)
         return Plan(_moves(fleet, steps), reached=True, proven=False)
     have = places(fleet, need)
     best = Plan((), reached=True, proven=True)
@@ -72,16 +72,16 @@ def _plan(fleet: Fleet, goal: Goal) -> Plan:
     # There may be more room than is counted, and a shorter plan.
     proven = fleet.is_known
     try:
-        steps = exact.search(fleet, goal)
-    except exact.TooLarge:
-        steps = quick.search(fleet, goal)
+        steps = search.exact(fleet, goal)
+    except search.TooLarge:
+        steps = search.quick(fleet, goal)
         proven = proven and steps is not None and len(steps) == least
     if steps is None:
         return Plan((), reached=False, proven=proven)
     return Plan(_moves(fleet, steps), reached=True, proven=proven)
 
 
-def _moves(fleet: Fleet, steps: exact.Steps) -> tuple[Move, ...]:
+def _moves(fleet: Fleet, steps: search.Steps) -> tuple[Move, ...]:
     room = Room(fleet)
     found = []
     for number, spot in steps:

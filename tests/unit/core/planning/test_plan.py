@@ -7,7 +7,7 @@ import time
 import unittest
 from unittest import mock
 
-from nova_gpu.core.planning import exact, plan, quick
+from nova_gpu.core.planning import plan, search
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Plan, Way
 from tests.fixtures import fleets
 from tests.fixtures.fleets import host, instance, need
@@ -66,7 +66,7 @@ class SmallFleetsTest(PlanTest):
 
     def assertQuick(self, now: Fleet, wanted: Need, count: int) -> None:
         """Of any fleet, what the bounded search finds can be done."""
-        with mock.patch.object(exact, "MOST_HOSTS", 0):
+        with mock.patch.object(search, "MOST_HOSTS", 0):
             found = plan.place(now, wanted, count)
         if found.reached:
             after = self.assertPossible(now, found)
@@ -121,7 +121,7 @@ class LargeFleetsTest(PlanTest):
             self.assertLess(time.process_time() - began, 5)
             self.assertTrue(found.reached)
             self.assertLessEqual(len(found.moves), 1.2 * known)
-            room = quick.Room(now)
+            room = search.Room(now)
             for move in found.moves:
                 number = now.instances.index(move.instance)
                 (spot,) = (
@@ -135,7 +135,7 @@ class LargeFleetsTest(PlanTest):
 
     def test_the_search_has_an_end(self) -> None:
         now, _ = self.frayed(100, 0)
-        with mock.patch.object(quick, "MOST_LOOKS", 50):
+        with mock.patch.object(search, "MOST_LOOKS", 50):
             found = plan.place(now, need(8, vcpus=8), 3)
             self.assertEqual(((), False, False), (found.moves, found.reached, found.proven))
             self.assertTrue(plan.defrag(now, need(8)).reached)

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A good plan of a large fleet, within a bounded number of looks at hosts."""
+"""What a plan is to lead to, and the search for it: an exact one for small fleets, by A* over all
+that moves can lead to, and a quick one for large fleets.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
-from nova_gpu.core.planning.exact import Steps
 from nova_gpu.core.planning.fleet import Fleet, Need, Spot
-from nova_gpu.core.planning.goal import Empty, Goal
 from nova_gpu.core.planning.room import Room
 
-# All that is tried: some twenty seconds of one processor at most
+# What the exact search looks at, at most: seconds of one processor
+MOST_STATES = 20_000
+# Larger fleets would not get far with so many.
+MOST_HOSTS = 12
+MOST_MOVABLE = 48
+
+# All that the quick one tries: some twenty seconds of one processor at most
 MOST_LOOKS = 1_000_000
 # Hosts that are tried for one place, sets of instances that could leave each of them, and how long
 # a chain of instances that make room for one another may get.
@@ -22,14 +30,149 @@ _CHAIN = 2
 # Past so many sets of a size they are not all looked at.
 _MOST_SETS = 2_000
 
+Steps = Sequence[tuple[int, Spot]]
+_State = tuple[tuple[int, Spot], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Room for ``count`` instances that are not there yet"""
+
+    need: Need
+    count: int
+
+    def least(self, room: Room) -> int | None:
+        """The least number of moves of any plan from *room*; ``None`` where there is none"""
+        # By how many fit: what it takes at least on the hosts so far
+        least: list[int | None] = [0] + [None] * self.count
+        for host in room.could_have(self.need):
+            each = _least_by_fit(room, self.need, host, self.count)
+            joined = list(least)
+            for before, cost in enumerate(least):
+                for fit, leaving in enumerate(each):
+                    at = min(before + fit, self.count)
+                    if cost is None:
+                        continue
+                    known = joined[at]
+                    if known is None or cost + leaving < known:
+                        joined[at] = cost + leaving
+            least = joined
+            if least[self.count] == 0:
+                break
+        return least[self.count]
+
+    def closed(self) -> Collection[int]:
+        return ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Empty:
+    """A host, by its index, that no instance has GPUs of"""
+
+    host: int
+
+    def least(self, room: Room) -> int | None:
+        """The least number of moves of any plan from *room*; ``None`` where there is none"""
+        there = room.on[self.host]
+        return len(there) if len(room.movable(self.host)) == len(there) else None
+
+    def closed(self) -> Collection[int]:
+        """The hosts that nothing is moved to"""
+        return (self.host,)
+
+
+Goal = Place | Empty
+
+
+def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
+    """How many have to leave the host at least, for none to fit, for one, and so on"""
+    found = [0]
+    while len(found) <= most:
+        if (least := room.least_leaving(need, host, len(found))) is None:
+            break
+        found.append(least)
+    return found
+
+
+class TooLarge(Exception):
+    """No answer within the bounds"""
+
+
+def exact(fleet: Fleet, goal: Goal) -> Steps | None:
+    """The plan with the fewest moves and, of these, the least cost; ``None`` where there is none.
+
+    :raises TooLarge: where that would take too long
+    """
+    if not is_small(fleet):
+        raise TooLarge
+    movable = _movable(fleet)
+    room = Room(fleet)
+    least = goal.least(room)
+    if least is None:
+        return None
+    alike = _alike(fleet)
+    order = itertools.count()
+    waiting: list[tuple[int, int, int, Steps]] = [(least, 0, next(order), ())]
+    best = {_state(room, movable, alike): (0, 0)}
+    while waiting:
+        _, cost, _, steps = heapq.heappop(waiting)
+        room.undo(0)
+        for step in steps:
+            room.move(*step)
+        if (len(steps), cost) > best[_state(room, movable, alike)]:
+            continue
+        if goal.least(room) == 0:
+            return steps
+        tried = set()
+        for number in movable:
+            # Of instances that are alike on one host, it does not matter which one goes.
+            if (who := (alike[number], room.spots[number])) in tried:
+                continue
+            tried.add(who)
+            for spot in list(room.rooms(number, goal.closed())):
+                way = fleet.instances[number].way
+                assert way is not None
+                reached = (len(steps) + 1, cost + way.cost)
+                room.move(number, spot)
+                state = _state(room, movable, alike)
+                if reached < best.get(state, (len(steps) + 2, 0)):
+                    if len(best) >= MOST_STATES:
+                        raise TooLarge
+                    best[state] = reached
+                    if (left := goal.least(room)) is not None:
+                        entry = (reached[0] + left, reached[1], next(order))
+                        heapq.heappush(waiting, (*entry, (*steps, (number, spot))))
+                room.undo(len(steps))
+    return None
+
+
+def is_small(fleet: Fleet) -> bool:
+    """Whether the fleet is small enough for an exact search"""
+    return len(fleet.hosts) <= MOST_HOSTS and len(_movable(fleet)) <= MOST_MOVABLE
+
+
+def _movable(fleet: Fleet) -> list[int]:
+    return [number for number, each in enumerate(fleet.instances) if each.way]
+
+
+def _alike(fleet: Fleet) -> list[int]:
+    """A number for each instance, the same for those that take and cost the same"""
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault((each.need, each.way), len(numbers)) for each in fleet.instances]
+
+
+def _state(room: Room, movable: Sequence[int], alike: Sequence[int]) -> _State:
+    return tuple(sorted((alike[number], room.spots[number]) for number in movable))
+
 
 class _Spent(Exception):
     """All looks are taken."""
 
 
-def search(fleet: Fleet, goal: Goal) -> Steps | None:
-    """The steps of a plan, or ``None`` where none was found."""
-    search = _Search(fleet)
+def quick(fleet: Fleet, goal: Goal) -> Steps | None:
+    """The steps of a good plan, within a bounded number of looks at hosts; ``None`` where none was
+    found."""
+    search = _Quick(fleet)
     try:
         if isinstance(goal, Empty):
             found = search.empty(goal)
@@ -42,7 +185,7 @@ def search(fleet: Fleet, goal: Goal) -> Steps | None:
 
 def gather(fleet: Fleet, need: Need) -> Steps:
     """The steps to as many places as are found"""
-    search = _Search(fleet)
+    search = _Quick(fleet)
     try:
         search.place(need, None)
     except _Spent:
@@ -50,7 +193,7 @@ def gather(fleet: Fleet, need: Need) -> Steps:
     return search.steps()
 
 
-class _Search:
+class _Quick:
     def __init__(self, fleet: Fleet) -> None:
         self.room = Room(fleet)
         self._looks = 0
