@@ -30,7 +30,7 @@ _REASONS = (
         "core/flavor/quantity",
         "core/refusal_texts",
         "host/pci/consoles",
-        "host/pci/partitions",
+        "host/pci/kfd",
         "host/vgpu/division",
         "host/vfio/passthrough",
     ),

@@ -21,7 +21,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot, slot_number
 from nova_gpu.host import roots as host_roots
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.pci import partitions, sysfs
+from nova_gpu.host.pci import kfd, sysfs
 
 LOG = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def _own_nodes(
         return (f"/dev/nvidia{minor}", *(f"{_CAPS}nvidia-cap{cap.minor}" for cap in caps))
     if driver not in _DRM_DRIVERS:
         return ()
-    parts = partitions.drm_names(address, roots) if driver == _AMDGPU else ()
+    parts = kfd.drm_names(address, roots) if driver == _AMDGPU else ()
     return (*_drm_nodes(address, roots), *_named(parts))
 
 

@@ -19,7 +19,7 @@ from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import guest_processes, libraries, nodes
-from nova_gpu.host.pci import partitions
+from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.usage import domains
@@ -90,7 +90,7 @@ class ContainerNodes(WholeCards):
                 f"it is bound to the driver {card.driver}, which gives it no device node; bind it "
                 "to the vendor's driver"
             )
-        return partitions.obstacle(card.address, self._roots)
+        return kfd.obstacle(card.address, self._roots)
 
     # What is done
 

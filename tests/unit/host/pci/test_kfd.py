@@ -11,7 +11,7 @@ from oslotest import base
 
 from nova_gpu.core import model
 from nova_gpu.host.container import nodes
-from nova_gpu.host.pci import direct_links, discovery, partitions
+from nova_gpu.host.pci import direct_links, discovery, kfd
 from tests.fixtures import hosts
 from tests.fixtures import nodes as fixture_nodes
 
@@ -31,7 +31,7 @@ class PartitionsTest(base.BaseTestCase):
         return nodes.own_nodes(gpu, self.host.roots)
 
     def obstacle(self, address: str) -> str | None:
-        return partitions.obstacle(model.PciAddress.parse(address), self.host.roots)
+        return kfd.obstacle(model.PciAddress.parse(address), self.host.roots)
 
     def test_a_whole_card(self) -> None:
         (self.host.path(SPLIT) / "current_compute_partition").write_text("SPX\n")
