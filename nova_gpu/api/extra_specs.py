@@ -49,13 +49,13 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "matter. A GPU of unknown architecture satisfies nothing. Only in a flavor that asks "
             "for either.",
             condition.ALLOWED,
-            lambda name, value: words.parse_architecture({name: value}),
+            lambda name, value: words.parse_name(name, {name: value}),
         ),
         _validator(
             names.HYPERVISOR,
             "The hypervisor of the host: ``LXC``, or ``QEMU``, for which ``KVM`` is another name.",
             condition.ALLOWED,
-            lambda name, value: words.parse_hypervisor({name: value}),
+            lambda name, value: words.parse_name(name, {name: value}),
         ),
         _validator(
             names.MODEL,
@@ -63,7 +63,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "``A100 SXM4 80GB``, a name of several words. All of it, or a part with "
             "``<in> A100``. Only in a flavor that asks for either.",
             condition.ALLOWED,
-            lambda name, value: words.parse_model({name: value}),
+            lambda name, value: words.parse_name(name, {name: value}),
         ),
         _validator(
             names.MEMORY_MIB,
@@ -71,7 +71,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "says. A GPU whose memory is not known satisfies nothing. Only in a flavor that asks "
             "for either.",
             quantity.ALLOWED,
-            lambda name, value: words.parse_memory({name: value}),
+            lambda name, value: words.parse_number(name, {name: value}),
         ),
         _word(
             names.TOPOLOGY,
@@ -132,7 +132,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             names.HEADS,
             "How many displays each vGPU has. Only in a flavor that asks for vGPUs.",
             quantity.ALLOWED,
-            lambda name, value: words.parse_heads({name: value}),
+            lambda name, value: words.parse_number(name, {name: value}),
         ),
         # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
         _validator(
@@ -146,7 +146,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "Whether a KVM guest sees the option ROMs of its GPUs. It does unless this says "
             "``false``.",
             words.ALLOWED_SWITCH,
-            lambda name, value: words.parse_option_rom({name: value}),
+            lambda name, value: words.parse_switch(name, {name: value}, otherwise=True),
         ),
         _word(
             names.GUEST_TOPOLOGY,
@@ -180,7 +180,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "started, may go to another host: with ``true`` ``openstack gpu start`` shelves and "
             "unshelves it then. It may not unless this says so.",
             words.ALLOWED_SWITCH,
-            lambda name, value: words.parse_on_stop_move({name: value}),
+            lambda name, value: words.parse_switch(name, {name: value}, otherwise=False),
         ),
         _validator(
             names.PREEMPTIBLE,

@@ -279,10 +279,10 @@ def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collecti
     :param known_traits: asked only where the table has not all
     :raises CommandError: with what is meant, where that can be guessed
     """
-    hypervisor = words.parse_hypervisor(specs)
+    hypervisor = words.parse_name(names.HYPERVISOR, specs)
     if unknown := _unknown(hypervisor, _HYPERVISORS):
         raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
-    architecture = words.parse_architecture(specs)
+    architecture = words.parse_name(names.GPU_ARCH, specs)
     known = {names.word(each) or "" for _, _, each, _ in data.products()} - {""}
     if _unknown(architecture, known):
         known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())

@@ -41,7 +41,7 @@ class ClaimsTest(_Claims):
         self.assertEqual(["off", "off"], roms)
         # The scheduler has the flavor as it is written, and spelled out for Placement.
         self.assertEqual({"parse_count": 2}, reads.scheduled)
-        self.assertEqual({"parse_count": 1, "parse_option_rom": 1}, reads.spawned)
+        self.assertEqual({"parse_count": 1, "parse_switch": 1}, reads.spawned)
 
     def test_machine_type_without_pci_express(self) -> None:
         self.flags(hw_machine_type=[], group="libvirt")

@@ -159,12 +159,12 @@ class FlavorRequest:
             groups[""] = GroupRequest("", count, required, forbidden)
         return GPURequest(
             count=count,
-            architecture=words.parse_architecture(specs),
+            architecture=words.parse_name(names.GPU_ARCH, specs),
             hypervisor=_agreed_hypervisor(specs),
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
-            model=words.parse_model(specs),
-            memory_mib=words.parse_memory(specs),
+            model=words.parse_name(names.MODEL, specs),
+            memory_mib=words.parse_number(names.MEMORY_MIB, specs),
             arrangement=arrangement.parse(specs),
         )
 
@@ -207,10 +207,10 @@ class FlavorRequest:
             type=vgpu_type,
             groups=tuple(group for group in groups.values() if group.count),
             counted=bool(counted),
-            architecture=None if whole else words.parse_architecture(specs),
-            model=None if whole else words.parse_model(specs),
-            memory_mib=None if whole else words.parse_memory(specs),
-            heads=words.parse_heads(specs),
+            architecture=None if whole else words.parse_name(names.GPU_ARCH, specs),
+            model=None if whole else words.parse_name(names.MODEL, specs),
+            memory_mib=None if whole else words.parse_number(names.MEMORY_MIB, specs),
+            heads=words.parse_number(names.HEADS, specs),
         )
 
     @functools.cached_property
@@ -229,7 +229,7 @@ class FlavorRequest:
         """
         if self.whole:
             return self.whole.hypervisor
-        return words.parse_hypervisor(self.extra_specs)
+        return words.parse_name(names.HYPERVISOR, self.extra_specs)
 
     def check(self) -> None:
         """:raises InvalidExtraSpec: where the scheduler could not say what is asked for"""
@@ -237,11 +237,11 @@ class FlavorRequest:
 
     @functools.cached_property
     def option_rom(self) -> bool:
-        """Whether a KVM guest sees the option ROMs of its GPUs.
+        """Whether a KVM guest sees the option ROMs of its GPUs: unless the flavor says no.
 
         :raises InvalidExtraSpec: where the flavor says neither yes nor no
         """
-        return words.parse_option_rom(self.extra_specs)
+        return words.parse_switch(names.OPTION_ROM, self.extra_specs, otherwise=True)
 
     @functools.cached_property
     def guest_topology(self) -> GuestTopology:
@@ -296,7 +296,7 @@ class FlavorRequest:
 
         :raises InvalidExtraSpec: where the flavor says neither yes nor no
         """
-        return words.parse_on_stop_move(self.extra_specs)
+        return words.parse_switch(names.ON_STOP_MOVE, self.extra_specs, otherwise=False)
 
     @property
     def is_isolated(self) -> bool:
@@ -366,11 +366,6 @@ def _of(items: tuple[tuple[str, str], ...]) -> FlavorRequest:
     return FlavorRequest(dict(items))
 
 
-def forget() -> None:
-    """Forget all flavors, as after a start."""
-    _of.cache_clear()
-
-
 def _of_product(
     architecture: Stated | None, model: Stated | None, memory_mib: Stated | None
 ) -> _Conditions:
@@ -386,8 +381,8 @@ def _of_product(
 
 
 def _agreed_hypervisor(extra_specs: Mapping[str, str]) -> Condition | None:
-    new = words.parse_hypervisor(extra_specs)
-    old = words.parse_hypervisor(extra_specs, names.HYPERVISOR_TYPE)
+    new = words.parse_name(names.HYPERVISOR, extra_specs)
+    old = words.parse_name(names.HYPERVISOR_TYPE, extra_specs)
     if new and old and new != old:
         raise exception.InvalidExtraSpec(
             names.HYPERVISOR_TYPE,

@@ -24,7 +24,9 @@ ALLOWED_SWITCH = "true or false"
 # An instance gets exactly what it asks for, so all of these say the same.
 _COUNT_OPERATORS = frozenset({"=", "==", ">="})
 
-_HYPERVISORS = {"kvm": names.QEMU}
+_KVM = {"kvm": names.QEMU}
+_SYNONYMS = {names.HYPERVISOR: _KVM, names.HYPERVISOR_TYPE: _KVM}
+_OF_SEVERAL_WORDS = frozenset({names.MODEL, names.VGPU_TYPE})
 
 # What Nova's own switches in flavors take (oslo.utils' strutils.bool_from_string).
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
@@ -98,42 +100,25 @@ def parse_count(text: str, key: str = names.GPUS) -> int:
     return count
 
 
-def parse_architecture(extra_specs: Mapping[str, str]) -> Condition | None:
-    """The condition on the architecture.
-
-    :raises InvalidExtraSpec: where ``gpu_arch`` is not one of condition.ALLOWED
-    """
-    text = extra_specs.get(names.GPU_ARCH)
-    return None if text is None else condition.parse(names.GPU_ARCH, text)
-
-
-def parse_model(extra_specs: Mapping[str, str]) -> Condition | None:
-    """The condition on the model.
-
-    :raises InvalidExtraSpec: where ``gpu:model`` is not one of condition.ALLOWED
-    """
-    text = extra_specs.get(names.MODEL)
-    return None if text is None else condition.parse(names.MODEL, text, spaces=True)
-
-
-def parse_memory(extra_specs: Mapping[str, str]) -> Quantity | None:
-    """The condition on the memory in MiB.
-
-    :raises InvalidExtraSpec: where ``gpu:memory_mib`` is not one of quantity.ALLOWED
-    """
-    text = extra_specs.get(names.MEMORY_MIB)
-    return None if text is None else quantity.parse(names.MEMORY_MIB, text)
-
-
-def parse_hypervisor(
-    extra_specs: Mapping[str, str], key: str = names.HYPERVISOR
-) -> Condition | None:
-    """The condition on the hypervisor that the flavor states as *key*. KVM is QEMU, as in Nova.
+def parse_name(key: str, extra_specs: Mapping[str, str]) -> Condition | None:
+    """The condition on a name that the flavor states as *key*, ``None`` where it states none. The
+    hypervisor KVM is QEMU, as in Nova.
 
     :raises InvalidExtraSpec: where it is not one of condition.ALLOWED
     """
     text = extra_specs.get(key)
-    return None if text is None else condition.parse(key, text, _HYPERVISORS)
+    if text is None:
+        return None
+    return condition.parse(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
+
+
+def parse_number(key: str, extra_specs: Mapping[str, str]) -> Quantity | None:
+    """The condition on a number that the flavor states as *key*, ``None`` where it states none.
+
+    :raises InvalidExtraSpec: where it is not one of quantity.ALLOWED
+    """
+    text = extra_specs.get(key)
+    return None if text is None else quantity.parse(key, text)
 
 
 def parse_vgpu_type(extra_specs: Mapping[str, str]) -> Condition | None:
@@ -143,44 +128,21 @@ def parse_vgpu_type(extra_specs: Mapping[str, str]) -> Condition | None:
 
     :raises InvalidExtraSpec: where ``vgpu_type`` is not one of ALLOWED_TYPES
     """
-    text = extra_specs.get(names.VGPU_TYPE)
-    if text is None:
-        return None
-    stated = condition.parse(names.VGPU_TYPE, text, spaces=True)
-    if stated.equal_to is None:
-        raise exception.InvalidExtraSpec(
-            names.VGPU_TYPE, text, "the vGPUs of an instance are of one type", ALLOWED_TYPES
-        )
+    stated = parse_name(names.VGPU_TYPE, extra_specs)
+    if stated and stated.equal_to is None:
+        text, reason = extra_specs[names.VGPU_TYPE], "the vGPUs of an instance are of one type"
+        raise exception.InvalidExtraSpec(names.VGPU_TYPE, text, reason, ALLOWED_TYPES)
     return stated
 
 
-def parse_heads(extra_specs: Mapping[str, str]) -> Quantity | None:
-    """The condition on the displays of each vGPU.
+def parse_switch(key: str, extra_specs: Mapping[str, str], *, otherwise: bool) -> bool:
+    """What the flavor states as *key*, or *otherwise* where it states nothing.
 
-    :raises InvalidExtraSpec: where ``gpu:heads`` is not one of quantity.ALLOWED
+    :raises InvalidExtraSpec: where it is neither true nor false
     """
-    text = extra_specs.get(names.HEADS)
-    return None if text is None else quantity.parse(names.HEADS, text)
-
-
-def parse_option_rom(extra_specs: Mapping[str, str]) -> bool:
-    """Whether the guest sees the option ROMs of its GPUs, as it does unless the flavor says no.
-
-    :raises InvalidExtraSpec: where that is neither true nor false
-    """
-    return _parse_switch(extra_specs, names.OPTION_ROM, otherwise="true")
-
-
-def parse_on_stop_move(extra_specs: Mapping[str, str]) -> bool:
-    """Whether an instance that gave its GPUs back may be started on another host.
-
-    :raises InvalidExtraSpec: where that is neither true nor false
-    """
-    return _parse_switch(extra_specs, names.ON_STOP_MOVE, otherwise="false")
-
-
-def _parse_switch(extra_specs: Mapping[str, str], key: str, otherwise: str) -> bool:
-    text = extra_specs.get(key, otherwise)
+    text = extra_specs.get(key)
+    if text is None:
+        return otherwise
     word = text.strip().lower()
     if word not in _TRUE | _FALSE:
         raise exception.InvalidExtraSpec(key, text, "it is neither true nor false", ALLOWED_SWITCH)

@@ -149,7 +149,3 @@ class Plan:
     moves: tuple[Move, ...]
     reached: bool
     proven: bool
-
-    @property
-    def cost(self) -> int:
-        return sum(move.way.cost for move in self.moves)

@@ -126,7 +126,7 @@ class FlavorTest(base.FuzzTestCase):
                 assert parsed is not None
                 self.assertTrue(1 <= parsed.count <= request_group.MAX_GPUS)
             elif validator.name == names.OPTION_ROM:
-                words.parse_option_rom({names.OPTION_ROM: value})
+                words.parse_switch(names.OPTION_ROM, {names.OPTION_ROM: value}, otherwise=True)
             elif validator.name == names.GUEST_TOPOLOGY:
                 request.of({names.GUEST_TOPOLOGY: value}).check_guest_options()
             elif validator.name == names.MOVE:

@@ -51,28 +51,32 @@ class CountTest(unittest.TestCase):
 
 class HypervisorTest(unittest.TestCase):
     def test_kvm(self) -> None:
-        stated = words.parse_hypervisor({"hypervisor": "s== KVM"})
+        stated = words.parse_name("hypervisor", {"hypervisor": "s== KVM"})
         assert stated is not None
         self.assertTrue(stated.matches("QEMU"))
         self.assertFalse(stated.matches("LXC"))
 
 
-class OptionROMTest(unittest.TestCase):
-    def test_shown_unless_the_flavor_says_no(self) -> None:
-        self.assertTrue(words.parse_option_rom({}))
+class SwitchTest(unittest.TestCase):
+    def switched(self, text: str) -> bool:
+        return words.parse_switch("gpu:option_rom", {"gpu:option_rom": text}, otherwise=True)
+
+    def test_nothing_stated(self) -> None:
+        for otherwise in (True, False):
+            self.assertIs(otherwise, words.parse_switch("gpu:option_rom", {}, otherwise=otherwise))
 
     def test_the_words_are_those_of_nova(self) -> None:
         for text in ("true", "True", "yes", "on", "1", "t", "y", "false", "no", "Off", "0", "f"):
             with self.subTest(text=text):
                 self.assertEqual(
                     strutils.bool_from_string(text, strict=True),
-                    words.parse_option_rom({"gpu:option_rom": text}),
+                    self.switched(text),
                 )
 
     def test_anything_else_is_refused(self) -> None:
         for text in ("", "perhaps", "2", "true false"):
             with self.subTest(text=text), self.assertRaises(exception.InvalidExtraSpec) as caught:
-                words.parse_option_rom({"gpu:option_rom": text})
+                self.switched(text)
             self.assertIn(f"gpu:option_rom={text!r}", str(caught.exception))
             self.assertIn("true or false", str(caught.exception))
 

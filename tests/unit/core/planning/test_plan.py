@@ -20,6 +20,10 @@ def moved(found: Plan) -> list[tuple[str, str, str]]:
     return [(move.instance.name, move.source, move.destination) for move in found.moves]
 
 
+def price(found: Plan) -> tuple[int, int]:
+    return len(found.moves), sum(move.way.cost for move in found.moves)
+
+
 class PlanTest(unittest.TestCase):
     def assertPossible(self, now: Fleet, found: Plan) -> list[Fleet]:
         """Each step has room when it is made, and nothing is moved that may not be."""
@@ -36,7 +40,7 @@ class SmallFleetsTest(PlanTest):
         self.assertTrue(found.proven)
         self.assertEqual(best is not None, found.reached)
         if best:
-            self.assertEqual(best, (len(found.moves), found.cost))
+            self.assertEqual(best, price(found))
             after = self.assertPossible(now, found)
             self.assertGreaterEqual(max(fleets.places(each, wanted) for each in after), count)
 
@@ -49,7 +53,7 @@ class SmallFleetsTest(PlanTest):
         self.assertTrue(found.proven)
         self.assertEqual(best is not None, found.reached)
         if best:
-            self.assertEqual(best, (len(found.moves), found.cost))
+            self.assertEqual(best, price(found))
             self.assertTrue(all(map(is_empty, self.assertPossible(now, found))))
         self.assertNotIn(name, [move.destination for move in found.moves])
 
@@ -59,7 +63,7 @@ class SmallFleetsTest(PlanTest):
         self.assertTrue(found.reached and found.proven)
         self.assertEqual(
             fleets.fewest(now, lambda then: fleets.places(then, wanted) == most),
-            (len(found.moves), found.cost),
+            price(found),
         )
         after = self.assertPossible(now, found)
         self.assertEqual(most, max(fleets.places(each, wanted) for each in after))
