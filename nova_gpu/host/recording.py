@@ -90,7 +90,7 @@ def _gpu(address: PciAddress, roots: Roots) -> _Entry:
     minor = gpu_instances.gpu_minor(address, roots)
     if minor is not None:
         entry["minor"] = minor
-        if layout := gpu_instances.instances(gpu_instances.capabilities(minor, roots)):
+        if layout := gpu_instances.of_card(address, roots):
             entry["mig"] = [[each.gpu_instance, each.compute_instance] for each in layout]
     if model := _model(information):
         entry["model"] = model

@@ -101,7 +101,7 @@ class CDITest(unittest.TestCase):
                 self.assertTrue(set(own) & given)
                 required = [
                     node
-                    for node in nodes.shared_nodes(gpu, machine.ROOTS)
+                    for node in nodes.shared_nodes(gpu.driver)
                     if nodes.is_required(node) and nodes.is_there(node, machine.ROOTS)
                 ]
                 self.assertLessEqual(set(required), given)
@@ -140,7 +140,7 @@ class DevicesTest(unittest.TestCase):
         for gpu in machine.gpus():
             wanted = (
                 *nodes.own_nodes(gpu, machine.ROOTS),
-                *nodes.shared_nodes(gpu, machine.ROOTS),
+                *nodes.shared_nodes(gpu.driver),
             )
             for node in filter(nodes.is_required, wanted):
                 with self.subTest(node=node):

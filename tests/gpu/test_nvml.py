@@ -111,7 +111,7 @@ class InstancesTest(unittest.TestCase):
                 parts = [(each.gpu_instance, each.compute_instance) for each in told or ()]
                 self.assertEqual(list(card.instances), parts)
                 if not card.mig:
-                    self.assertFalse(gpu_instances.is_divided(minor, machine.ROOTS))
+                    self.assertFalse(gpu_instances.is_divided(address, machine.ROOTS))
                 self._has_minors(minor, known)
 
     def _has_minors(self, gpu: int, known: tuple[gpu_instances.Capability, ...]) -> None:

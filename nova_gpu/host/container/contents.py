@@ -96,7 +96,7 @@ def _built_in_nodes(gpus: Iterable[model.GPU], roots: host_roots.Roots) -> Itera
                 "of its own",
                 f"it must be bound to its vendor's driver (now: {gpu.driver or 'none'})",
             )
-        wanted = (*own, *nodes.shared_nodes(gpu, roots))
+        wanted = (*own, *nodes.shared_nodes(gpu.driver))
         yield from _there(str(gpu.address), wanted, filter(nodes.is_required, wanted), roots)
 
 

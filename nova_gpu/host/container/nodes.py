@@ -69,9 +69,9 @@ def card_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
     return _card_nodes(gpu.address, gpu.driver, roots)
 
 
-def shared_nodes(gpu: model.GPU, roots: host_roots.Roots) -> tuple[str, ...]:
-    """The nodes that guests of this card need and guests of its neighbours have too."""
-    return _shared_nodes(gpu.driver)
+def shared_nodes(driver: str | None) -> tuple[str, ...]:
+    """The nodes that guests of a card with this *driver* need, and guests of its neighbours too."""
+    return _SHARED_BY_DRIVER.get(driver or "", ())
 
 
 def instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
@@ -93,27 +93,17 @@ def nodes_by_instance(
     card = f"/dev/nvidia{gpu_instances.gpu_minor(address, roots)}"
     return {
         number: (card, *_capabilities(each))
-        for each in _instances(address, roots)
+        for each in gpu_instances.of_card(address, roots)
         if (number := slot_number(each.gpu_instance, each.compute_instance)) is not None
     }
 
 
 def own_instance_nodes(slot: Slot, roots: host_roots.Roots) -> tuple[str, ...]:
     """The nodes that lead to this MIG instance alone"""
-    there = _instances(slot.parent, roots)
+    there = gpu_instances.of_card(slot.parent, roots)
     gpu_instance, _ = of_slot(slot.number)
     is_shared = sum(each.gpu_instance == gpu_instance for each in there) > 1
     return _instance_capabilities(slot, there)[1 if is_shared else 0 :]
-
-
-def _instances(
-    address: model.PciAddress, roots: host_roots.Roots
-) -> tuple[gpu_instances.Instance, ...]:
-    """The MIG instances that the driver has of a card"""
-    minor = gpu_instances.gpu_minor(address, roots)
-    return (
-        () if minor is None else gpu_instances.instances(gpu_instances.capabilities(minor, roots))
-    )
 
 
 def _instance_capabilities(slot: Slot, there: Iterable[gpu_instances.Instance]) -> tuple[str, ...]:
@@ -136,12 +126,12 @@ def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
     """
     if isinstance(device, Slot):
         own = instance_nodes(device, roots)
-        return (*own, *_shared_nodes(_NVIDIA)) if own else ()
+        return (*own, *shared_nodes(_NVIDIA)) if own else ()
     address = device
     driver = sysfs.link(sysfs.device(address, roots), "driver")
     if not _own_nodes(address, driver, roots):
         return ()
-    return (*_card_nodes(address, driver, roots), *_shared_nodes(driver))
+    return (*_card_nodes(address, driver, roots), *shared_nodes(driver))
 
 
 def candidates(roots: host_roots.Roots) -> Iterator[str]:
@@ -251,12 +241,8 @@ def _card_nodes(
     return tuple(dict.fromkeys((*own, *_drm_nodes(address, roots))))
 
 
-def _shared_nodes(driver: str | None) -> tuple[str, ...]:
-    return _SHARED_BY_DRIVER.get(driver or "", ())
-
-
 def _absent(gpu: model.GPU, roots: host_roots.Roots) -> list[str]:
-    expected = (*own_nodes(gpu, roots), *shared_nodes(gpu, roots))
+    expected = (*own_nodes(gpu, roots), *shared_nodes(gpu.driver))
     return [node for node in expected if not is_there(node, roots)]
 
 

@@ -57,9 +57,16 @@ def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
     return field(roots.proc / f"driver/nvidia/gpus/{address}/information", "Device Minor")
 
 
-def is_divided(gpu_minor: int, roots: Roots) -> bool:
+def is_divided(card: PciAddress, roots: Roots) -> bool:
     """Whether the driver has a GPU instance of the card, whatever can be read of it"""
-    return any(_folder(gpu_minor, roots).glob("gi*"))
+    minor = gpu_minor(card, roots)
+    return minor is not None and any(_folder(minor, roots).glob("gi*"))
+
+
+def of_card(card: PciAddress, roots: Roots) -> tuple[Instance, ...]:
+    """The instances that the driver has of the card"""
+    minor = gpu_minor(card, roots)
+    return () if minor is None else instances(capabilities(minor, roots))
 
 
 def is_slot_there(slot: Slot, roots: Roots) -> bool:

@@ -45,8 +45,7 @@ def is_divided(card: GPU, roots: Roots) -> bool:
     """Whether *card* has instances, or is in MIG mode and so of no use as a whole"""
     if card.driver != nvml.DRIVER:
         return False
-    minor = gpu_instances.gpu_minor(card.address, roots)
-    return card.mig is not None or (minor is not None and gpu_instances.is_divided(minor, roots))
+    return card.mig is not None or gpu_instances.is_divided(card.address, roots)
 
 
 def _unread(card: GPU, roots: Roots) -> str | None:
@@ -56,10 +55,7 @@ def _unread(card: GPU, roots: Roots) -> str | None:
             "the driver has MIG instances of it, and NVML does not tell what they are; see why in "
             "nova-compute's log, [gpu]nvml and [gpu]nvml_timeout"
         )
-    minor = gpu_instances.gpu_minor(card.address, roots)
-    there = (
-        () if minor is None else gpu_instances.instances(gpu_instances.capabilities(minor, roots))
-    )
+    there = gpu_instances.of_card(card.address, roots)
     by_driver, by_nvml = {each.index for each in there}, {each.index for each in card.mig}
     if not by_driver and not by_nvml:
         return (
@@ -138,10 +134,9 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
         text = f"[gpu]{_OPTION} wants MIG instances {profile} of it: {reason}"
         return exception.DeviceUnavailable(str(card), text, remedy)
 
-    minor = gpu_instances.gpu_minor(card, roots)
-    if minor is None:
+    if gpu_instances.gpu_minor(card, roots) is None:
         raise refused("NVIDIA's driver does not have it", "bind it to that driver")
-    if gpu_instances.is_divided(minor, roots):
+    if gpu_instances.is_divided(card, roots):
         return 0
     command = [sys.executable, "-P", str(_MAKER), str(card), profile]
     try:

@@ -90,7 +90,7 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
             )
         elif number != most:
             raise refused(f"{SRIOV_MANAGE.name} enables all {most} that it can have", "say so many")
-        elif _has_gpu_instances(card, roots):
+        elif gpu_instances.is_divided(card, roots):
             raise refused(
                 f"{SRIOV_MANAGE.name} would remove its GPU instances",
                 "remove them (nvidia-smi mig -dci, -dgi), and make them when it has the functions",
@@ -107,11 +107,6 @@ def enable(card: PciAddress, number: int, roots: Roots, timeout_s: float) -> Non
 def _vendor(device: str) -> str:
     """:raises OSError: where the kernel does not tell"""
     return sysfs.attribute(device, "vendor").removeprefix("0x")
-
-
-def _has_gpu_instances(card: PciAddress, roots: Roots) -> bool:
-    minor = gpu_instances.gpu_minor(card, roots)
-    return minor is not None and gpu_instances.is_divided(minor, roots)
 
 
 def _run_sriov_manage(card: PciAddress, timeout_s: float) -> None:

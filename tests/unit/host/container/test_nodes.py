@@ -115,14 +115,12 @@ class TestWhose(NodesTestCase):
         self.assertEqual(("/dev/nvidia0",), self.own(ONE))
 
     def test_shared(self) -> None:
-        def shared(driver: str) -> tuple[str, ...]:
-            return nodes.shared_nodes(card(ONE, driver), self.roots)
-
-        self.assertEqual(
-            ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"), shared("nvidia")
-        )
-        self.assertEqual(("/dev/kfd",), shared("amdgpu"))
-        self.assertEqual((), shared("i915"))
+        for driver, expected in (
+            ("nvidia", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")),
+            ("amdgpu", ("/dev/kfd",)),
+            ("i915", ()),
+        ):
+            self.assertEqual(expected, nodes.shared_nodes(driver))
 
     def test_guest_nodes_by_what_drives_the_card(self) -> None:
         self.host.add_gpu(ONE, "1002", "74a1")

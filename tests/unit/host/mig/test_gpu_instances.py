@@ -12,7 +12,7 @@ from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.mig import gpu_instances
 from tests.fixtures import hosts, nvidia
 
-CARD = "0000:18:00.0"
+CARD, OTHER = "0000:18:00.0", "0000:19:00.0"
 
 
 class MIGTestCase(base.BaseTestCase):
@@ -25,8 +25,8 @@ class MIGTestCase(base.BaseTestCase):
 
 
 class TestInstances(MIGTestCase):
-    def instances(self, gpu_minor: int = 3) -> tuple[gpu_instances.Instance, ...]:
-        return gpu_instances.instances(gpu_instances.capabilities(gpu_minor, self.host.roots))
+    def instances(self, card: str = CARD) -> tuple[gpu_instances.Instance, ...]:
+        return gpu_instances.of_card(PciAddress.parse(card), self.host.roots)
 
     def test_each_with_the_capabilities_that_lead_to_it(self) -> None:
         self.assertEqual(
@@ -38,7 +38,9 @@ class TestInstances(MIGTestCase):
         )
 
     def test_of_that_card_only(self) -> None:
-        self.assertEqual((), self.instances(gpu_minor=0))
+        self.host.add_gpu(OTHER, "10de", "2335", minor=0)
+        self.assertEqual((), self.instances(OTHER))
+        self.assertEqual((), self.instances("0000:1a:00.0"))
 
     def test_no_instance_without_all_that_leads_to_it(self) -> None:
         (self.mig / "gi2/access").write_text("DeviceFileMode: 292\n")
@@ -60,17 +62,18 @@ def _parts(index: str) -> tuple[int, int]:
 class TestSlots(MIGTestCase):
     def test_which_card(self) -> None:
         self.assertEqual(3, gpu_instances.gpu_minor(PciAddress.parse(CARD), self.host.roots))
-        self.assertIsNone(
-            gpu_instances.gpu_minor(PciAddress.parse("0000:19:00.0"), self.host.roots)
-        )
+        self.assertIsNone(gpu_instances.gpu_minor(PciAddress.parse(OTHER), self.host.roots))
 
     def test_is_divided(self) -> None:
-        self.assertTrue(gpu_instances.is_divided(3, self.host.roots))
-        self.assertFalse(gpu_instances.is_divided(1, self.host.roots))
+        def is_divided(card: str = CARD) -> bool:
+            return gpu_instances.is_divided(PciAddress.parse(card), self.host.roots)
+
+        self.assertTrue(is_divided())
+        self.assertFalse(is_divided(OTHER))
         self.host.set_mig(CARD, [])
-        self.assertFalse(gpu_instances.is_divided(3, self.host.roots))
+        self.assertFalse(is_divided())
         (self.mig / "gi2").mkdir(parents=True)  # of which nothing can be read
-        self.assertTrue(gpu_instances.is_divided(3, self.host.roots))
+        self.assertTrue(is_divided())
 
     def test_is_slot_there(self) -> None:
         for number, expected in ((201, True), (202, False), (300, False)):
@@ -80,5 +83,5 @@ class TestSlots(MIGTestCase):
         self.assertTrue(
             gpu_instances.is_slot_there(Slot.parse(f"{CARD}/1g.18gb/201"), self.host.roots)
         )
-        elsewhere = Slot.parse("0000:19:00.0/1g.18gb/201")
+        elsewhere = Slot.parse(f"{OTHER}/1g.18gb/201")
         self.assertFalse(gpu_instances.is_slot_there(elsewhere, self.host.roots))
