@@ -10,7 +10,7 @@ import re
 from nova_gpu.host.roots import Roots
 
 _SIZES = re.compile(rb"^address sizes\s*:\s*(\d+) bits physical", re.MULTILINE)
-_AMD = re.compile(rb"^vendor_id\s*:\s*AuthenticAMD$", re.MULTILINE)
+_VENDOR = re.compile(rb"^vendor_id\s*:\s*(\S+)", re.MULTILINE)
 _FAMILY = re.compile(rb"^cpu family\s*:\s*(\d+)$", re.MULTILINE)
 _FLAGS = re.compile(rb"^flags\s*:(.*)$", re.MULTILINE)
 # More than the kernel says of one. All of them can be half a megabyte.
@@ -20,12 +20,17 @@ _FIRST = 16384
 @dataclasses.dataclass(frozen=True, slots=True)
 class Processor:
     """What is known of a processor. ``None``: the kernel does not tell, as on other architectures
-    than x86. ``gib_pages``: it has pages of 1 GiB, or the kernel does not tell."""
+    than x86. ``vendor`` as in /proc/cpuinfo. ``gib_pages``: it has pages of 1 GiB, or the kernel
+    does not tell."""
 
     address_bits: int | None = None
-    is_amd: bool = False
+    vendor: str | None = None
     family: int | None = None
     gib_pages: bool = True
+
+    @property
+    def is_amd(self) -> bool:
+        return self.vendor == "AuthenticAMD"
 
 
 def of_host(roots: Roots) -> Processor:
@@ -33,10 +38,10 @@ def of_host(roots: Roots) -> Processor:
     text = b""
     with contextlib.suppress(OSError), (roots.proc / "cpuinfo").open("rb") as file:
         text = file.read(_FIRST)
-    flags = _FLAGS.search(text)
+    vendor, flags = _VENDOR.search(text), _FLAGS.search(text)
     return Processor(
         _number(_SIZES.search(text)),
-        _AMD.search(text) is not None,
+        vendor[1].decode(errors="replace") if vendor else None,
         _number(_FAMILY.search(text)),
         flags is None or b"pdpe1gb" in flags[1].split(),
     )

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterable
 
 from nova_gpu.core import boot_files, exception, model
+from nova_gpu.host import processor
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
@@ -76,7 +77,7 @@ def _modules_folder(root: pathlib.Path) -> pathlib.Path:
 def host(root: pathlib.Path, roots: Roots) -> boot_files.Host:
     """What *root*, as a rule ``/``, has of the tools that make a host's boot files."""
     return boot_files.Host(
-        cpu_vendor=_cpu_vendor(roots),
+        cpu_vendor=processor.of_host(roots).vendor,
         built_in=module_kind(root) == "builtin",
         initramfs_tools=(root / "etc/initramfs-tools/hooks").is_dir(),
         dracut=(root / "etc/dracut.conf.d").is_dir(),
@@ -96,16 +97,4 @@ def module_kind(root: pathlib.Path) -> str | None:
         paths = (line.partition(":")[0] for line in lines)
         if any(path.rpartition("/")[2].startswith(_MODULE) for path in paths):
             return kind
-    return None
-
-
-def _cpu_vendor(roots: Roots) -> str | None:
-    try:
-        lines = (roots.proc / "cpuinfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() == "vendor_id":
-            return value.strip()
     return None
