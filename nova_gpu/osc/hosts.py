@@ -125,12 +125,10 @@ def _group(
         traits = frozenset(summary["traits"])
         board = published.board(traits)
         return Group(counted["capacity"], 0, counted["used"], traits, board)
-    url = f"/resource_providers/{uuid}"
-    nothing: dict[str, Any] = {"inventories": {}}
-    inventories = rest.placement(connection, f"{url}/inventories", missing=nothing)["inventories"]
-    inventory = inventories.get(resource_class)
+    inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
     if inventory is None:
         return None
+    url = f"/resource_providers/{uuid}"
     traits = frozenset(rest.placement(connection, f"{url}/traits")["traits"])
     return Group(
         traits=traits,

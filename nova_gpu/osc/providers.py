@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of GPUs as Placement has them, of all hosts or of one instance."""
+"""The groups of GPUs as Placement has them, of all hosts or of one instance; ``openstack gpu group
+list``, and ``gpu host list``, which adds them up.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping
+import difflib
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from osc_lib import exceptions
 
 from nova_gpu.core import names
 from nova_gpu.core.fabric import published
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
-from nova_gpu.osc import hosts, rest
+from nova_gpu.osc import asking, hosts, rest
+from nova_gpu.osc.planning import closed
 
 _UNKNOWN = "unknown"
+_OF_GROUPS = (
+    *("Host", "Product", "Model", "Architecture", "Mode"),
+    *("Total", "Used", "Reserved", "Free"),
+)
+_OF_HOSTS = ("Host", "State", "Architectures", "Total", "Used", "Reserved", "Free")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,8 +116,7 @@ def allocations(connection: Any, provider: Provider) -> Iterator[tuple[str, int]
     """
     if not provider.group.used:
         return
-    url = f"/resource_providers/{provider.uuid}/allocations"
-    found = rest.placement(connection, url, missing={"allocations": {}})["allocations"]
+    found = rest.of_provider(connection, provider.uuid, "allocations")
     for consumer, allocation in found.items():
         if amount := allocation["resources"].get(provider.resource_class):
             yield consumer, amount
@@ -120,11 +133,7 @@ def _providers(
 
     :param summary: as :func:`nova_gpu.osc.hosts.with_free` has it, which spares two requests
     """
-    url = f"/resource_providers/{described['uuid']}"
-
-    def get(noun: str) -> Any:
-        return rest.placement(connection, f"{url}/{noun}", missing={noun: {}})[noun]
-
+    get = functools.partial(rest.of_provider, connection, described["uuid"])
     inventories = get("inventories")
     there = [each for each in names.RESOURCE_CLASSES if each in inventories]
     if not there:
@@ -143,3 +152,85 @@ def _providers(
             max_unit=own["max_unit"],
         )
         yield Provider(described["uuid"], host, unusable, key, each, group)
+
+
+class ListGroups(asking.Lister):
+    """List the groups of GPUs: cards of one product in one mode on one host.
+
+    Reserved cards are given to no new instance: they have failed, are in quarantine, or are used by
+    guests that are not Nova's. On the host nova-gpu list says which, and why. For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--host", metavar="<host>", help="Show only the groups of this compute node"
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        found = read(self.connection(parsed_args))
+        there = sorted({each.host for each in found})
+        if parsed_args.host is not None and parsed_args.host not in there:
+            raise exceptions.CommandError(
+                f"Placement has no GPUs of a host {parsed_args.host}; "
+                f"{_hint(parsed_args.host, there)}"
+            )
+        return _OF_GROUPS, (
+            (
+                *(each.host, each.product, each.model, each.architecture, each.mode),
+                *(each.group.total, each.group.used, each.group.reserved, each.group.free),
+            )
+            for each in found
+            if parsed_args.host in (None, each.host)
+        )
+
+
+def _hint(host: str, there: Sequence[str]) -> str:
+    if alike := difflib.get_close_matches(host, there, n=1):
+        return f"did you mean {alike[0]}?"
+    if not there:
+        return "nor of any other (openstack gpu host list)"
+    return f"it has some of {len(there)} others, which openstack gpu host list names"
+
+
+class ListHosts(asking.Lister):
+    """List the hosts with whole GPUs, how many they have, and whether instances are started with
+    them.
+
+    For administrators.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        connection = rest.Snapshot(self.connection(parsed_args))
+        found = read(connection)
+        whole = [each for each in found if each.resource_class == names.RESOURCE_CLASS]
+        nodes = hosts.compute_nodes(connection)
+        kept = {
+            nodes[root][0]: closed.in_words(until)
+            for root, until in closed.kept_until(connection).items()
+            if root in nodes
+        }
+        return _OF_HOSTS, _host_rows(whole, kept)
+
+
+def _host_rows(found: Iterable[Provider], kept: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """:param found: by host
+    :param kept: which instances get no GPUs of some hosts, by host
+    """
+    for host, of_host in itertools.groupby(found, key=lambda each: each.host):
+        listed = list(of_host)
+        groups = [each.group for each in listed]
+        yield (
+            host,
+            "; ".join(filter(None, (listed[0].unusable or "up", kept.get(host)))),
+            ", ".join(sorted({each.architecture for each in listed})),
+            sum(group.total for group in groups),
+            sum(group.used for group in groups),
+            sum(group.reserved for group in groups),
+            sum(group.free for group in groups),
+        )

@@ -70,6 +70,16 @@ def placement(connection: Any, url: str, *, unknown_trait: Any = None, missing: 
         return answer.json()
 
 
+def of_provider(connection: Any, uuid: str, noun: str) -> Any:
+    """A resource provider's *noun*: its inventories, usages, allocations or traits; nothing where
+    it is gone since it was listed.
+
+    :raises Refused: as :func:`placement`
+    """
+    url = f"/resource_providers/{uuid}/{noun}"
+    return placement(connection, url, missing={noun: {}})[noun]
+
+
 def put(connection: Any, url: str, body: Any = None) -> bool:
     """Whether Placement took *body*; it does not where another has written there since it was read.
 

@@ -16,7 +16,7 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, create, explain, host, preemption, room, start
+from nova_gpu.osc import capacity, create, explain, preemption, providers, room, start
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
 from tests.functional.alone import IMAGE
@@ -77,7 +77,7 @@ class Preempting(base.GPUServersTestBase):
 
     def listed(self) -> str:
         """As ``openstack gpu host list`` has it"""
-        ((_, state, *_),) = sdk.run(self, host.ListHosts)[0][1]
+        ((_, state, *_),) = sdk.run(self, providers.ListHosts)[0][1]
         return str(state)
 
     def undo(self) -> None:

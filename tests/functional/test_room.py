@@ -13,7 +13,7 @@ import fixtures
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, host, room
+from nova_gpu.osc import capacity, providers, room
 from nova_gpu.osc.planning import moves
 from tests.functional import base, divided, live, sdk
 from tests.functional.shown import ShownTestBase
@@ -156,7 +156,7 @@ class RoomTest(ShownTestBase):
         self.assertEqual([], self.apply(room.Drain, "host1")[0])
 
     def listed(self) -> str:
-        (found,) = [row[1] for row in self.values(host.ListHosts) if row[0] == "host1"]
+        (found,) = [row[1] for row in self.values(providers.ListHosts) if row[0] == "host1"]
         return str(found)
 
     def test_drained_until_that_is_undone(self) -> None:

@@ -9,7 +9,7 @@ import pathlib
 import fixtures
 from lxml import html
 
-from nova_gpu.osc import explain, flavor_check, group, host, report, servers, usage
+from nova_gpu.osc import explain, flavor_check, providers, report, servers, usage
 from tests.fixtures import ailments
 from tests.functional import base, sdk
 from tests.functional.shown import ShownTestBase
@@ -31,11 +31,11 @@ class HostsTest(ShownTestBase):
             ("host2", *_KEPLER, 4, 1, 0, 3),
             ("host2", *_FERMI, 4, 0, 0, 4),
         ]
-        self.assertEqual(groups, self.values(group.ListGroups))
-        self.documented("group-list", group.ListGroups)
-        self.assertEqual(groups[1:], self.values(group.ListGroups, "--host", "host2"))
+        self.assertEqual(groups, self.values(providers.ListGroups))
+        self.documented("group-list", providers.ListGroups)
+        self.assertEqual(groups[1:], self.values(providers.ListGroups, "--host", "host2"))
         for name, said in (("hots2", "; did you mean host2?"), ("nosuch", "2 others")):
-            refused = self.refusal(group.ListGroups, "--host", name)
+            refused = self.refusal(providers.ListGroups, "--host", name)
             self.assertIn(f"Placement has no GPUs of a host {name}; ", refused)
             self.assertIn(said, refused)
         service = self.computes["host2"].service_ref.uuid
@@ -43,9 +43,9 @@ class HostsTest(ShownTestBase):
         off = "its compute service is disabled: repair"
         self.assertEqual(
             [("host1", "up", "fermi", 8, 2, 1, 5), ("host2", off, "fermi, kepler", 8, 1, 0, 7)],
-            self.values(host.ListHosts),
+            self.values(providers.ListHosts),
         )
-        self.documented("host-list", host.ListHosts)
+        self.documented("host-list", providers.ListHosts)
         self.admin_api.put_service(service, {"status": "enabled"})
 
         self.assertIn(
@@ -57,7 +57,7 @@ class HostsTest(ShownTestBase):
         self._test_show(two)
         self._test_usage(two, one)
         self._test_report()
-        for command in (group.ListGroups, host.ListHosts):
+        for command in (providers.ListGroups, providers.ListHosts):
             self.assertIn("for administrators", self.refusal(command, admin=False))
 
     def _test_show(self, two: base.Server) -> None:

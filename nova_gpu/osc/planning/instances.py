@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -129,11 +130,7 @@ def _own(connection: Any, root: str | None) -> tuple[_Amounts, Mapping[str, _Amo
     """The amounts that the node itself has left, and those that each consumer has of it"""
     if root is None:
         return {}, {}
-    url = f"/resource_providers/{root}"
-
-    def get(noun: str) -> Any:
-        return rest.placement(connection, f"{url}/{noun}", missing={noun: {}})[noun]
-
+    get = functools.partial(rest.of_provider, connection, root)
     usages = get("usages")
     own = {
         name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 from osc_lib import exceptions
 
-from nova_gpu.osc import asking, explain, group, rest, usage
+from nova_gpu.osc import asking, explain, providers, rest, usage
 from tests.functional import sdk
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
@@ -115,7 +115,7 @@ class SilentServiceTest(unittest.TestCase):
 
     def test_one_line_and_one_attempt(self) -> None:
         for command, arguments in (
-            (group.ListGroups, ()),
+            (providers.ListGroups, ()),
             (usage.ShowUsage, ()),
             (explain.ExplainServer, ("server",)),
         ):
@@ -129,7 +129,7 @@ class SilentServiceTest(unittest.TestCase):
 
     def test_an_answer_that_stops_in_the_midst(self) -> None:
         with silent(_HEAD) as (url, _):
-            self.assertIn("did not answer", self.refusal(group.ListGroups, url))
+            self.assertIn("did not answer", self.refusal(providers.ListGroups, url))
 
     def test_the_next_command_of_a_shell_has_its_own(self) -> None:
         with silent() as (url, _):
@@ -138,7 +138,7 @@ class SilentServiceTest(unittest.TestCase):
                 placement=SimpleNamespace(fixture=SimpleNamespace(endpoint=url)),
             )
             app = SimpleNamespace(client_manager=SimpleNamespace(sdk_connection=sdk.connect(cloud)))
-            command = group.ListGroups(app, None)
+            command = providers.ListGroups(app, None)
             for seconds in ("600", "0.5"):
                 parsed = command.get_parser("openstack").parse_args(["--timeout", seconds])
                 connection = command.connection(parsed)
@@ -146,7 +146,7 @@ class SilentServiceTest(unittest.TestCase):
                 rest.placement(connection, "/traits")
 
     def test_what_is_no_deadline(self) -> None:
-        parser = group.ListGroups(SimpleNamespace(), None).get_parser("openstack")
+        parser = providers.ListGroups(SimpleNamespace(), None).get_parser("openstack")
         self.assertEqual(asking.TIMEOUT_S, parser.parse_args([]).timeout)
         for text in ("0", "-1", "nan", "inf", "soon"):
             with self.subTest(text), self.assertRaises(SystemExit):
