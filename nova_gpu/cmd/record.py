@@ -15,7 +15,7 @@ from nova_gpu.cmd.output import NO_CARDS
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU
 from nova_gpu.host import recording
-from nova_gpu.host.nvidia import nvml, nvml_recording
+from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import files
 from nova_gpu.virt.inventory import discovery
 
@@ -67,7 +67,7 @@ def _nvml(gpus: Collection[GPU]) -> list[dict[str, object]]:
     held = [gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER]
     if not (held and CONF.gpu.nvml):
         return []
-    return nvml_recording.record(held, CONF.gpu.nvml_timeout)
+    return recording.record_nvml(held, CONF.gpu.nvml_timeout)
 
 
 def _driver(looked: discovery.Discovery) -> Iterator[str]:

@@ -13,7 +13,7 @@ from nova_gpu.cmd import record
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host import recording
-from nova_gpu.host.nvidia import nvml, nvml_recording
+from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import discovery as pci_discovery
 from nova_gpu.host.pci import selection
 from nova_gpu.virt.inventory import discovery
@@ -120,7 +120,7 @@ class RecordTest(base.HostTestCase):
                 host = hosts.build(machine, self.folder(), nodes.Nodes.FILES)
                 library = self.useFixture(machines.Library(*cards))
                 addresses = [gpu.address for gpu in self.found(host)]
-                told = nvml_recording.record(addresses, 60.0)
+                told = recording.record_nvml(addresses, 60.0)
                 self.assertEqual([card.address for card in cards], [c["address"] for c in told])
                 self.assertNotIn("GPU-", str(told))
                 self.assertNotIn("MIG-", str(told))
@@ -132,7 +132,7 @@ class RecordTest(base.HostTestCase):
     def test_the_types_of_a_vgpu_host(self) -> None:
         (card,) = machines.h200_vgpu({19: 7})
         self.useFixture(machines.Library(card))
-        (told,) = nvml_recording.record([PciAddress.parse(card.address)], 60.0)
+        (told,) = recording.record_nvml([PciAddress.parse(card.address)], 60.0)
         self.assertEqual({19: 7}, {key: n for key, n in told["instances"].items() if n})
         self.assertEqual(set(card.types), set(told["types"]))
         (again,) = machines.recorded([told])
@@ -147,7 +147,7 @@ class RecordTest(base.HostTestCase):
             dataclasses.replace(third, fabric=f"3 0 5 {'ab' * 16}"),
         ]
         self.useFixture(machines.Library(*cards))
-        told = nvml_recording.record([], 60.0)
+        told = recording.record_nvml([], 60.0)
         self.assertEqual([[3, 0, 4, 1], [3, 0, 4, 2], [3, 0, 5, 1]], [c["fabric"] for c in told])
 
     def test_a_record_becomes_a_machine(self) -> None:
