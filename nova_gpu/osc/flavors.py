@@ -20,7 +20,7 @@ from nova_gpu.core.flavor.arrangement import Distribution, Near, Topology, Topol
 from nova_gpu.core.flavor.preemptible import End
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.flavor.words import OnStop
-from nova_gpu.osc import asking, hosts, rest
+from nova_gpu.osc import asking, query, rest
 
 _COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
 # The words whose values are no names that GPUs are compared with
@@ -209,7 +209,7 @@ class CreateFlavor(asking.ShowOne):
         connection = self.connection(parsed_args)
         # Not the values of --property: whoever uses that knows better.
         of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
-        refuse_unknown(of_options, lambda: hosts.known_traits(connection))
+        refuse_unknown(of_options, lambda: query.known_traits(connection))
         compute = connection.compute
         fields = {
             "name": parsed_args.name,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nova_gpu.core import names
@@ -21,19 +21,12 @@ _NO_SUCH_HOST = "Nova has no such host"
 Summaries = Mapping[str, Mapping[str, Any]]
 
 
-def known_traits(connection: Any) -> Collection[str]:
-    """The GPU traits that some provider has now."""
-    url = f"/traits?name=startswith:{names.TRAIT_GPU}&associated=true"
-    traits: list[str] = rest.placement(connection, url)["traits"]
-    return traits
-
-
 def answers(connection: Any, size: query.Size, request: FlavorRequest) -> list[capacity.Answer]:
     """How many instances of such a flavor each host could take now.
 
     :raises CommandError: as :func:`read`, and as :func:`nova_gpu.osc.query.placement_query`
     """
-    asked = query.placement_query(size, request, lambda: known_traits(connection))
+    asked = query.placement_query(connection, size, request)
     smallest = max(group.count for group in asked.groups)
     return capacity.answers(
         asked.groups,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib import parse
 
@@ -14,6 +14,7 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.osc import rest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,18 +55,23 @@ class Query:
     isolate: bool
 
 
-def placement_query(
-    size: Size, asked: FlavorRequest, known_traits: Callable[[], Collection[str]]
-) -> Query:
+def known_traits(connection: Any) -> Collection[str]:
+    """The GPU traits that some provider has now."""
+    url = f"/traits?name=startswith:{names.TRAIT_GPU}&associated=true"
+    traits: list[str] = rest.placement(connection, url)["traits"]
+    return traits
+
+
+def placement_query(connection: Any, size: Size, asked: FlavorRequest) -> Query:
     """The query for one instance of a flavor.
 
-    :param known_traits: asked where the flavor cannot be spelled out without them
+    :param connection: asked for traits where the flavor cannot be spelled out without them
     :raises Unservable: for a flavor that asks for no GPU, or that the scheduler would refuse
     """
     try:
         spelled_out = dict(asked.extra_specs)
         for each in asked.requests:
-            known = known_traits() if query.needs_known(each) else ()
+            known = known_traits(connection) if query.needs_known(each) else ()
             told = query.extra_specs(spelled_out, each, known)
             if told is None:
                 raise Unservable(f"no {summary.kind(each, 1)} of any host satisfies the flavor")

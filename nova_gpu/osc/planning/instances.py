@@ -31,7 +31,7 @@ def need(connection: Any, size: query.Size, request: FlavorRequest) -> Need:
 
     :raises Unservable: as :func:`nova_gpu.osc.query.placement_query`
     """
-    asked = query.placement_query(size, request, lambda: hosts.known_traits(connection))
+    asked = query.placement_query(connection, size, request)
     # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
     own = {asked.resource_class, *((_FOR_ALL,) if request.is_preemptible else ())}
     groups = tuple(

@@ -45,7 +45,7 @@ class HostsTest(test.NoDBTestCase):
             placement=real.placement,
             compute=SimpleNamespace(hypervisors=lambda details: iter(self.nodes)),
         )
-        wanted = query.placement_query(_SMALL, request.of(words), lambda: hosts.known_traits(cloud))
+        wanted = query.placement_query(cloud, _SMALL, request.of(words))
         smallest = max(group.count for group in wanted.groups)
         found = capacity.answers(
             wanted.groups,
