@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+import textwrap
 from collections.abc import Iterable
 
 from nova_gpu.core import boot_files
@@ -79,14 +80,12 @@ def _described(files: Iterable[boot_files.File], changed: set[str], apply: bool)
         state = "as it should be"
         if file.path in changed:
             state = "written" if apply else "to be written"
-        blocks.append(f"{file.path} ({state}):\n" + _indented(file.text))
+        blocks.append(
+            f"{file.path} ({state}):\n" + textwrap.indent(file.text, "    ", lambda line: True)
+        )
     stale = sorted(changed - {file.path for file in files})
     state = "taken back" if apply else "to be taken back"
     return "\n".join([*blocks, *(f"{path} ({state})" for path in stale)])
-
-
-def _indented(text: str) -> str:
-    return "".join(f"    {line}\n" for line in text.splitlines())
 
 
 def _afterwards(arguments: Iterable[str], host: boot_files.Host) -> str:

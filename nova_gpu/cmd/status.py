@@ -166,14 +166,10 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _check_flavors(self) -> upgradecheck.Result:
         """controllers: each mistake of each flavor, as ``openstack gpu flavor check`` says it"""
-        if not self._is_controller():
-            return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         return self._asked(_flavors_with_mistakes, "Instances of these flavors fail:")
 
     def _check_hosts(self) -> upgradecheck.Result:
         """controllers: hosts whose report is of an older or newer nova-gpu"""
-        if not self._is_controller():
-            return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         return self._asked(
             _hosts_of_another_version,
             "These hosts report in the form of another release of nova-gpu than this one (one that "
@@ -184,6 +180,8 @@ class Checks(upgradecheck.UpgradeCommands):
         return bool(CONF.api_database.connection)
 
     def _asked(self, ask: Callable[[], list[str]], heading: str) -> upgradecheck.Result:
+        if not self._is_controller():
+            return _Result(upgradecheck.Code.SUCCESS, _ELSEWHERE)
         try:
             if not self._connected:
                 self._connect()

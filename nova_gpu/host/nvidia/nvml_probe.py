@@ -140,11 +140,15 @@ def _fabric(nvml: Any, card: Any) -> dict[str, Any] | None:
     return None
 
 
+def _is_mig(nvml: Any, card: Any) -> bool:
+    mode = _asking(nvml)("nvmlDeviceGetMigMode", card)
+    return mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+
+
 def _mig(nvml: Any, card: Any) -> list[dict[str, Any]] | None:
-    ask = _asking(nvml)
-    mode = ask("nvmlDeviceGetMigMode", card)
-    if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+    if not _is_mig(nvml, card):
         return None
+    ask = _asking(nvml)
     found = []
     for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
         # There may be some behind one that there is not.
@@ -189,9 +193,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
     retired = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
     remapped = ask("nvmlDeviceGetRemappedRows", handle)
     # NVLink and its fabric are not for what is in MIG mode.
-    mode = ask("nvmlDeviceGetMigMode", handle)
-    is_mig = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
-    fabric = (None if is_mig else _fabric(nvml, handle)) or {}
+    fabric = (None if _is_mig(nvml, handle) else _fabric(nvml, handle)) or {}
     return {
         "uncorrected": ask("nvmlDeviceGetTotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC),
         "retirement_pending": None if retired is None else bool(retired),
@@ -257,9 +259,8 @@ def _vgpus(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
         if (ids := ask("nvmlDeviceGetSupportedVgpus", handle)) is None:
             continue
         types = [_vgpu_type(nvml, handle, each) for each in ids]
-        mode = ask("nvmlDeviceGetMigMode", handle)
         instances = None
-        if mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE:
+        if _is_mig(nvml, handle):
             profiles = sorted({each["profile"] for each in types if each["profile"] is not None})
             instances = {str(each): _instances(nvml, handle, each) for each in profiles}
         cards.append({"address": address, "types": types, "instances": instances})
