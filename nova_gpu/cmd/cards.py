@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import prettytable
 
 from nova_gpu.cmd import host_check, places
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
 from nova_gpu.host.state import quarantine
@@ -77,23 +77,24 @@ def read(looked: discovery.Discovery, watch: monitor.Watch | None = None) -> lis
     ]
 
 
-def describe(gpu: GPU, obstacle: str | None, parts: DividedCard | None = None) -> dict[str, Any]:
-    """One card as plain values; what is not known is ``None``.
-
-    :param parts: what can be made of it where it is offered as vGPUs
-    """
+def described(
+    card: Card, held: Mapping[PciAddress, tuple[str, ...]], unknown: str | None
+) -> dict[str, Any]:
+    """One card as plain values; what is not known is ``None``, as are ``instances`` where libvirt
+    was not heard."""
     return {
-        **places.facts(gpu),
-        "offered": obstacle is None,
-        "reason": obstacle,
-        "vgpus": None if parts is None else describe_vgpus(parts),
+        **places.facts(card.gpu),
+        "offered": card.reason is None,
+        "reason": card.reason,
+        "vgpus": None if card.parts is None else describe_vgpus(card.parts),
+        "instances": None if unknown else list(held.get(card.gpu.address, ())),
     }
 
 
 def table(cards: Sequence[dict[str, Any]], unknown: str | None = None) -> str:
     """A table for people; below it, why a card is not offered.
 
-    :param cards: as :func:`nova_gpu.cmd.topology.described`
+    :param cards: as :func:`described`
     :param unknown: why it is not known which instances have them
     """
     shown = prettytable.PrettyTable([title for title, _ in _COLUMNS], align="l")

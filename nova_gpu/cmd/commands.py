@@ -30,7 +30,7 @@ _SAID_BY_VERIFY = ("nova.virt.libvirt.host", "oslo.messaging", "oslo_messaging",
 def _list(looked: discovery.Discovery, *, as_json: bool) -> int:
     found = cards.read(looked)
     held, unknown = holders.read(looked, [each.gpu for each in found]) if found else ({}, None)
-    described = [topology.described(each, held, unknown) for each in found]
+    described = [cards.described(each, held, unknown) for each in found]
     if as_json:
         print_json(described)
     else:

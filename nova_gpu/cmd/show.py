@@ -8,7 +8,7 @@ from typing import Any
 
 import prettytable
 
-from nova_gpu.cmd import cards, holders, topology
+from nova_gpu.cmd import cards, holders
 from nova_gpu.cmd.output import print_json
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.vfio import iommu
@@ -31,7 +31,7 @@ def main(looked: discovery.Discovery, text: str, *, as_json: bool) -> int:
         )
         return 1
     held, unknown = holders.read(looked, [each.gpu for each in found])
-    described = topology.described(card, held, unknown)
+    described = cards.described(card, held, unknown)
     described["functions"] = {
         str(function): _driver(function, looked) for function in card.gpu.functions
     }

@@ -26,18 +26,12 @@ def main(looked: discovery.Discovery, *, as_json: bool) -> int:
     held, unknown = holders.read(looked, gpus) if found else ({}, None)
     board = looked.delivery.board
     if as_json:
-        print_json([{**described(c, held, unknown), **_on_board(c, board)} for c in found])
+        print_json([{**cards.described(c, held, unknown), **_on_board(c, board)} for c in found])
     elif found:
         print("\n".join([*picture(found, held, unknown), *fabric.table(board, gpus, held)]))
     else:
         print(NO_CARDS)
     return 0
-
-
-def described(card: Card, held: _Held, unknown: str | None) -> dict[str, Any]:
-    """One card as plain values: ``instances`` is null where libvirt was not heard."""
-    uuids = None if unknown else list(held.get(card.gpu.address, ()))
-    return {**cards.describe(card.gpu, card.reason, card.parts), "instances": uuids}
 
 
 def _on_board(card: Card, board: Board | None) -> dict[str, Any]:
