@@ -151,8 +151,7 @@ def _startable(
 def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -> str:
     """The reason that an instance's fault would have, in the form for users: without the hosts"""
     wanted = query.placement_query(snapshot, size, asked)
-    smallest = max(group.count for group in wanted.groups)
-    found = hosts.read(snapshot, wanted.text, smallest, wanted.resource_class)
+    found = hosts.read(snapshot, wanted)
     (request,) = (each for each in asked.requests if each.resource_class == wanted.resource_class)
     for part in wanted.groups:
         offers = [

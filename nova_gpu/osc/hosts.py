@@ -27,39 +27,25 @@ def answers(connection: Any, size: query.Size, request: FlavorRequest) -> list[c
     :raises CommandError: as :func:`read`, and as :func:`nova_gpu.osc.query.placement_query`
     """
     asked = query.placement_query(connection, size, request)
-    smallest = max(group.count for group in asked.groups)
-    return capacity.answers(
-        asked.groups,
-        asked.amounts,
-        read(
-            *(connection, asked.text, smallest, asked.resource_class),
-            preemptible=request.is_preemptible,
-        ),
-        isolate=asked.isolate,
-    )
+    found = read(connection, asked, preemptible=request.is_preemptible)
+    return capacity.answers(asked.groups, asked.amounts, found, isolate=asked.isolate)
 
 
-def read(
-    connection: Any,
-    querystring: str,
-    smallest: int,
-    resource_class: str = names.RESOURCE_CLASS,
-    *,
-    preemptible: bool = False,
-) -> list[Host]:
+def read(connection: Any, asked: query.Query, *, preemptible: bool = False) -> list[Host]:
     """All compute nodes with a provider of GPUs, or of vGPUs.
 
-    Two answers of Placement say all of those with a GPU free; for each group that has less than
-    *smallest* free three more requests find out why.
+    Two answers of Placement say all of those with a GPU free; for each group that has less free
+    than any part of what is *asked* for three more requests find out why.
 
     :param connection: an openstack.connection.Connection
-    :param querystring: for candidates for one instance
+    :param asked: for one instance
     :param preemptible: whether it is a preemptible one
     :raises CommandError: where a service refuses, or does not answer
     """
     nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
-    url = f"/allocation_candidates?{querystring}"
+    url = f"/allocation_candidates?{asked.text}"
     answer = rest.placement(connection, url, unknown_trait=nobody)
+    resource_class, smallest = asked.resource_class, max(part.count for part in asked.groups)
     summaries = with_free(connection, resource_class)
     candidates = _roots(answer)
     unusable = compute_nodes(connection)

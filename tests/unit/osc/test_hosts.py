@@ -12,7 +12,6 @@ from openstack import connection
 from osc_lib import exceptions
 
 from nova_gpu.core.flavor import request
-from nova_gpu.core.scheduling import capacity
 from nova_gpu.osc import hosts, query
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
 from tests.functional.sdk import Auth
@@ -45,14 +44,7 @@ class HostsTest(test.NoDBTestCase):
             placement=real.placement,
             compute=SimpleNamespace(hypervisors=lambda details: iter(self.nodes)),
         )
-        wanted = query.placement_query(cloud, _SMALL, request.of(words))
-        smallest = max(group.count for group in wanted.groups)
-        found = capacity.answers(
-            wanted.groups,
-            wanted.amounts,
-            hosts.read(cloud, wanted.text, smallest, wanted.resource_class),
-            isolate=wanted.isolate,
-        )
+        found = hosts.answers(cloud, _SMALL, request.of(words))
         return {each.host: (each.instances, each.reason) for each in found}
 
     def test_what_each_host_could_take(self) -> None:
