@@ -11,11 +11,9 @@ from typing import Any
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
-from nova_gpu.osc import asking, rest
+from nova_gpu.osc import asking, rest, servers
 from nova_gpu.osc.planning import unserved
 
-# How often Nova is asked what became of a server
-POLL_S = 2.0
 # The longest time for one build, as an image takes its time
 _BUILD_S = 3600
 _FOR_S = 1800
@@ -82,21 +80,16 @@ class CreateServer(asking.ShowOne):
             self._delete(before)
             columns, values = self._create.take_action(parsed_args)
         found = dict(zip(columns, values, strict=True))
-        until = time.monotonic() + _BUILD_S
-        while True:
-            with rest.clean_refusals("Nova"):
-                server = self._connection.compute.get_server(found["id"])
+        for server in rest.polled(lambda: servers.get(self._connection, found["id"]), _BUILD_S):
             if server.status != "BUILD":
                 return server
-            if time.monotonic() > until:
-                raise exceptions.CommandError(
-                    f"{server.name} ({server.id}) is still being built after {_BUILD_S} s; see "
-                    f"openstack server event list {server.id}"
-                )
-            time.sleep(POLL_S)
+        raise exceptions.CommandError(
+            f"{server.name} ({server.id}) is still being built after {_BUILD_S} s; see "
+            f"openstack server event list {server.id}"
+        )
 
     def _delete(self, server: Any) -> None:
         compute = self._connection.compute
         with rest.clean_refusals("Nova"):
             compute.delete_server(server)
-            compute.wait_for_delete(server, interval=POLL_S)
+            compute.wait_for_delete(server, interval=rest.POLL_S)

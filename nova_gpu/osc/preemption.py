@@ -234,7 +234,7 @@ class _Run:
             return min(POLL_S, max((min(times) - now).total_seconds(), _SHORT_S))
         self._barred.clear()
         if planned and candidates.leaving and time.monotonic() < self._patient_until:
-            return preemptible.POLL_S
+            return rest.POLL_S
         return None
 
     def _take(self, ready: Iterable[_Ready]) -> None:

@@ -7,8 +7,9 @@ Everything here raises CommandError, with one line that says who refused what.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from keystoneauth1 import exceptions as ks_exc
 from openstack import exceptions as sdk_exc
@@ -16,6 +17,10 @@ from osc_lib import exceptions
 
 # Of allocation candidates: suffixes of several characters, same_subtree, root_required.
 _VERSION = "1.36"
+# How often a service is asked whether something is over
+POLL_S = 2.0
+
+_Answer = TypeVar("_Answer")
 
 
 class Refused(exceptions.CommandError):
@@ -119,6 +124,16 @@ def _judge(verb: str, url: str, answer: Any) -> None:
         raise exceptions.CommandError(
             f"Placement answers {verb} {path} with {answer.status_code}: {text}"
         )
+
+
+def polled(ask: Callable[[], _Answer], patience_s: float) -> Iterator[_Answer]:
+    """What *ask* answers, again and again, and for the last time when *patience_s* are over"""
+    until = time.monotonic() + patience_s
+    while True:
+        yield ask()
+        if time.monotonic() > until:
+            return
+        time.sleep(POLL_S)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,12 @@ def find(connection: Any, name_or_id: str) -> Any:
         return connection.compute.get_server(found.id)
 
 
+def get(connection: Any, uuid: str) -> Any:
+    """The server as it is now"""
+    with rest.clean_refusals("Nova"):
+        return connection.compute.get_server(uuid)
+
+
 def request_of(server: Any) -> FlavorRequest:
     """What the flavor asked for that the server was made with, or resized to"""
     return request.of((server.flavor or {}).get("extra_specs") or {})

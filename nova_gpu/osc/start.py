@@ -13,8 +13,6 @@ from osc_lib import exceptions
 from nova_gpu.core import exception, names
 from nova_gpu.osc import asking, failures, rest, servers
 
-# How often Nova is asked whether a step is over
-POLL_S = 2.0
 # The longest time for one step, as an image of a disk takes its time
 _STEP_S = 3600
 
@@ -90,18 +88,14 @@ class StartServer(asking.Command):
                 raise exceptions.CommandError(
                     f"{doing}: Nova refuses that to you ({e.details or e}); {_go_on(server)}"
                 ) from e
-        until = time.monotonic() + self._patience_s
-        while True:
-            with rest.clean_refusals("Nova"):
-                server = self._connection.compute.get_server(server.id)
+        uuid = server.id
+        for server in rest.polled(lambda: servers.get(self._connection, uuid), self._patience_s):
             if not server.task_state:
                 return server
-            if time.monotonic() > until:
-                raise exceptions.CommandError(
-                    f"{doing}: Nova is still busy with {server.task_state} after "
-                    f"{self._patience_s:g} s; {_go_on(server)}"
-                )
-            time.sleep(POLL_S)
+        raise exceptions.CommandError(
+            f"{doing}: Nova is still busy with {server.task_state} after "
+            f"{self._patience_s:g} s; {_go_on(server)}"
+        )
 
     def _expect_may_move(self, server: Any) -> None:
         """:raises CommandError: where the server is not started for another reason than GPUs, as

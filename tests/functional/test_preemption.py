@@ -16,7 +16,7 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, create, explain, preemption, providers, room, start
+from nova_gpu.osc import capacity, create, explain, preemption, providers, rest, room, start
 from nova_gpu.osc.planning import preemptible
 from tests.functional import base, sdk
 from tests.functional.alone import IMAGE
@@ -32,7 +32,7 @@ class Preempting(base.GPUServersTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host()
-        for module in (preemption, preemptible):
+        for module in (preemption, rest):
             self.useFixture(fixtures.MockPatchObject(module, "POLL_S", 0.1))
         self.useFixture(fixtures.MockPatchObject(preemption, "_SHORT_S", 0.1))
         self.two = self._named("two", **{"gpus": "= 2", "gpu:on_stop": "release"})
@@ -327,7 +327,7 @@ class WaitingTest(Preempting):
             time.sleep(0.1)
 
         clock = SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic)
-        with mock.patch.object(create, "time", clock):
+        with mock.patch.object(create, "time", clock), mock.patch.object(rest, "time", clock):
             waits = "--every", "7", "--flavor", "two", "--image", IMAGE, "waits"
             (columns, values), said = sdk.run(self, create.CreateServer, *waits, admin=False)
         self.assertEqual([["stopped"]], taken)
@@ -348,7 +348,7 @@ class WaitingTest(Preempting):
         self.api.post_server_action(shown["id"], {"os-stop": None})
         self._wait_for_state_change(shown, "SHUTOFF")
         self.boot(self.gpu_flavor(2))
-        with mock.patch.object(start, "time", clock):
+        with mock.patch.object(start, "time", clock), mock.patch.object(rest, "time", clock):
             waits = shown["id"], "--for", "60", "--every", "7"
             _, said = sdk.run(self, start.StartServer, *waits)
         self.assertIn("waits: starting it\nit waits: waits is SHUTOFF: ", said)

@@ -13,7 +13,7 @@ import fixtures
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, providers, room
+from nova_gpu.osc import capacity, providers, rest, room
 from nova_gpu.osc.planning import moves
 from tests.functional import base, divided, live, sdk
 from tests.functional.shown import ShownTestBase
@@ -81,7 +81,7 @@ class RoomTest(ShownTestBase):
         self.useFixture(
             fixtures.MockPatchObject(_proxy.Proxy, "confirm_server_resize", at_the_source)
         )
-        self.useFixture(fixtures.MockPatchObject(moves, "POLL_S", 0.1))
+        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
         taken, said = sdk.run(self, command, *arguments, "--apply")
         return list(taken[1]), said
 
@@ -291,7 +291,7 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
             self.start_host(f"host{number}")
         flavor = self.of_type(64)
         servers = [self.boot(flavor, host="host1", name=name) for name in ("a", "b", "c")]
-        self.useFixture(fixtures.MockPatchObject(moves, "POLL_S", 0.1))
+        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
         self.refusal = live.NO_STATE.format(divided.FIRST)
         said = str(self.assertRaises(moves.Stopped, self.drain))
         self.assertRegex(said, "step 1 of 3, [abc] .*: it is ACTIVE on host1: ")

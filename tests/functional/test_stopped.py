@@ -12,7 +12,7 @@ from nova.scheduler.client import report
 from nova.tests.functional.api import client
 from osc_lib import exceptions
 
-from nova_gpu.osc import explain, room, start
+from nova_gpu.osc import explain, rest, room, start
 from nova_gpu.virt.inventory import tracker
 from tests.functional import base, divided, kvm, sdk
 from tests.functional.readings import Server
@@ -235,7 +235,7 @@ class StartedElsewhere(Stopping):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MockPatchObject(start, "POLL_S", 0.1))
+        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
         self.start_host("host2")
 
     def test_by_its_user_where_its_flavor_lets_it(self) -> None:

@@ -7,17 +7,14 @@ Nothing is kept here of what was done: where this ends in the midst, a new plan 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from osc_lib import exceptions
 
 from nova_gpu.core.planning.fleet import Move, Way
-from nova_gpu.osc import failures, rest
+from nova_gpu.osc import failures, rest, servers
 
-# How often Nova is asked whether a move is over
-POLL_S = 2.0
 _WAITS = "VERIFY_RESIZE"
 _STATUS = {Way.STOPPED: "SHUTOFF", Way.LIVE: "ACTIVE", Way.COLD: "ACTIVE"}
 
@@ -59,8 +56,7 @@ class _Step:
         self._wait_for_source()
 
     def _server(self) -> Any:
-        with rest.clean_refusals("Nova"):
-            return self.connection.compute.get_server(self.move.instance.uuid)
+        return servers.get(self.connection, self.move.instance.uuid)
 
     def _expect_as_planned(self, server: Any) -> None:
         """:raises Stopped: where the server is not any more what it was for the plan"""
@@ -76,35 +72,31 @@ class _Step:
 
         :raises Stopped: where that takes too long
         """
-        until = time.monotonic() + self.patience_s
-        while True:
-            server = self._server()
+        for server in rest.polled(self._server, self.patience_s):
             if not server.task_state and server.status != but_not:
                 return server
-            if time.monotonic() > until:
-                doing = server.task_state or "its confirmation"
-                raise Stopped(
-                    f"it is still busy with {doing} after {self.patience_s:g} s; look at "
-                    f"openstack server migration list --server {server.id}, and then plan anew"
-                )
-            time.sleep(POLL_S)
+        doing = server.task_state or "its confirmation"
+        raise Stopped(
+            f"it is still busy with {doing} after {self.patience_s:g} s; look at "
+            f"openstack server migration list --server {server.id}, and then plan anew"
+        )
 
     def _wait_for_source(self) -> None:
         """Returns when the source has the GPUs back, which is a moment after the server is idle.
 
         :raises Stopped: where that takes too long
         """
-        until = time.monotonic() + self.patience_s
         with rest.clean_refusals("Nova"):
             found = self.connection.compute.migrations(server_id=self.move.instance.uuid)
             newest = max(found, key=lambda each: each.created_at)
-        while rest.placement(self.connection, f"/allocations/{newest.uuid}")["allocations"]:
-            if time.monotonic() > until:
-                raise Stopped(
-                    f"it is moved, but {self.move.source} keeps its GPUs in Placement for the "
-                    f"migration {newest.uuid}; nova-gpu verify says there how to mend that"
-                )
-            time.sleep(POLL_S)
+        url = f"/allocations/{newest.uuid}"
+        for held in rest.polled(lambda: rest.placement(self.connection, url), self.patience_s):
+            if not held["allocations"]:
+                return
+        raise Stopped(
+            f"it is moved, but {self.move.source} keeps its GPUs in Placement for the "
+            f"migration {newest.uuid}; nova-gpu verify says there how to mend that"
+        )
 
     def _failed(self, server: Any) -> Stopped:
         uuid = server.id

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from openstack import exceptions as sdk_exc
@@ -25,8 +24,6 @@ from nova_gpu.core.planning.room import Room
 from nova_gpu.osc import flavors, hosts, rest, servers
 from nova_gpu.osc.planning import closed, instances
 
-# How often Placement is asked whether the GPUs are free
-POLL_S = 2.0
 _DELETED = ("deleting", "soft-deleting")
 
 
@@ -289,20 +286,22 @@ def end(connection: Any, chosen: Candidate, takers: str) -> None:
             connection.compute.stop_server(server)
 
 
-def wait(connection: Any, ended: Iterable[Candidate], patience_s: float) -> None:
+def wait(connection: Any, ended: Collection[Candidate], patience_s: float) -> None:
     """Returns when the GPUs of those that were ended are free.
 
     :raises CommandError: where that takes too long
     """
-    until = time.monotonic() + patience_s
-    for each in ended:
-        while _has_gpus(connection, each.server.id):
-            if time.monotonic() > until:
-                raise exceptions.CommandError(
-                    f"{each.in_words}: it has its GPUs in Placement still, {patience_s:g} s after "
-                    f"it was told to go; see openstack server event list {each.server.id}"
-                )
-            time.sleep(POLL_S)
+
+    def left() -> list[Candidate]:
+        return [each for each in ended if _has_gpus(connection, each.server.id)]
+
+    for held in rest.polled(left, patience_s):
+        if not held:
+            return
+    raise exceptions.CommandError(
+        f"{held[0].in_words}: it has its GPUs in Placement still, {patience_s:g} s after "
+        f"it was told to go; see openstack server event list {held[0].server.id}"
+    )
 
 
 class Places:

@@ -15,7 +15,7 @@ from openstack import exceptions as sdk_exc
 from openstack.compute.v2.server import Server
 from osc_lib import exceptions
 
-from nova_gpu.osc import create
+from nova_gpu.osc import create, rest
 
 NONE = "No valid host was found. Scheduling failed: 1 GPU asked for, 0 of 8 free"
 OTHERS_FIRST = "No valid host was found. There are not enough hosts available."
@@ -85,6 +85,7 @@ class CreateTest(unittest.TestCase):
         clock = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
         with (
             mock.patch.object(create, "time", clock),
+            mock.patch.object(rest, "time", clock),
             mock.patch.object(made, "connection", lambda parsed: app.client_manager.sdk_connection),
         ):
             _, values = made.take_action(parsed)

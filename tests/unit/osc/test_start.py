@@ -11,7 +11,7 @@ from unittest import mock
 from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
-from nova_gpu.osc import start
+from nova_gpu.osc import rest, start
 
 NONE_FREE = (
     "on host1: the instance gave its GPUs back when it was stopped, and gets none now: 1 GPU asked "
@@ -213,6 +213,6 @@ class StartTest(unittest.TestCase):
             nova.status, nova.task_state = "SHELVED", "shelving_image_uploading"
 
         nova.start_server = shelves
-        with mock.patch.object(start, "POLL_S", 0.01):
+        with mock.patch.object(rest, "POLL_S", 0.01):
             said = self.refused(nova, "--step-timeout", "0.02")
         self.assertIn("still busy with shelving_image_uploading after 0.02 s", said)

@@ -60,7 +60,7 @@ class Nova:
 class MovesTest(unittest.TestCase):
     def setUp(self) -> None:
         self.said: list[str] = []
-        for name, value in (("POLL_S", 0.0), ("rest.placement", self.allocations)):
+        for name, value in (("rest.POLL_S", 0.0), ("rest.placement", self.allocations)):
             patch = mock.patch(f"nova_gpu.osc.planning.moves.{name}", value)
             patch.start()
             self.addCleanup(patch.stop)

@@ -227,14 +227,14 @@ class EndTest(unittest.TestCase):
         answers = ({"allocations": each} for each in held)
         with (
             mock.patch.object(preemptible.rest, "placement", lambda *args: next(answers)),
-            mock.patch.object(preemptible, "POLL_S", 0),
+            mock.patch.object(preemptible.rest, "POLL_S", 0),
         ):
             preemptible.wait(None, [self.candidate(End.STOP)], 60)
             self.assertEqual([], list(answers))
         kept = {"allocations": held[0]}
         with (
             mock.patch.object(preemptible.rest, "placement", lambda *args: kept),
-            mock.patch.object(preemptible, "POLL_S", 0),
+            mock.patch.object(preemptible.rest, "POLL_S", 0),
             self.assertRaisesRegex(exceptions.CommandError, "has its GPUs in Placement still"),
         ):
             preemptible.wait(None, [self.candidate(End.STOP)], 0)
