@@ -16,10 +16,9 @@ from typing import Any
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import nvml, nvml_vgpus, nvswitch
+from nova_gpu.host.nvidia import nvml, nvml_vgpus, nvswitch, proc
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import files
 from nova_gpu.host.vfio import iommu
 from nova_gpu.host.vgpu import sriov
 
@@ -90,13 +89,12 @@ def _bridges(address: PciAddress, roots: Roots) -> list[PciAddress]:
 
 def _gpu(address: PciAddress, roots: Roots) -> _Entry:
     device, entry = sysfs.device(address, roots), _device(address, roots)
-    information = roots.proc / f"driver/nvidia/gpus/{address}/information"
     minor = gpu_instances.gpu_minor(address, roots)
     if minor is not None:
         entry["minor"] = minor
         if layout := gpu_instances.of_card(address, roots):
             entry["mig"] = [[each.gpu_instance, each.compute_instance] for each in layout]
-    if model := _model(information):
+    if model := proc.card(address, roots).get("Model"):
         entry["model"] = model
     if sysfs.decimal(device, "boot_vga"):
         entry["boot_vga"] = True
@@ -141,15 +139,6 @@ def _mapped_mib(address: PciAddress, roots: Roots) -> int:
     """
     sizes = (end - start + 1 for start, end, _ in sysfs.bars(address, roots))
     return max(sizes, default=0) // _MIB
-
-
-def _model(information: Any) -> str | None:
-    try:
-        text = files.read(information)
-    except (OSError, ValueError):
-        return None
-    lines = (line.partition(":") for line in text.splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == "Model"), None)
 
 
 def record_nvml(addresses: Iterable[PciAddress], timeout_s: float) -> list[_Entry]:

@@ -21,7 +21,7 @@ from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.host import recording
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml, version
+from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml, proc
 from nova_gpu.host.nvidia.fabric_manager import FabricManager
 from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
@@ -107,7 +107,7 @@ class TestInformation(RecordedTestCase):
             host = hosts.Host(self.folder())
             host.add_gpu(_CARD, "10de", "2330")
             (host.roots.proc / "driver/nvidia/version").write_text(f"{record['line']}\n")
-            self.assertEqual(record["read"], version.driver(host.roots))
+            self.assertEqual(record["read"], proc.version(host.roots))
 
 
 class TestBars(RecordedTestCase):

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, of_slot
+from nova_gpu.host.nvidia import proc
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import files
 
 _ACCESS = re.compile(r"gi([0-9]{1,4})(?:/ci([0-9]{1,4}))?/access")
 
@@ -54,7 +54,7 @@ class Instance:
 
 def gpu_minor(address: PciAddress, roots: Roots) -> int | None:
     """N of /dev/nvidiaN. It is not the index that NVIDIA's tools count by."""
-    return field(roots.proc / f"driver/nvidia/gpus/{address}/information", "Device Minor")
+    return _number(proc.card(address, roots).get("Device Minor"))
 
 
 def is_divided(card: PciAddress, roots: Roots) -> bool:
@@ -97,7 +97,7 @@ def capabilities(gpu_minor: int, roots: Roots) -> tuple[Capability, ...]:
     found = []
     for path in sorted((*folder.glob("gi*/access"), *folder.glob("gi*/ci*/access"))):
         match = _ACCESS.fullmatch(str(path.relative_to(folder)))
-        minor = field(path, "DeviceFileMinor")
+        minor = _number(proc.fields(path).get("DeviceFileMinor"))
         if match and minor is not None:
             compute_instance = int(match[2]) if match[2] else None
             found.append(Capability(int(match[1]), compute_instance, path, minor))
@@ -119,14 +119,5 @@ def instances(capabilities: Iterable[Capability]) -> tuple[Instance, ...]:
     )
 
 
-def field(path: pathlib.Path, name: str) -> int | None:
-    """A number from a file of lines ``name: value`` as the NVIDIA driver writes them in /proc.
-
-    ``None`` where it cannot be read or has no such line.
-    """
-    try:
-        text = files.read(path)
-    except (OSError, ValueError):
-        return None
-    match = re.search(rf"^{name}:\s*([0-9]{{1,9}})\s*$", text, re.MULTILINE)
-    return int(match[1]) if match else None
+def _number(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch("[0-9]{1,9}", text) else None

@@ -20,13 +20,13 @@ import struct
 from collections.abc import Mapping
 
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import files
 
 Identity = Mapping[str, str]
 
-_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s*$", re.M)
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNIQUE_ID = re.compile(r"[0-9a-f]{1,16}")
 _EXTENDED, _END = 0x100, 0x1000
 _SERIAL_NUMBER = 0x0003
@@ -67,13 +67,8 @@ def addresses(product: str, roots: Roots) -> frozenset[str]:
 
 
 def _nvidia(address: PciAddress, roots: Roots) -> str | None:
-    try:
-        text = files.read(roots.proc / f"driver/nvidia/gpus/{address}/information")
-    except (OSError, ValueError):
-        return None
-    # Before the card was initialised it has question marks.
-    found = _UUID.search(text)
-    return found[1] if found else None
+    uuid = proc.card(address, roots).get("GPU UUID", "")
+    return uuid if _UUID.fullmatch(uuid) else None
 
 
 def _amdgpu(device: str) -> str | None:

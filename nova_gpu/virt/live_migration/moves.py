@@ -37,7 +37,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import VGPUGroup
-from nova_gpu.host.nvidia import nvml, version
+from nova_gpu.host.nvidia import nvml, proc
 from nova_gpu.host.pci import products
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.inventory.assigned import Assigned
@@ -147,7 +147,7 @@ def facts_of(cards: Iterable[GPU], roots: Roots) -> Mapping[PciAddress, str]:
     if not asked:
         return {}
     told = nvml.modes(asked, CONF.gpu.nvml_timeout) if CONF.gpu.nvml else {}
-    driver = version.driver(roots)
+    driver = proc.version(roots)
     said = {}
     for address in asked:
         ecc = told[address].ecc if address in told else None

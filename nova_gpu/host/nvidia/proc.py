@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's driver says in /proc, of itself and of its cards."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Mapping
+
+from nova_gpu.core.model import PciAddress
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files
+
+# "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.16  Tue ...", of the open module
+# "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.172.08  Release Build ..."
+# (kernel-open/nvidia/nv-procfs.c and nv-compiler.h)
+_VERSION = re.compile(r"^NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)\s", re.MULTILINE)
+
+
+def version(roots: Roots) -> str | None:
+    """The driver's, which on a vGPU host is that of the vGPU manager: ``550.54.16``; ``None`` where
+    it is not loaded or does not tell"""
+    match = _VERSION.search(_text(roots.proc / "driver/nvidia/version"))
+    return match[1] if match else None
+
+
+def card(address: PciAddress, roots: Roots) -> Mapping[str, str]:
+    """The fields about a card: ``Model``, ``Device Minor`` and others. ``GPU UUID`` has question
+    marks before the card was initialised."""
+    return fields(roots.proc / f"driver/nvidia/gpus/{address}/information")
+
+
+def fields(path: pathlib.Path) -> Mapping[str, str]:
+    """A file of lines ``name: value``; nothing where it cannot be read"""
+    lines = (line.partition(":") for line in _text(path).splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return files.read(path)
+    except (OSError, ValueError):
+        return ""
