@@ -37,21 +37,12 @@ def forbid(
     """
     client = report.report_client_singleton()
     if client not in _made:
-        make_trait(ctxt)
+        placement.make_trait(ctxt, names.DRAINED)
         _made.add(client)
     request_spec.root_forbidden.add(names.DRAINED)
     if asked.is_preemptible:
         known = placement.known_traits(ctxt, names.KEPT_UNTIL)
         request_spec.root_forbidden.update(kept.in_force(known, timeutils.utcnow()))
-
-
-def make_trait(ctxt: nova_context.RequestContext) -> bool:
-    """Has Placement know the trait of drained hosts, as it refuses every query that names one it
-    does not; whether it did not, because somebody had deleted it.
-
-    :raises PlacementFailed: where Placement does not say so
-    """
-    return placement.make_trait(ctxt, names.DRAINED)
 
 
 def why_not(

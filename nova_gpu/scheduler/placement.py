@@ -28,7 +28,8 @@ _GROUP_PARAMETER = re.compile(r"(resources|required|member_of|in_tree)(.*)")
 
 
 def make_trait(context: nova_context.RequestContext, trait: str) -> bool:
-    """Has Placement know *trait*, so that a query may name it; whether it is new there."""
+    """Has Placement know *trait*, as it refuses every query that names one it does not; whether it
+    is new there."""
     url = f"/traits/{trait}"
     try:
         client = report.report_client_singleton()

@@ -151,7 +151,7 @@ def _why_not(
         unpinned = _wanted(request_spec, in_tree, enable_pinning_translate=False)
         if placement.has_candidate(ctxt, unpinned.to_querystring()):
             return None
-    if closed.make_trait(ctxt):
+    if placement.make_trait(ctxt, names.DRAINED):  # which somebody had deleted
         return _why_not(ctxt, request_spec, requests)
     if reason := closed.why_not(ctxt, requests[0], querystring, bound=in_tree is not None):
         return reason
