@@ -17,7 +17,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, preemptible, quantity, words
+from nova_gpu.core.flavor import arrangement, condition, preemptible, words
 from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
 
@@ -48,13 +48,13 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "The architecture of the GPUs, or of the vGPUs' cards: ``fermi``. Case does not "
             "matter. A GPU of unknown architecture satisfies nothing. Only in a flavor that asks "
             "for either.",
-            condition.ALLOWED,
+            condition.ALLOWED_NAMES,
             lambda name, value: words.parse_name(name, {name: value}),
         ),
         _validator(
             names.HYPERVISOR,
             "The hypervisor of the host: ``LXC``, or ``QEMU``, for which ``KVM`` is another name.",
-            condition.ALLOWED,
+            condition.ALLOWED_NAMES,
             lambda name, value: words.parse_name(name, {name: value}),
         ),
         _validator(
@@ -62,7 +62,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "The model of the GPUs, or of the vGPUs' cards, as ``nova-gpu list`` has it: "
             "``A100 SXM4 80GB``, a name of several words. All of it, or a part with "
             "``<in> A100``. Only in a flavor that asks for either.",
-            condition.ALLOWED,
+            condition.ALLOWED_NAMES,
             lambda name, value: words.parse_name(name, {name: value}),
         ),
         _validator(
@@ -70,7 +70,7 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "The memory of each GPU, or vGPU, in MiB. Drivers report a little less than the label "
             "says. A GPU whose memory is not known satisfies nothing. Only in a flavor that asks "
             "for either.",
-            quantity.ALLOWED,
+            condition.ALLOWED_NUMBERS,
             lambda name, value: words.parse_number(name, {name: value}),
         ),
         _word(
@@ -131,14 +131,14 @@ def register() -> Sequence[base.ExtraSpecValidator]:
         _validator(
             names.HEADS,
             "How many displays each vGPU has. Only in a flavor that asks for vGPUs.",
-            quantity.ALLOWED,
+            condition.ALLOWED_NUMBERS,
             lambda name, value: words.parse_number(name, {name: value}),
         ),
         # Flavors of other drivers have this one, and ComputeCapabilitiesFilter judges it.
         _validator(
             names.HYPERVISOR_TYPE,
             "The older spelling of ``hypervisor``.",
-            condition.ALLOWED,
+            condition.ALLOWED_NAMES,
             condition.check_syntax,
         ),
         _validator(

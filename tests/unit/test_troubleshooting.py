@@ -27,7 +27,6 @@ _REASONS = (
         "core/refusal_texts",
     ),
     *(
-        "core/flavor/quantity",
         "core/refusal_texts",
         "host/pci/consoles",
         "host/pci/kfd",

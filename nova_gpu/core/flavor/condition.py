@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor says of a name: ``s== fermi``, ``<or> LXC <or> QEMU``.
+"""What a flavor says of a name, ``s== fermi`` or ``<or> LXC <or> QEMU``, or of a number,
+``>= 40960``.
 
 The spelling is that of Nova's ComputeCapabilitiesFilter (``extra_specs_ops``), of which only those
-operators remain that mean something for a name. Where that filter reads what it can and goes
-on, this reads all of it or refuses.
+operators remain that mean something for the one or the other. Where that filter reads what it can
+and goes on, this reads all of it or refuses.
 """
 
 from __future__ import annotations
@@ -12,8 +13,18 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from nova_gpu.core import exception, names
+
+
+class Stated(Protocol):
+    """What a flavor says of a name or of a number."""
+
+    def matches(self, value: str | None) -> bool: ...
+
+    @property
+    def equal_to(self) -> str | None: ...
 
 
 class Operator(enum.StrEnum):
@@ -23,7 +34,7 @@ class Operator(enum.StrEnum):
     OR = "<or>"
 
 
-ALLOWED = "NAME, 's== NAME', 's!= NAME', '<in> PART' or '<or> NAME <or> NAME'"
+ALLOWED_NAMES = "NAME, 's== NAME', 's!= NAME', '<in> PART' or '<or> NAME <or> NAME'"
 
 _NUMERIC = frozenset({"=", "==", "!=", ">=", "<="})
 _ORDERINGS = frozenset({"s<", "s<=", "s>", "s>="})
@@ -70,20 +81,20 @@ class Condition:
         return " ".join(f"{self.operator} {value}" for value in self.stated)
 
 
-def parse(
+def parse_name(
     key: str, text: str, synonyms: Mapping[str, str] | None = None, *, spaces: bool = False
 ) -> Condition:
     """The condition that the extra spec *key* states as *text*.
 
     :param synonyms: names that mean another one, both in the form of :func:`names.word`
     :param spaces: a name may be several words
-    :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED`
+    :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED_NAMES`
     """
     try:
         operator, written = _split(_joined(text.split()) if spaces else text.split())
         words = sorted({_value(name) for name in written})
     except ValueError as e:
-        raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED) from None
+        raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED_NAMES) from None
     meaning = {word: (synonyms or {}).get(word, word) for word in words}
     values = frozenset(meaning.values())
     if operator is Operator.OR and len(values) == 1:
@@ -101,7 +112,7 @@ def check_syntax(key: str, text: str) -> None:
     try:
         _check(text.split())
     except ValueError as e:
-        raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED) from None
+        raise exception.InvalidExtraSpec(key, text, str(e), ALLOWED_NAMES) from None
 
 
 def _check(words: Sequence[str]) -> None:
@@ -155,3 +166,66 @@ def _value(name: str) -> str:
     if value is None:
         raise ValueError(f"{name!r} cannot be asked for: what is not known satisfies nothing")
     return value
+
+
+class Comparison(enum.StrEnum):
+    AT_LEAST = ">="
+    EQUAL = "=="
+    AT_MOST = "<="
+
+
+ALLOWED_NUMBERS = "N, '>= N' or '= N' (at least), '== N' or '<= N'"
+
+_COMPARISONS = {"=": Comparison.AT_LEAST} | {each.value: each for each in Comparison}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a number has to be, in the unit of its word.
+
+    A bare one means at least, as ``=`` does: who asks for 40960 MiB does not mind more.
+    """
+
+    operator: Comparison
+    value: int
+
+    def matches(self, value: str | int | None) -> bool:
+        """Whether *value* satisfies this. What is not known, or is no number, never does."""
+        if value is None or not str(value).isdecimal():
+            return False
+        match self.operator:
+            case Comparison.AT_LEAST:
+                return int(value) >= self.value
+            case Comparison.EQUAL:
+                return int(value) == self.value
+            case Comparison.AT_MOST:
+                return int(value) <= self.value
+
+    @property
+    def equal_to(self) -> str | None:
+        """The one number that satisfies this, where that can be said without knowing which exist"""
+        return str(self.value) if self.operator is Comparison.EQUAL else None
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.value}"
+
+
+def parse_number(key: str, text: str) -> Quantity:
+    """The quantity that the extra spec *key* states as *text*.
+
+    :raises InvalidExtraSpec: where *text* is not one of the forms in :data:`ALLOWED_NUMBERS`
+    """
+
+    def refused(reason: str) -> exception.InvalidExtraSpec:
+        return exception.InvalidExtraSpec(key, text, reason, ALLOWED_NUMBERS)
+
+    # ">=40960" is what most people write.
+    match = re.fullmatch(r"\s*([^\s0-9]*)\s*(\S*)\s*", text)
+    if match is None:
+        raise refused("there must be one number")
+    operator = _COMPARISONS.get(match[1] or ">=")
+    if operator is None:
+        raise refused(f"{match[1]!r} is not an operator for a number")
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", match[2]):
+        raise refused(f"{match[2]!r} is not a whole number above 0")
+    return Quantity(operator, int(match[2]))

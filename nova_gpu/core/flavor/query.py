@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request_group
+from nova_gpu.core.flavor.condition import Stated
 from nova_gpu.core.flavor.request import Request
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.flavor.words import Stated
 
 # Where what the flavor asks for in the unsuffixed group goes. In a group with a suffix one provider
 # has all, which Placement finds sooner than several that have it together.

@@ -16,13 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, TypeAlias
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, quantity, request_group, words
+from nova_gpu.core.flavor import arrangement, condition, request_group, words
 from nova_gpu.core.flavor.arrangement import Arrangement, GuestTopology, Topology
-from nova_gpu.core.flavor.condition import Condition
+from nova_gpu.core.flavor.condition import Condition, Quantity, Stated
 from nova_gpu.core.flavor.preemptible import Preemptible
-from nova_gpu.core.flavor.quantity import Quantity
 from nova_gpu.core.flavor.request_group import GroupRequest
-from nova_gpu.core.flavor.words import OnStop, Stated
+from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.core.vgpu.vgpu import VGPUType
 
 # How Nova gives devices that Placement need not know: passthrough, and Cyborg's.
@@ -66,14 +65,14 @@ class GPURequest:
         if prefix := _ISLANDS.get(self.arrangement.required(group.count), ""):
             yield (
                 f"{names.TOPOLOGY} {self.arrangement.topology}, islands of",
-                Quantity(quantity.Operator.AT_LEAST, group.count),
+                Quantity(condition.Comparison.AT_LEAST, group.count),
                 prefix,
             )
         if self.arrangement.insists_on_near:
-            near = condition.parse(names.NEAR, self.arrangement.near)
+            near = condition.parse_name(names.NEAR, self.arrangement.near)
             yield names.NEAR, near, names.TRAIT_NEAR
         if self.arrangement.insists_on_peers(group.count):
-            over = condition.parse(names.PEER_ACCESS, names.OVER_ROOT)
+            over = condition.parse_name(names.PEER_ACCESS, names.OVER_ROOT)
             yield f"{names.PEER_ACCESS} over the", over, names.TRAIT_PEER_ACCESS
 
     @property

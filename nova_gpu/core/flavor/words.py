@@ -9,12 +9,11 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, quantity
-from nova_gpu.core.flavor.condition import Condition
-from nova_gpu.core.flavor.quantity import Quantity
+from nova_gpu.core.flavor import condition
+from nova_gpu.core.flavor.condition import Condition, Quantity
 from nova_gpu.core.flavor.request_group import MAX_GPUS
 
 ALLOWED_COUNTS = f"'= N' or N, with N from 1 to {MAX_GPUS}"
@@ -34,15 +33,6 @@ _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
 _Word = TypeVar("_Word", bound=enum.StrEnum)
-
-
-class Stated(Protocol):
-    """What a flavor says of a name or of a number."""
-
-    def matches(self, value: str | None) -> bool: ...
-
-    @property
-    def equal_to(self) -> str | None: ...
 
 
 def allowed(words: type[enum.StrEnum]) -> str:
@@ -104,21 +94,21 @@ def parse_name(key: str, extra_specs: Mapping[str, str]) -> Condition | None:
     """The condition on a name that the flavor states as *key*, ``None`` where it states none. The
     hypervisor KVM is QEMU, as in Nova.
 
-    :raises InvalidExtraSpec: where it is not one of condition.ALLOWED
+    :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NAMES
     """
     text = extra_specs.get(key)
     if text is None:
         return None
-    return condition.parse(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
+    return condition.parse_name(key, text, _SYNONYMS.get(key), spaces=key in _OF_SEVERAL_WORDS)
 
 
 def parse_number(key: str, extra_specs: Mapping[str, str]) -> Quantity | None:
     """The condition on a number that the flavor states as *key*, ``None`` where it states none.
 
-    :raises InvalidExtraSpec: where it is not one of quantity.ALLOWED
+    :raises InvalidExtraSpec: where it is not one of condition.ALLOWED_NUMBERS
     """
     text = extra_specs.get(key)
-    return None if text is None else quantity.parse(key, text)
+    return None if text is None else condition.parse_number(key, text)
 
 
 def parse_vgpu_type(extra_specs: Mapping[str, str]) -> Condition | None:

@@ -8,7 +8,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base, validators
 
 from nova_gpu.api import extra_specs
-from nova_gpu.core.flavor import condition, quantity, words
+from nova_gpu.core.flavor import condition, words
 
 
 class ValidatorTest(unittest.TestCase):
@@ -59,11 +59,11 @@ class ValidatorTest(unittest.TestCase):
             ("gpus", "rubbish", words.ALLOWED_COUNTS),
             ("gpus", "0", words.ALLOWED_COUNTS),
             ("gpus", "<= 2", words.ALLOWED_COUNTS),
-            ("gpu_arch", ">= fermi", condition.ALLOWED),
-            ("gpu_arch", "s== unknown", condition.ALLOWED),
-            ("hypervisor", "<all-in> LXC QEMU", condition.ALLOWED),
-            ("hypervisor_type", "s==", condition.ALLOWED),
-            ("hypervisor_type", "= QEMU", condition.ALLOWED),
+            ("gpu_arch", ">= fermi", condition.ALLOWED_NAMES),
+            ("gpu_arch", "s== unknown", condition.ALLOWED_NAMES),
+            ("hypervisor", "<all-in> LXC QEMU", condition.ALLOWED_NAMES),
+            ("hypervisor_type", "s==", condition.ALLOWED_NAMES),
+            ("hypervisor_type", "= QEMU", condition.ALLOWED_NAMES),
             ("gpu:option_rom", "perhaps", words.ALLOWED_SWITCH),
             ("gpu:guest_topology", "numa", "auto or required or flat"),
             ("gpu:move", "always", "live or cold or none"),
@@ -71,10 +71,10 @@ class ValidatorTest(unittest.TestCase):
             ("gpu:preemptible", "true", "a least time as 90s, 30m, 2h or 1d"),
             ("gpu:on_preempt", "shelve", "stop or delete"),
             ("gpu:capacity", "8", "none, few, several or a number"),
-            ("gpu:model", "<or> A100 H200 <in> x", condition.ALLOWED),
-            ("gpu:memory_mib", "40 GiB", quantity.ALLOWED),
-            ("gpu:memory_mib", "s== 40960", quantity.ALLOWED),
-            ("gpu:heads", "two", quantity.ALLOWED),
+            ("gpu:model", "<or> A100 H200 <in> x", condition.ALLOWED_NAMES),
+            ("gpu:memory_mib", "40 GiB", condition.ALLOWED_NUMBERS),
+            ("gpu:memory_mib", "s== 40960", condition.ALLOWED_NUMBERS),
+            ("gpu:heads", "two", condition.ALLOWED_NUMBERS),
             ("gpu:topology", "pcie", "any or numa or nvlink"),
             ("gpu:topology_policy", "legacy", "required or preferred"),
             ("gpu:distribution", "random", "pack or spread"),

@@ -16,7 +16,7 @@ from tools import coverage, reached
 _PROCESSES = """
 import os, subprocess, sys
 from nova_gpu.core import names
-code = "import os; from nova_gpu.core.flavor import quantity; os._exit(0)"
+code = "import os; from nova_gpu.core.flavor import condition; os._exit(0)"
 subprocess.run([sys.executable, "-c", code])
 """
 # In another process: where this one is measured itself, the second object of coverage's would keep
@@ -59,7 +59,7 @@ class RunTest(testtools.TestCase):
             subprocess.run([sys.executable, "-c", _READ, str(config)], stdout=output, check=True)
         modules = reached.read(str(told)).modules
         self.assertTrue(modules["nova_gpu/core/names.py"].lines)
-        self.assertTrue(modules["nova_gpu/core/flavor/quantity.py"].lines)
+        self.assertTrue(modules["nova_gpu/core/flavor/condition.py"].lines)
         self.assertFalse(modules["nova_gpu/virt/driver.py"].lines)
         self.assertTrue(modules["nova_gpu/virt/driver.py"].all_branches)
 

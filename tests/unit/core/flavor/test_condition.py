@@ -27,7 +27,7 @@ class MatchTest(unittest.TestCase):
             ("s!= xe-hpc", ["xe-hpg"], ["xe_hpc"]),
         )
         for text, good, bad in cases:
-            stated = condition.parse("gpu_arch", text)
+            stated = condition.parse_name("gpu_arch", text)
             for value in good:
                 with self.subTest(text=text, value=value):
                     self.assertTrue(stated.matches(value))
@@ -39,7 +39,7 @@ class MatchTest(unittest.TestCase):
         for text in ("fermi", "s!= fermi", "<in> n", "<or> fermi <or> kepler"):
             for value in (None, "", "unknown", "UNKNOWN", "--"):
                 with self.subTest(text=text, value=value):
-                    self.assertFalse(condition.parse("gpu_arch", text).matches(value))
+                    self.assertFalse(condition.parse_name("gpu_arch", text).matches(value))
 
     def test_kvm_means_what_nova_calls_qemu(self) -> None:
         for text, qemu, lxc in (
@@ -50,7 +50,7 @@ class MatchTest(unittest.TestCase):
             ("QEMU", True, False),
         ):
             with self.subTest(text=text):
-                stated = condition.parse("hypervisor", text, KVM)
+                stated = condition.parse_name("hypervisor", text, KVM)
                 self.assertEqual((qemu, lxc), (stated.matches("QEMU"), stated.matches("LXC")))
 
     def test_it_agrees_with_the_stock_filter(self) -> None:
@@ -59,7 +59,7 @@ class MatchTest(unittest.TestCase):
                 with self.subTest(text=text, value=value):
                     self.assertEqual(
                         bool(extra_specs_ops.match(value, text)),
-                        condition.parse("gpu_arch", text).matches(value),
+                        condition.parse_name("gpu_arch", text).matches(value),
                     )
 
 
@@ -72,19 +72,21 @@ class SpellingTest(unittest.TestCase):
             ("<or> KVM <or> QEMU", "QEMU"),
         ):
             with self.subTest(one=one, other=other):
-                self.assertEqual(condition.parse("k", one, KVM), condition.parse("k", other, KVM))
+                self.assertEqual(
+                    condition.parse_name("k", one, KVM), condition.parse_name("k", other, KVM)
+                )
 
     def test_only_equality_names_the_one_that_fits(self) -> None:
         for text, name in (("s== fermi", "fermi"), ("s!= fermi", None), ("<in> fermi", None)):
             with self.subTest(text=text):
-                self.assertEqual(name, condition.parse("k", text).equal_to)
+                self.assertEqual(name, condition.parse_name("k", text).equal_to)
 
     def test_text_reads_back_as_the_same(self) -> None:
         for text in ("fermi", "s!= fermi", "<in> er", "<or> a <or> b"):
-            stated = condition.parse("k", text)
+            stated = condition.parse_name("k", text)
             with self.subTest(text=text):
                 self.assertEqual(text, str(stated))
-                self.assertEqual(stated, condition.parse("k", str(stated)))
+                self.assertEqual(stated, condition.parse_name("k", str(stated)))
 
     def test_text_has_the_word_that_was_written_and_what_it_means(self) -> None:
         for text, shown in (
@@ -95,7 +97,7 @@ class SpellingTest(unittest.TestCase):
             ("<or> KVM <or> QEMU", "kvm (qemu)"),
         ):
             with self.subTest(text=text):
-                self.assertEqual(shown, str(condition.parse("hypervisor", text, KVM)))
+                self.assertEqual(shown, str(condition.parse_name("hypervisor", text, KVM)))
 
 
 class RefusalTest(unittest.TestCase):
@@ -133,8 +135,8 @@ class RefusalTest(unittest.TestCase):
                 self.subTest(text=text),
                 self.assertRaises(exception.InvalidExtraSpec) as caught,
             ):
-                condition.parse("gpu_arch", text)
-            for part in ("gpu_arch", repr(text), reason, condition.ALLOWED):
+                condition.parse_name("gpu_arch", text)
+            for part in ("gpu_arch", repr(text), reason, condition.ALLOWED_NAMES):
                 self.assertIn(part, str(caught.exception))
 
     def test_syntax_alone_takes_what_the_stock_filter_can_evaluate(self) -> None:
@@ -147,3 +149,33 @@ class RefusalTest(unittest.TestCase):
     def test_the_stock_filter_fails_on_numbers(self) -> None:
         # Why the syntax check refuses them for everybody.
         self.assertRaises(ValueError, extra_specs_ops.match, "QEMU", ">= 2")
+
+
+class QuantityTest(unittest.TestCase):
+    def test_table(self) -> None:
+        for text, matching, others in (
+            (">= 40960", ["40960", 81559], ["40959", None, "UNKNOWN", "", "-1"]),
+            ("= 40960", [40960, 81559], [40959]),
+            (">=40960", [40960], [40959]),
+            ("40960", [40960, 81559], [40959]),
+            ("== 40960", [40960], [40959, 40961]),
+            ("<= 40960", [1, 40960], [40961, None]),
+        ):
+            stated = condition.parse_number("gpu:memory_mib", text)
+            for value in matching:
+                with self.subTest(text=text, value=value):
+                    self.assertTrue(stated.matches(value))
+            for value in others:
+                with self.subTest(text=text, value=value):
+                    self.assertFalse(stated.matches(value))
+
+    def test_refused(self) -> None:
+        for text in ("", ">=", "lots", "40 GiB", "0", "-1", "> 5", "!= 5", ">= 1 2", "1.5", "1e3"):
+            with self.subTest(text=text), self.assertRaises(exception.InvalidExtraSpec) as caught:
+                condition.parse_number("gpu:memory_mib", text)
+            for part in ("gpu:memory_mib", repr(text), condition.ALLOWED_NUMBERS):
+                self.assertIn(part, str(caught.exception))
+
+    def test_the_one_number(self) -> None:
+        for text, expected in (("== 5", "5"), (">= 5", None), ("<= 5", None)):
+            self.assertEqual(expected, condition.parse_number("gpu:memory_mib", text).equal_to)

@@ -38,8 +38,8 @@ class WholeTest(unittest.TestCase):
         ).whole
         assert asked is not None
         self.assertEqual(2, asked.count)
-        self.assertEqual(condition.parse("gpu_arch", "fermi"), asked.architecture)
-        self.assertEqual(condition.parse("hypervisor", "lxc"), asked.hypervisor)
+        self.assertEqual(condition.parse_name("gpu_arch", "fermi"), asked.architecture)
+        self.assertEqual(condition.parse_name("hypervisor", "lxc"), asked.hypervisor)
         self.assertEqual((GroupRequest("", 2),), asked.groups)
         self.assertFalse(asked.counted)
 
