@@ -116,20 +116,14 @@ def modes(
     return _of_cards(["--modes"], addresses, timeout_s, Modes)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """The *module* of its board that a card is; ``None`` of one that is on none"""
-
-    module: int | None = None
-
-
 def modules(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, int]:
     """The modules that those of the cards are that the library has; as :func:`query` where it
     fails. No other card is opened for that."""
-    told = _of_cards(["--modules"], addresses, timeout_s, Place)
-    return {address: each.module for address, each in told.items() if each.module is not None}
+    told = _of_cards(["--modules"], addresses, timeout_s, dict[str, int | None])
+    found = {address: each.get("module") for address, each in told.items()}
+    return {address: module for address, module in found.items() if module is not None}
 
 
 # What reading an answer raises that is not as nvml_probe.py says
