@@ -76,7 +76,7 @@ class Assigned:
 
     def _concern(self, supply: Supply, resources: Iterable[objects.Resource] | None) -> bool:
         """Whether *resources* may be of this host. Of others nobody is asked about them."""
-        if not supply or not any(supply.counts(each) for each in resources or ()):
+        if not any(supply.counts(each) for each in resources or ()) or not supply:
             return False
         self.ask_for_providers()
         return True

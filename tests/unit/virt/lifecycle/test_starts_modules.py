@@ -76,7 +76,7 @@ class ModulesTest(base.BaseTestCase):
         host = self.host()
         host.add_gpu(CARD, "10de", "2335", driver="vfio-pci", numa_node=0)
         compute = self.useFixture(Compute(host))
-        self.assertPasses(44, compute, (compute.provider("2335"), CARD), gpus="1")
+        self.assertPasses(43, compute, (compute.provider("2335"), CARD), gpus="1")
 
     def test_readings_of_the_flavor(self) -> None:
         """One before the guest's configuration is written, and one then: Nova's code is between."""
