@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
+
 import nova.privsep
 
 import nova_gpu.privsep.vfio
 from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception, model
+from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import ours
@@ -35,21 +39,27 @@ def end_processes(address: str) -> list[str]:
     :raises InvalidValue: where *address* is neither
     :raises NotClean: where one of them does not end
     """
-    means = _means()
+    means, target = _means(), _device(address)
     uids = guest_processes.ranges(CONF.libvirt.uid_maps)
-    given = device.parse(address)
-    card = _card(device.function(given))
-    target = next(iter(device.slots([given])), card)
-    try:
+    with _looked_for(address):
         found, left = guest_processes.end(target, means, uids)
-    except child.Failed as error:
-        reason = f"looking for what its guest left {error}"
-        raise exception.NotClean(address, reason, "see what has the card open") from error
-    if left:
-        reason = f"processes of its guest do not end: {', '.join(map(str, left))}"
-        remedy = "see the kernel's log about what they wait for; the host may have to be booted"
-        raise exception.NotClean(address, reason, remedy)
+    _refuse(address, left)
     return [str(process) for process in found]
+
+
+@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
+def end_processes_in(address: str, controller: int) -> list[str]:
+    """Ends what runs in the container of the process *controller* and has the GPU at *address*
+    open, or the MIG instance at a slot; returns which.
+
+    :raises InvalidValue: where *address* is neither
+    :raises NotClean: where one of them does not end
+    """
+    means, target = _means(), _device(address)
+    with _looked_for(address):
+        ended, left = guest_processes.end_holders(target, means, controller)
+    _refuse(address, left)
+    return ended
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -72,6 +82,33 @@ def run_command(address: str) -> tuple[int, str]:
     except child.Failed as error:
         reason = f"[gpu]clean_command {error}"
         raise exception.NotClean(address, reason, "see what is wrong with the card") from error
+
+
+def _device(address: str) -> model.GPU | Slot:
+    """:raises InvalidValue: where *address* is that of no card and of no slot
+    :raises NotClean: where there is none of ours
+    """
+    given = device.parse(address)
+    card = _card(device.function(given))
+    return next(iter(device.slots([given])), card)
+
+
+@contextlib.contextmanager
+def _looked_for(address: str) -> Iterator[None]:
+    """:raises NotClean: where a guest's processes are not found or ended"""
+    try:
+        yield
+    except child.Failed as error:
+        reason = f"looking for what its guest left {error}"
+        raise exception.NotClean(address, reason, "see what has the card open") from error
+
+
+def _refuse(address: str, left: Iterable[object]) -> None:
+    """:raises NotClean: where some are left"""
+    if named := ", ".join(map(str, left)):
+        reason = f"processes of its guest do not end: {named}"
+        remedy = "see the kernel's log about what they wait for; the host may have to be booted"
+        raise exception.NotClean(address, reason, remedy)
 
 
 def _means() -> rebinder.Means:
