@@ -22,6 +22,7 @@ from nova_gpu.host.container import nodes
 from nova_gpu.host.roots import Roots
 
 if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spend
+    from nova.virt.libvirt import guest as libvirt_guest
     from nova.virt.libvirt import host as libvirt_host
 
 LOG = logging.getLogger(__name__)
@@ -95,6 +96,15 @@ class Named:
         return Named(own, reached, self.opened | other.opened)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Foreign:
+    """A running container of ours, and the device nodes by which it reaches what is not its own,
+    as its domain names them, each with what it leads to."""
+
+    guest: libvirt_guest.Guest
+    nodes: Mapping[str, Device]
+
+
 def parts(
     gpus: Iterable[GPU],
     roots: Roots,
@@ -151,6 +161,19 @@ def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:
     found: dict[str, Named] = {}
     for uuid, xml in _domains(host):
         found[uuid] = found.get(uuid, Named()).and_also(named_in(xml, parts))
+    return found
+
+
+def foreign(host: libvirt_host.Host, parts: Parts, uuids: Collection[str]) -> list[Foreign]:
+    """Those of these domains that are such containers now.
+
+    :raises DomainsUnreadable: where libvirt does not list them
+    """
+    found = []
+    with _unreadable():
+        for guest in host.list_guests(only_running=True):
+            if guest.uuid in uuids and (nodes := foreign_nodes(guest.get_xml_desc(), parts)):
+                found.append(Foreign(guest, nodes))
     return found
 
 
@@ -228,10 +251,12 @@ def named_in(xml: str, parts: Parts) -> Named:
 
     Of a container with metadata that does not run the device nodes count for nothing: their numbers
     may be another card's by now, and it gets others when it starts. One that runs can open what
-    they lead to now, whatever its metadata says. PCI addresses stay: somebody may have added one,
-    or copied the domain. Metadata that somebody edited into what is no address is none. Who has one
-    function of a card has the card; other devices of the host that a guest may have are left out. A
-    virtual function of which the metadata says which vGPU that is counts as that vGPU.
+    they lead to now, whatever its metadata says; a node that it only has bound opens nothing, as
+    libvirt's device cgroup allows those that it has made (virLXCCgroupSetupDeviceACL). PCI
+    addresses stay: somebody may have added one, or copied the domain. Metadata that somebody edited
+    into what is no address is none. Who has one function of a card has the card; other devices of
+    the host that a guest may have are left out. A virtual function of which the metadata says which
+    vGPU that is counts as that vGPU.
 
     :raises DomainsUnreadable: where it is nothing that libvirt writes
     """
@@ -248,11 +273,23 @@ def named_in(xml: str, parts: Parts) -> Named:
     runs = _runs(domain)
     if ours is not None and not runs:
         return Named(own)
-    known = frozenset(map(parts.known, _nodes(domain)))
+    known = frozenset(map(parts.known, _nodes(domain) if ours is None else _made(domain)))
     nodes = frozenset(each for each in map(parts.card_by_node.get, known) if each)
     given = functions if domain.get("type") == "lxc" else own
     opened = given | parts.opened_by(known) if runs else frozenset[Device]()
     return Named(own | nodes, opened=opened) if ours is None else Named(own, nodes - own, opened)
+
+
+def foreign_nodes(xml: str, parts: Parts) -> dict[str, Device]:
+    """The nodes that one domain's device cgroup allows and that lead to what it reaches beside its
+    own. A part of a card that it has whole is no other's.
+
+    :raises DomainsUnreadable: where it is nothing that libvirt writes
+    """
+    named = named_in(xml, parts)
+    reached = {each for each in named.reached if device.function(each) not in named.own}
+    led = {node: parts.card_of(node) for node in _made(_parsed(xml))}
+    return {node: each for node, each in led.items() if each in reached}
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
@@ -347,7 +384,12 @@ def _functions(hostdev: etree._Element) -> Iterator[PciAddress]:
 
 
 def _nodes(domain: etree._Element) -> Iterator[str]:
-    for char in domain.iterfind("devices/hostdev[@type='misc']/source/char"):
-        yield char.text or ""
+    yield from _made(domain)
     for source in domain.iterfind("devices/filesystem/source[@dir]"):
         yield source.get("dir", "")
+
+
+def _made(domain: etree._Element) -> Iterator[str]:
+    """The nodes that libvirt makes in a container and that its device cgroup allows"""
+    for char in domain.iterfind("devices/hostdev[@type='misc']/source/char"):
+        yield char.text or ""

@@ -141,6 +141,12 @@ class Snapshot:
     def is_starting(self, instance_uuid: str) -> bool:
         return any(each.instance_uuid == instance_uuid for each in self.starting)
 
+    def is_between(self, instance_uuid: str) -> bool:
+        """Whether the instance's guest is being started, or about to be in a domain here again."""
+        coming = (*self.asking, *self.starting, *self.kept.values())
+        returning = self.records.returning if self.records else ()
+        return instance_uuid in returning or any(e.instance_uuid == instance_uuid for e in coming)
+
     def held_for(self, instance_uuid: str) -> frozenset[Device]:
         """What a start of the instance that is under way has seen to be nobody else's."""
         held = (each.devices for each in self.starting if each.instance_uuid == instance_uuid)

@@ -14,6 +14,7 @@ from oslotest import base
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
+from nova_gpu.host.container import nodes as nodes_of_host
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
@@ -77,10 +78,18 @@ class GPUsInTest(unittest.TestCase):
         ours = guest_config.GuestMetaGPUs((A, C)).to_xml()
         self.assertNames([A, C], domain(node("/dev/nvidia1"), ours))
 
+    def test_a_node_that_is_only_bound_opens_nothing(self) -> None:
+        """The device cgroup allows what libvirt has made. Of a stranger it counts all the same."""
+        ours = guest_config.GuestMetaGPUs((A,)).to_xml()
+        xml = domain(mount("/dev/nvidia1"), ours).replace("<domain ", "<domain id='3' ")
+        self.assertNames([A], xml)
+        self.assertNames([B], domain(mount("/dev/nvidia1")))
+
     def test_a_container_that_runs_reaches_what_its_nodes_lead_to(self) -> None:
         """By its nodes' names as they are now, whatever they were when it was started"""
         ours = guest_config.GuestMetaGPUs((A, C)).to_xml()
-        xml = domain(node("/dev/nvidia0") + mount("/dev/nvidia1"), ours)
+        nodes = node("/dev/nvidia0") + node("/dev/nvidia1")
+        xml = domain(nodes, ours)
         active = xml.replace("<domain ", "<domain id='3' ")
         expected = domains.Named(frozenset({A, C}), frozenset({B}), opened=frozenset({A, B}))
         self.assertEqual(expected, domains.named_in(active, PARTS))
@@ -350,3 +359,40 @@ class PartsTest(base.BaseTestCase):
         active = active.replace("</devices>", f"{node(caps(1, 1, 0))}</devices>")
         part = Slot(whole.address, "mig", 100)
         self.assertEqual({first, part}, domains.named_in(active, found).opened)
+        foreign = domains.foreign_nodes(active, found)
+        self.assertEqual(
+            {
+                caps(0, 2): second,
+                **dict.fromkeys(["/dev/nvidia1", caps(1, 1), caps(1, 1, 0)], whole.address),
+            },
+            foreign,
+        )
+        self.assertEqual(
+            {}, domains.foreign_nodes(active.replace(domains.NAMESPACE, "urn:other"), found)
+        )
+        self.assertEqual({}, domains.foreign_nodes(xml, found))
+        bound = "".join(f"<filesystem><source dir='{each}'/></filesystem>" for each in foreign)
+        for each in foreign:
+            active = active.replace(node(each), "")
+        active = active.replace("</devices>", f"{bound}</devices>")
+        self.assertEqual(
+            domains.Named(expected.own, opened=expected.own), domains.named_in(active, found)
+        )
+
+    def test_a_part_of_what_it_has_whole_is_not_anothers(self) -> None:
+        """Before the service knows that an instance has the card whole, which was divided since."""
+        host = hosts.Host(self.useFixture(fixtures.TempDir()).path, nodes=nodes.Nodes.FILES)
+        host.add_gpu("0000:3b:00.0", "10de", "2335", minor=0, mig=[(1, 0)])
+        (gpu,) = discovery.discover(
+            host.roots, selection.Selection.parse(["10de"], [], []), {}, dict
+        )
+        instances = Parent(Kind.INSTANCE, {}, {"1g.18gb": 1}, {"1g.18gb": (100,)})
+        card = DividedCard({"1g.18gb": VGPUType("1g.18gb", per_card=1)}, {gpu.address: instances})
+        found = domains.parts([], host.roots, [card])
+        made = "".join(node(each) for each in nodes_of_host.card_nodes(gpu, host.roots))
+        xml = domain(made, guest_config.GuestMetaGPUs((gpu.address,)).to_xml())
+        active = xml.replace("<domain ", "<domain id='3' ")
+        self.assertEqual(
+            {Slot(gpu.address, "1g.18gb", 100)}, domains.named_in(active, found).reached
+        )
+        self.assertEqual({}, domains.foreign_nodes(active, found))

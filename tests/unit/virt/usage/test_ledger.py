@@ -288,6 +288,23 @@ class ReachedTest(unittest.TestCase):
         self.assertEqual({A, B}, self.ledger.now.left())
         self.assertEqual({}, self.ledger.now.reached)
 
+    def test_between_two_domains(self) -> None:
+        """A start that waits for libvirt's word, or has it; a rebuild; a resize that is reverted"""
+
+        def look() -> dict[str, frozenset[PciAddress]]:
+            self.assertTrue(self.ledger.now.is_between("two"))
+            return {}
+
+        with self.ledger.hold("two", frozenset({C}), look):
+            self.assertTrue(self.ledger.now.is_between("two"))
+        self.assertFalse(self.ledger.now.is_between("two"))
+        self.ledger.keep("one", [A])
+        self.assertTrue(self.ledger.now.is_between("one"))
+        self.ledger.let_go("one")
+        self.assertFalse(self.ledger.now.is_between("one"))
+        self.ledger.read_records(lambda guests: Records({}, returning=frozenset({"one"})))
+        self.assertTrue(self.ledger.now.is_between("one"))
+
 
 CLAIM = Claim(0.0, 60.0, set())
 
