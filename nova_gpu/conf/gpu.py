@@ -310,6 +310,22 @@ Put a card into quarantine when it was a KVM guest's and could not be reset afte
 only for cards that nothing can reset, and where the next guest may find what the last one left.
 """,
     ),
+    cfg.BoolOpt(
+        "withdraw_foreign_nodes",
+        default=True,
+        help="""
+Take from running LXC guests, in every period, the device nodes that have come to lead to a card or
+a MIG instance that is not the guest's own: the driver was loaded anew and has numbered its cards
+otherwise, or a card was divided anew or made whole. What such a node led to before is gone, so that
+nothing that runs can be behind it; processes of the guest that have opened what it leads to since
+are ended. ``openstack server reboot --hard`` gives the guest its own again. False: that is only
+said in nova-compute's log, and nobody else is given what such a guest reaches.
+
+Related options:
+
+* ``[DEFAULT]update_resources_interval`` is the period.
+""",
+    ),
     cfg.StrOpt(
         "sysfs_root",
         default="/sys",

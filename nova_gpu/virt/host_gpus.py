@@ -13,8 +13,10 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
+from nova_gpu.core import device, exception
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version, periodic, reporter
+from nova_gpu.virt.delivery.delivery import Withdrawal
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import (
     assigned,
@@ -172,7 +174,9 @@ class HostGPUs:
                     say = self._step.look()
                 if starting and self.vgpus and self._knows_providers():
                     say = self._step.look()  # again: whose cards are whole is known now
+                    self._usage_reader.look_again()
                     self.vgpus.make_again()
+                self._withdraw()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
                 stay = self._published.kept_back() | self.releases.left()
@@ -188,6 +192,29 @@ class HostGPUs:
         self._xids.look(cards, self.releases.put_away)
         self.vgpus.keep_failed()
         self.vgpus.cards.withhold_slots(self._xids.withheld(self.vgpus.cards.look.cards.values()))
+
+    def _withdraw(self) -> None:
+        """Takes from running guests the nodes by which they reach what is not their own."""
+        withdrawn: list[Withdrawal] = []
+        reaching = self.ledger.now.reached
+        if reaching and CONF.gpu.withdraw_foreign_nodes:
+            try:
+                foreign = domains.foreign(self._host, self._parts(), reaching)
+            except exception.DomainsUnreadable as error:
+                LOG.error("%s. What guests reach that is not their own is left to them.", error)
+                return
+            withdrawn = self.delivery.withdraw(foreign, self._stays)
+            held = {
+                device.function(led): why for each in withdrawn for led, why in each.held.items()
+            }
+            for card in (*self._published.cards(), *self.vgpus.containers_cards()):
+                if card.address in held:
+                    self.releases.put_away(card, held[card.address], None)
+            self._usage_reader.look_again()
+        self._reporter.report_withdrawn(withdrawn)
+
+    def _stays(self, instance_uuid: str) -> bool:
+        return not self.ledger.now.is_between(instance_uuid)
 
     def _knows_providers(self) -> bool:
         try:

@@ -20,6 +20,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
 from nova_gpu.notifications import EventType
 from nova_gpu.virt import counters
+from nova_gpu.virt.delivery.delivery import Withdrawal
 from nova_gpu.virt.inventory.card_groups import CardGroups
 from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
@@ -38,6 +39,7 @@ class Reporter:
         self._unjudged: Mapping[Device, str] = {}
         self._reached: Mapping[str, frozenset[Device]] = {}
         self._shared: Mapping[Device, tuple[str, ...]] = {}
+        self._failed: Mapping[tuple[str, str], str] = {}
         self._notices: Mapping[str, tuple[datetime.datetime, str]] = {}
 
     # Guests
@@ -188,9 +190,10 @@ class Reporter:
         for each, uuids in shared.items():
             if uuids != self._shared.get(each):
                 LOG.error(
-                    "GPU %s is open to several guests, %s: stop all of them but one now, reboot "
-                    "that one with --hard, and start the others again. Until then each can use the "
-                    "GPU, and what the others have in its memory.",
+                    "GPU %s is open to several guests, %s: its nodes were not taken from them. "
+                    "Stop all of them but one now, reboot that one with --hard, and start the "
+                    "others again. Until then each can use the GPU, and what the others have in "
+                    "its memory.",
                     each,
                     ", ".join(uuids),
                 )
@@ -198,15 +201,50 @@ class Reporter:
             LOG.info("GPU %s is no longer open to several guests.", each)
         self._shared = shared
 
+    def report_withdrawn(self, withdrawals: Iterable[Withdrawal]) -> None:
+        """Say which guests have lost nodes, and from which some could not be taken."""
+        failed: dict[tuple[str, str], str] = {}
+        for each in withdrawals:
+            failed |= {(each.instance_uuid, node): why for node, why in each.failed.items()}
+            if each.taken:
+                LOG.error(
+                    "The guest %s reached another card than its own, GPU %s, and has lost the "
+                    "device nodes that led there: %s. The numbers of device nodes have changed "
+                    "while it runs, or a card was divided anew. openstack server reboot --hard %s "
+                    "gives it its own again.",
+                    each.instance_uuid,
+                    ", ".join(sorted(set(map(str, each.taken.values())))),
+                    ", ".join(sorted(each.taken)),
+                    each.instance_uuid,
+                )
+            for process in each.ended:
+                LOG.error(
+                    "%s of the guest %s had a GPU open that is not its own, and was ended",
+                    process,
+                    each.instance_uuid,
+                )
+        for (uuid, node), why in failed.items():
+            if self._failed.get((uuid, node)) != why:
+                LOG.error(
+                    "Device node %s, which leads to what is not its own, cannot be taken from the "
+                    "guest %s: %s. What it leads to is given to nobody else, and the next period "
+                    "tries again.",
+                    node,
+                    uuid,
+                    why,
+                )
+        self._failed = failed
+
     def _report_reached(self, reached: Mapping[str, frozenset[Device]]) -> None:
         for uuid, devices in reached.items():
             for each in sorted(devices - self._reached.get(uuid, frozenset()), key=str):
                 LOG.error(
                     "The guest %s reaches another card than its own, GPU %s: the numbers of device "
                     "nodes have changed while it runs, or a card was divided anew. Nobody else is "
-                    "given that GPU until the instance is rebooted with --hard; where that is "
-                    "refused because another guest reaches what it needs, stop both and start "
-                    "them.",
+                    "given that GPU until its nodes are taken from the guest "
+                    "([gpu]withdraw_foreign_nodes) or the instance is rebooted with --hard; where "
+                    "that is refused because another guest reaches what it needs, stop both and "
+                    "start them.",
                     uuid,
                     each,
                 )

@@ -12,8 +12,10 @@ from typing import ClassVar
 
 import fixtures
 from nova.exception import ComputeResourcesUnavailable
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.cmd import exporter
+from nova_gpu.core import exception
 from nova_gpu.host.container import contents
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
@@ -33,10 +35,32 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
         every = set(self.domain(server).xpath("devices/hostdev/source/char/text()"))
         return {node for node in every if node in self.nodes["host1"]}
 
+    def made_in(self, server: Server) -> list[str]:
+        """The NVIDIA nodes that libvirt has made and that its device cgroup allows"""
+        every = self.domain(server).xpath("devices/hostdev/source/char/text()")
+        return sorted(set(every) - set(mig.SHARED))
+
     def errors_of(self, server: Server) -> list[str]:
-        said = f"The guest {server['id']} reaches another card than its own, GPU "
+        """What it reaches, as the log says"""
+        return self._said(f"The guest {server['id']} reaches another card than its own, GPU ", ": ")
+
+    def withdrawn(self, server: Server) -> list[str]:
+        """What it has reached, as the log says"""
+        said = f"The guest {server['id']} reached another card than its own, GPU "
+        return self._said(said, ", and has lost")
+
+    def _said(self, before: str, after: str) -> list[str]:
         lines = str(self.stdlog.logger.output).splitlines()
-        return [line.partition(said)[2].partition(": ")[0] for line in lines if said in line]
+        return [line.partition(before)[2].partition(after)[0] for line in lines if before in line]
+
+    def keep(self) -> None:
+        """libvirt takes no node from a guest: one of its processes is waited for."""
+
+        def detach(guest: object, conf: object, *, live: bool) -> None:
+            raise fakelibvirt.libvirtError("cannot acquire state change lock")
+
+        name = "nova.virt.libvirt.guest.Guest.detach_device"
+        self.useFixture(fixtures.MonkeyPatch(name, detach))
 
     def sources(self) -> gather.Sources:
         """Asked by a command, which has not looked before"""
@@ -45,20 +69,20 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
     def assertOpen(self, device: str, *servers: Server) -> None:
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
         uuids = ", ".join(sorted(server["id"] for server in servers))
-        said = f"GPU {device} is open to several guests, {uuids}: stop all of them but one now"
+        said = f"GPU {device} is open to several guests, {uuids}: its nodes were not taken from"
         self.assertEqual(1, str(self.stdlog.logger.output).count(said))
         self.assertEqual({device.partition("/")[0]: len(servers)}, self.shared())
 
     def grant(self, server: Server, nodes: Sequence[str]) -> None:
         """As ``virsh attach-device`` to its guest"""
         connection = self.driver._host.get_connection()
-        xml = connection.lookupByUUIDString(server["id"]).XMLDesc(0)
+        domain = connection.lookupByUUIDString(server["id"])
         made = "".join(
             "<hostdev mode='capabilities' type='misc'>"
             f"<source><char>{node}</char></source></hostdev>"
             for node in nodes
         )
-        connection.defineXML(xml.replace("</devices>", f"{made}</devices>"))
+        domain._xml = domain.XMLDesc(0).replace("</devices>", f"{made}</devices>")
 
     def shared(self) -> dict[str, int]:
         """Of the metrics: how many guests can open a card, or part of it, that others can too"""
@@ -78,7 +102,10 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
 class ShiftedMinorsTest(ContainerTestBase):
     """The driver is loaded anew while the guest is idle, and numbers its cards otherwise."""
 
-    leaves: ClassVar = {"reserved": "a card without a driver, where the numbers have moved up"}
+    leaves: ClassVar = {
+        "reserved": "a card without a driver, where the numbers have moved up",
+        "quarantine": "one that a process has open",
+    }
 
     def setUp(self) -> None:
         super().setUp()
@@ -93,9 +120,55 @@ class ShiftedMinorsTest(ContainerTestBase):
     def _swap(self) -> None:
         self.hosts["host1"].renumber({OWN: 5, NEXT: 4})
 
-    def test_nobody_else_gets_what_it_reaches(self) -> None:
+    def test_its_nodes_are_taken(self) -> None:
+        """What it has reached is free for others in the same period; its own waits for it."""
         self._shift()
         self.period()
+        self.assertInventory(reserved=1, used=1)
+        self.assertEqual(([NEXT], []), (self.withdrawn(self.server), self.errors_of(self.server)))
+        self.assertEqual(set(), self.nodes_in(self.server))
+        self.assertIn("device nodes that led there: /dev/nvidia4. ", self.stdlog.logger.output)
+        self.assertFound()
+        self.period()
+        self.assertEqual([NEXT], self.withdrawn(self.server))
+        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
+        self.assertIn(NEXT, [self.recorded(other)[0] for other in others])
+        self._reboot_server(self.server, hard=True)
+        self.assertEqual({"/dev/nvidia3"}, self.nodes_in(self.server))
+
+    def test_not_where_the_operator_says_so(self) -> None:
+        self.flags(withdraw_foreign_nodes=False, group="gpu")
+        self._shift()
+        self.period()
+        self.assertEqual(([], [NEXT]), (self.withdrawn(self.server), self.errors_of(self.server)))
+        self.assertEqual({"/dev/nvidia4"}, self.nodes_in(self.server))
+
+    def test_a_process_that_has_it_open(self) -> None:
+        """It opened it since it led there. Where it does not end nobody gets the card."""
+
+        def end(address: str, controller: int) -> list[str]:
+            raise exception.NotClean(address, "processes of its guest do not end", "stop it")
+
+        name = "nova_gpu.privsep.cleaning.end_processes_in"
+        self.useFixture(fixtures.MonkeyPatch(name, end))
+        self._shift()
+        self.period()
+        self.assertIn(
+            f"GPU {NEXT} is in quarantine: processes of its guest do not", self.stdlog.logger.output
+        )
+        self.period()
+        self.assertInventory(reserved=2, used=1)
+
+    def test_nobody_else_gets_what_it_reaches(self) -> None:
+        self.keep()
+        self._shift()
+        self.period()
+        said = "/dev/nvidia4, which leads to what is not its own, cannot be taken from the guest "
+        self.assertEqual(
+            1, self.stdlog.logger.output.count(f"{said}{self.server['id']}: cannot acquire state")
+        )
+        self.period()
+        self.assertEqual(1, self.stdlog.logger.output.count(said))
         self.assertInventory(reserved=2, used=1)
         self.assertEqual([NEXT], self.errors_of(self.server))
         other = self.boot(self.gpu_flavor(1))
@@ -111,8 +184,9 @@ class ShiftedMinorsTest(ContainerTestBase):
     def test_a_service_that_starts_sees_it(self) -> None:
         self._shift()
         self.restart_host("host1")
-        self.assertInventory(total=7, reserved=1, used=1)
-        self.assertEqual([THIRD], self.recorded(self.boot(self.gpu_flavor(1))))
+        self.assertInventory(total=7, reserved=0, used=1)
+        self.assertEqual([NEXT], self.withdrawn(self.server))
+        self.assertEqual(set(), self.nodes_in(self.server))
 
     def test_a_hard_reboot_mends_it(self) -> None:
         self._swap()
@@ -140,7 +214,20 @@ class ShiftedMinorsTest(ContainerTestBase):
         self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
 
     def test_two_that_have_changed_cards(self) -> None:
+        other = self.boot(self.gpu_flavor(1))
+        self._swap()
+        self.period()
+        for server, reached in ((self.server, NEXT), (other, OWN)):
+            self.assertEqual([reached], self.withdrawn(server))
+            self.assertEqual(set(), self.nodes_in(server))
+        for server, node in ((self.server, "/dev/nvidia5"), (other, "/dev/nvidia4")):
+            self._reboot_server(server, hard=True)
+            self.assertEqual({node}, self.nodes_in(server))
+        self.assertFound()
+
+    def test_two_that_keep_what_they_have_changed(self) -> None:
         """Neither starts with what the other reaches; both do once both are stopped."""
+        self.keep()
         other = self.boot(self.gpu_flavor(1))
         self._swap()
         self.period()
@@ -177,7 +264,20 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
             line.partition("clean_command for GPU ")[2] for line in lines if "_command for" in line
         ]
 
+    def test_its_nodes_are_taken(self) -> None:
+        self.divide(FIRST, [(1, 0, SMALL), (9, 0, SMALL)])
+        self.period()
+        there = slot(FIRST, 1, 0, SMALL)
+        self.assertEqual(([there], []), (self.withdrawn(self.server), self.errors_of(self.server)))
+        self.assertEqual(["/dev/nvidia0"], self.made_in(self.server))
+        # The instance of its number stays the guest's by Nova's count.
+        others = [self.boot(self.of_type(SMALL)) for _ in range(4)]
+        for other in others:
+            self.assertFalse(set(nodes_of(0, 1)[1:]) & set(self.given(other)))
+        self.boot_refused(self.of_type(SMALL))
+
     def test_two_tenants_never_have_one_instance(self) -> None:
+        self.keep()
         self.divide(FIRST, [(1, 0, SMALL), (9, 0, SMALL)])
         self.period()
         self.assertEqual([slot(FIRST, 1, 0, SMALL)], self.errors_of(self.server))
@@ -206,7 +306,24 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         self.assertFound()
 
     def test_made_whole_under_two_guests(self) -> None:
+        other = self.boot(self.of_type(SMALL))
+        self.divide(FIRST, [])
+        self.told[FIRST] = None
+        self.assertEqual({FIRST: 2}, self.shared())
+        self.period()
+        self.assertEqual({}, self.shared())
+        self.assertNotIn("is open to several guests", self.log())
+        for server in (self.server, other):
+            self.assertEqual([FIRST], self.withdrawn(server))
+            self.assertNotIn("/dev/nvidia0", self.made_in(server))
+        self.divide(FIRST, mig.LAYOUT)
+        self.period()
+        self._reboot_server(other, hard=True)
+        self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
+
+    def test_made_whole_under_two_guests_that_keep_it(self) -> None:
         """Both have the card's node. It is said in the next period, and when it is over."""
+        self.keep()
         other = self.boot(self.of_type(SMALL))
         self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
         self.period()
@@ -234,8 +351,12 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         """Somebody has edited a domain."""
         other = self.boot(self.of_type(SMALL))
         self.grant(other, nodes_of(0, 1))
+        self.assertEqual({FIRST: 2}, self.shared())
         self.period()
-        self.assertOpen(slot(FIRST, 1, 0, LARGE), self.server, other)
+        self.assertEqual({}, self.shared())
+        there = slot(FIRST, 1, 0, LARGE)
+        self.assertEqual(([], [there]), (self.withdrawn(self.server), self.withdrawn(other)))
+        self.assertInstances(self.server, [there], nodes_of(0, 1))
 
     def test_two_instances_while_nobody_tells_what_they_are(self) -> None:
         other = self.boot(self.of_type(SMALL))

@@ -16,6 +16,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.notifications import Event
 from nova_gpu.virt import reporter
+from nova_gpu.virt.delivery.delivery import Withdrawal
 from nova_gpu.virt.inventory import card_groups
 from nova_gpu.virt.usage import ledger, records
 from nova_gpu.virt.usage.ledger import Owner
@@ -257,6 +258,30 @@ class SharedTest(BulletinTest):
         self.assertIn(f"GPU {A} is open to several guests, one, three, two: ", self.log.output)
         self.reporter.report_shared({"one": frozenset({FIRST})})
         self.assertIn(f"GPU {A} is no longer open to several guests.", self.log.output)
+
+
+class WithdrawnTest(BulletinTest):
+    def test_what_was_taken_and_what_was_not(self) -> None:
+        """A failure once, until it is over or another."""
+        taken: Mapping[str, Device] = {"/dev/nvidia1": FIRST}
+        ended = ("python3 (pid 4711)",)
+        one = Withdrawal("one", taken, {"/dev/nvidia2": "it is busy"}, ended)
+        for _ in range(2):
+            self.reporter.report_withdrawn([one])
+        self.assertIn(
+            f"The guest one reached another card than its own, GPU {A}, and has lost the device "
+            "nodes that led there: /dev/nvidia1. ",
+            self.log.output,
+        )
+        self.assertIn("openstack server reboot --hard one gives it", self.log.output)
+        self.assertIn("python3 (pid 4711) of the guest one had a GPU open", self.log.output)
+        said = (
+            "/dev/nvidia2, which leads to what is not its own, cannot be taken from the guest one"
+        )
+        self.assertEqual(1, self.log.output.count(f"{said}: it is busy. "))
+        self.reporter.report_withdrawn([])
+        self.reporter.report_withdrawn([Withdrawal("one", {}, one.failed)])
+        self.assertEqual(2, self.log.output.count(said))
 
 
 def _products(*found: GPU) -> dict[Device, Product]:
