@@ -316,8 +316,9 @@ class Retries:
             self._begun[card] = begun
 
     def wait(self) -> bool:
-        """Returns when nothing that was begun goes on, and whether anything did."""
-        begun = [each for each in self._begun.values() if not each.done()]
+        """Returns when nothing that was begun goes on, and whether anything did since the period
+        began."""
+        begun = list(self._begun.values())
         for each in begun:
             each.result()
         return bool(begun)
