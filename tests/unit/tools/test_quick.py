@@ -25,6 +25,20 @@ class NamesTest(unittest.TestCase):
                 self.assertRegex(source, rf"(?m)^class {test_class}\(")
                 self.assertRegex(source, rf"(?m)^    def {method}\(")
 
+    def test_left_out_are_modules_that_try_all_cases(self) -> None:
+        paths = [each.relative_to(ROOT) for each in (ROOT / "tests/unit").glob("*/**/test_*.py")]
+        modules = [".".join(each.with_suffix("").parts) for each in paths]
+        left_out = {each for each in modules if re.match(quick.WITHOUT, f"{each}.")}
+        others = {each for each in left_out if not re.search(r"unit\.(benchmarks|fuzz)\.", each)}
+        self.assertEqual(
+            {
+                "tests.unit.core.planning.test_plan",
+                "tests.unit.virt.fabric.test_fabric_crashes",
+                "tests.unit.virt.usage.test_ledger_transitions",
+            },
+            others,
+        )
+
     def test_left_out_are_folders_of_unit(self) -> None:
         found = [each.name for each in (ROOT / "tests/unit").iterdir() if each.is_dir()]
         left_out = [name for name in found if re.match(quick.WITHOUT, f"tests.unit.{name}.test_x")]
