@@ -60,17 +60,17 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def test_while_the_host_is_looked_at(self) -> None:
         """A look that began before a card was put into quarantine ends without knowing of it."""
-        stock = self.computes["host1"].driver._gpus._published
-        take_in = stock.take_in
+        published = self.computes["host1"].driver._gpus._published
+        take_in = published.take_in
 
         def late(*args: Any) -> None:
             self._delete_stained()
             take_in(*args)
 
-        stock.take_in = late
-        self.addCleanup(setattr, stock, "take_in", take_in)
+        published.take_in = late
+        self.addCleanup(setattr, published, "take_in", take_in)
         self.period()
-        stock.take_in = take_in
+        published.take_in = take_in
         self.assertOut()
 
     def errors(self) -> str:

@@ -22,7 +22,7 @@ _RETRY_AFTER_S = 300.0
 
 
 def folder() -> pathlib.Path:
-    """The folder of this host's"""
+    """Where this host's are noted"""
     return pathlib.Path(CONF.state_path, "gpu-unbound")
 
 

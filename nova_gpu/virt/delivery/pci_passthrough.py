@@ -44,7 +44,7 @@ UNSAVED: Mapping[Operation, str] = MappingProxyType(
 class PCIPassthrough(WholeCards):
     """How a KVM or QEMU host gives whole cards.
 
-    :param unbound: the folder of :class:`nova_gpu.virt.delivery.binding.BindFailures`
+    :param unbound: the folder of :class:`nova_gpu.virt.delivery.bind_failures.BindFailures`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
     :param fabric: what joins the cards of a board with NVSwitches
     :param peers: what guests can be told of how their cards reach each other
