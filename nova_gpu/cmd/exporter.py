@@ -63,7 +63,10 @@ GAUGES = {
         ("address", "instance"),
     ),
     "nova_gpu_utilization_ratio": ("How busy the card is, 0 to 1, as NVML says.", ("address",)),
-    "nova_gpu_memory_used_bytes": ("Memory of the card in use, as NVML says.", ("address",)),
+    "nova_gpu_memory_used_bytes": (
+        "Memory of the card in use, as NVML says, without what the driver keeps for itself.",
+        ("address",),
+    ),
     "nova_gpu_memory_total_bytes": ("Memory of the card, as NVML says.", ("address",)),
 }
 COUNTERS = {

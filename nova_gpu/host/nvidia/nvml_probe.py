@@ -234,7 +234,7 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     cards = []
     for address, handle in _held(nvml, addresses):
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
-        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        memory = _memory_in_use(nvml, handle)
         cards.append(
             {
                 "address": address,
@@ -244,6 +244,14 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
             }
         )
     return cards
+
+
+def _memory_in_use(nvml: Any, card: Any) -> Any:
+    """Drivers before 510 count as used what they keep for themselves, half a GiB of an H100."""
+    ask = _asking(nvml)
+    second = getattr(nvml, "nvmlMemory_v2", None)
+    told = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
+    return told or ask("nvmlDeviceGetMemoryInfo", card)
 
 
 # INVALID_GPU_INSTANCE_PROFILE_ID of nvml.h: the type shares its card by time

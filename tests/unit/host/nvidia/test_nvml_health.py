@@ -117,6 +117,14 @@ class TestHealth(base.BaseTestCase):
             self.assertEqual({}, self.ask(TODAY))
             self.assertIn("NVML tells nothing", self.log.output)
 
+    def test_what_the_driver_keeps_for_itself_is_not_used(self) -> None:
+        """As on an idle H100 with driver 580: 480 MiB are reserved, and nvidia-smi says 0 MiB."""
+        idle = dataclasses.replace(machine()[0], more={"memory": f"{81559 << 20} 0 {480 << 20}"})
+        self.library.say(idle)
+        self.assertEqual(nvml.Usage(None, 0, 81559 << 20), nvml.usage([TODAY], 60)[TODAY])
+        self.binding(machines.older_binding())
+        self.assertEqual(nvml.Usage(None, 480 << 20, 81559 << 20), nvml.usage([TODAY], 60)[TODAY])
+
     def test_usage(self) -> None:
         told = nvml.usage([TODAY, OLD, OTHER], 60)
         self.assertEqual(nvml.Usage(97, 1 << 20, 1 << 30), told[TODAY])
