@@ -123,9 +123,11 @@ def _device(address: PciAddress, roots: Roots) -> _Entry:
 
 def _place(address: PciAddress, roots: Roots) -> _Entry:
     device = sysfs.device(address, roots)
-    entry: _Entry = {"numa_node": sysfs.numa_node(device)}
-    if group := sysfs.link(device, "iommu_group"):
-        entry["iommu_group"] = int(group)
+    group = sysfs.link(device, "iommu_group")
+    entry: _Entry = {
+        "numa_node": sysfs.numa_node(device),
+        "iommu_group": int(group) if group else None,
+    }
     if bridges := _bridges(address, roots):
         entry["parent"] = str(bridges[-1])
     return entry
