@@ -14,7 +14,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, health
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -52,7 +52,7 @@ class TestSources(base.BaseTestCase):
         named = {record["source"] for kind in recorded.kinds() for record in recorded.records(kind)}
         self.assertEqual(named, set(sources))
         for name, where in sources.items():
-            self.assertTrue(where.startswith("https://"), name)
+            self.assertTrue(where.startswith("https://") or where == "tests/gpu", name)
 
     def test_nobody_is_named(self) -> None:
         """UUIDs, serial numbers and the numbers of processes are replaced."""
@@ -251,6 +251,24 @@ class TestNames(RecordedTestCase):
                         expected = {}
                     name = f"{product}-{ending}"
                     self.assertEqual(VGPUType("1", name, **expected), sriov.named("1", name))
+
+
+class TestNvml(RecordedTestCase):
+    def test_what_the_probe_made_of_it(self) -> None:
+        library = self.useFixture(machines.Library())
+        for record in self.each("nvml"):
+            answers, read = record["answers"], record["read"]
+            library.say_of_card(answers)
+            (address,) = found = nvml.query(60)
+            told = {
+                **read["facts"],
+                "compute_capability": tuple(read["facts"]["compute_capability"]),
+            }
+            self.assertEqual({address: nvml.NvmlFacts(**told)}, found)
+            self.assertEqual(PciAddress.parse(answers[""]), address)
+            self.assertEqual({address: health.NvmlHealth(**read["health"])}, nvml.health(found, 60))
+            self.assertIsNone(health.of_nvml(health.NvmlHealth(**read["health"])))
+            self.assertEqual({address: nvml.Usage(**read["usage"])}, nvml.usage(found, 60))
 
 
 class TestSmi(RecordedTestCase):
