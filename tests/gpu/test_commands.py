@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 from nova_gpu.core.model import PciAddress
-from tests.fixtures import adopted
+from tests.fixtures import adopted, compiled
 from tests.gpu import machine
 
 _CONFIG = """[DEFAULT]
@@ -43,6 +43,8 @@ class CommandsTest(unittest.TestCase):
         for card in machine.smi_cards().values():
             self.assertIn(str(card.address), text)
             self.assertNotIn(card.uuid.removeprefix("GPU-"), text)
+        if not compiled.compiler():
+            self.skipTest("no C compiler (gcc), to build a stand-in for NVML with")
         path = self.folder / "printed.yaml"
         path.write_text(text)
         self.assertTrue(adopted.adopt(path, "real", self.folder).exists())

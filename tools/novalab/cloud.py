@@ -159,7 +159,7 @@ def _check_machine(lab: settings.Lab) -> None:
         layout = cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
     except cgroups.Unservable as error:
         raise steps.Failed(f"no LXC guest can run on this machine: {error}") from error
-    steps.say(f"  control groups: {layout}" + _untried(layout))
+    steps.say(f"  control groups: {layout}")
     if lab.real and not nodes.real_gpus():
         raise steps.Failed(
             "--real, but this machine has no GPU nodes in /dev: is the driver loaded?"
@@ -168,11 +168,6 @@ def _check_machine(lab: settings.Lab) -> None:
         for stranger in leftovers.named(name):
             if not any(leftovers.belongs(stranger.pid, tag) for tag in process.tags(lab)):
                 steps.say(f"  left alone: {stranger}")
-
-
-def _untried(layout: cgroups.Layout) -> str:
-    tried = layout is not cgroups.Layout.V2
-    return "" if tried else " (the lab has been run on v1 and hybrid only; tell us how it went)"
 
 
 def _check_ports(lab: settings.Lab) -> None:
