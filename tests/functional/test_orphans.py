@@ -48,6 +48,11 @@ class OrphanTest(base.GPUServersTestBase):
         self.assertInventory(used=7)
         self.assertNotIn("are given back", self.stdlog.logger.output)
 
+    def test_a_service_that_starts_has_no_group_yet(self) -> None:
+        self.restart_host("host1")
+        self.assertNotIn("cannot be looked for", self.stdlog.logger.output)
+        self.assertInventory(used=7)
+
     def test_placement_does_not_answer(self) -> None:
         answer = report.SchedulerReportClient.get_allocations_for_resource_provider
 

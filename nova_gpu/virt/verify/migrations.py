@@ -142,6 +142,8 @@ class Orphans:
         :param counted: what the database counts, by the uuids of all instances here, about which
             nobody is asked
         """
+        if not provider_uuids:  # the service starts, and has no group yet
+            return
         instances = counted.keys()
         before, self._counted = (
             self._counted,
