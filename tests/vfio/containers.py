@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 
 from tests.fixtures import hosts
 from tests.lxc import place as guests
@@ -13,27 +14,44 @@ from tools.novalab import guest, image, libvirtd, nodes
 
 _MACHINE = "fermi-8"
 
+_host: hosts.Host
 _libvirtd = libvirtd.PrivateLibvirtd(place.CONTAINERS, nodes.machine() + nodes.pretend_nvidia())
 
 
 def begin() -> tuple[int, dict[str, str]]:
     """Starts it: its pid, and where nova-compute finds the host's GPUs, by the names of options."""
+    global _host
     place.CONTAINERS.mkdir(mode=0o711)
     image.build(place.CONTAINERS_IMAGE)
-    roots = hosts.build(_MACHINE, place.CONTAINERS / "host").roots
+    _host = hosts.build(_MACHINE, place.CONTAINERS / "host")
+    roots = _host.roots
     _libvirtd.start()
     return _libvirtd.pid, {"sysfs_root": str(roots.sysfs), "proc_root": str(roots.proc)}
 
 
 def end() -> list[str]:
     """What is left of it, in words"""
-    return _libvirtd.stop()
+    left = _libvirtd.stop()
+    shutil.rmtree(place.CONTAINERS)
+    return left
 
 
-def own(domain: str) -> int:
-    """The errno of opening the card that the guest has, from its control groups"""
-    (number,) = guest.open_from_cgroup(_libvirtd, domain, [guests.node(0)])
-    return number
+def exchange() -> None:
+    """The driver is loaded anew, and the first two cards have each other's nodes."""
+    minors = dict(zip(guests.GPUS, guests.MINORS, strict=True))
+    one, other = guests.GPUS[:2]
+    _host.renumber({one: minors[other], other: minors[one]})
+
+
+def opened(domain: str) -> list[int]:
+    """The errno of opening each node of the first two cards, from the guest's control groups"""
+    return guest.open_from_cgroup(_libvirtd, domain, [guests.node(0), guests.node(1)])
+
+
+def nodes_in(domain: str) -> list[str]:
+    """What of these the guest has in its /dev"""
+    listed = guest.run(_libvirtd, domain, ["/bin/ls", "/dev"]).stdout.split()
+    return [node.name for node in (guests.node(0), guests.node(1)) if node.name in listed]
 
 
 def attempts(domain: str) -> list[guest.Attempt]:

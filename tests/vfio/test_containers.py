@@ -13,6 +13,8 @@ from tests.vfio import base, cloud, images
 Options = Mapping[str, Mapping[str, Any]]
 
 _ID_MAPS = ["0:100000:65536"]
+# No driver is behind a node: what the control groups let through comes as far as that.
+_ITS_OWN, _REFUSED = errno.ENXIO, errno.EPERM
 
 
 class ContainersTest(base.VFIOTestCase):
@@ -49,14 +51,28 @@ class ContainersTest(base.VFIOTestCase):
         self._serve(None, self._before)
         self.assertEqual([], left)
 
-    def test_isolation(self) -> None:
+    def boot(self) -> dict[str, Any]:
         flavor = self.cloud.flavor(gpus="= 1", hypervisor="s== LXC")
-        server = self.cloud.boot(flavor, image=images.CONTAINER)
+        return self.cloud.boot(flavor, image=images.CONTAINER)
 
-        domain = self.cloud.domain(server)
-        self.assertEqual(
-            errno.ENXIO, self.cloud.containers.own(domain), "no driver, and no refusal"
-        )
+    def test_isolation(self) -> None:
+        domain = self.cloud.domain(self.boot())
+        self.assertEqual([_ITS_OWN, _REFUSED], self.cloud.containers.opened(domain))
         attempts = self.cloud.containers.attempts(domain)
         self.assertGreater(len(attempts), 15)
         self.assertEqual([], [each for each in attempts if not each.refused])
+
+    def test_withdrawn(self) -> None:
+        """As in tests/lxc, whose control groups are of version 1: here a program judges devices."""
+        servers = [self.boot(), self.boot()]
+        domains = [self.cloud.domain(server) for server in servers]
+        own = [[_ITS_OWN, _REFUSED], [_REFUSED, _ITS_OWN]]
+        self.assertEqual(own, [self.cloud.containers.opened(each) for each in domains])
+        self.cloud.containers.exchange()
+        self.cloud._run_periodics()
+        for domain in domains:
+            self.assertEqual([_REFUSED, _REFUSED], self.cloud.containers.opened(domain))
+            self.assertEqual([], self.cloud.containers.nodes_in(domain))
+        for server in servers:
+            self.cloud.reboot(server, "HARD")
+        self.assertEqual(own[::-1], [self.cloud.containers.opened(each) for each in domains])
