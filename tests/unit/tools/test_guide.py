@@ -79,6 +79,16 @@ class ParseTest(testtools.TestCase):
         self.assertIn(str(path), str(error))
 
 
+class ShellTest(testtools.TestCase):
+    def test_what_the_page_has_installed_is_what_runs(self) -> None:
+        """Not the checkout, which tools/test has Python look in first"""
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(ROOT)))
+        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        lab = settings.Lab(folder, settings.Ports(), "secret")
+        command = page.Command(1, guide.CONTROLLER, 'echo "<$PYTHONPATH>"', ())
+        self.assertEqual((0, "<>\n"), guide.shell(lab, command, guide.places(lab), folder))
+
+
 class DifferenceTest(testtools.TestCase):
     _PRINTED = (
         "+------+------+\n| Name | GPUs |\n+------+------+\n| pair |    2 |\n+------+------+\n"
