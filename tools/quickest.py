@@ -20,7 +20,7 @@ from typing import Any
 import coverage
 
 from tools import coverage as measured
-from tools import reached
+from tools import measuring, reached
 from tools.testing import process, suites
 from tools.testing.environment import NEWEST, ROOT, STATE, Environment
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         finished = process.run(
             check.argv,
             log=STATE / "log" / "quickest.log",
-            environ={**Environment(NEWEST).variables(), measured.START: str(config)},
+            environ={**Environment(NEWEST).variables(), measuring.START: str(config)},
             limit_s=4 * 3600.0,
         )
         places = _places(config)
@@ -90,9 +90,9 @@ def main(arguments: Sequence[str]) -> int:
 def _places(config: Path) -> Mapping[str, frozenset[reached.Place]]:
     """By test"""
     modules = measured.modules(config)
-    measuring = coverage.Coverage(config_file=str(config))
-    measuring.load()
-    data = measuring.get_data()
+    combined = coverage.Coverage(config_file=str(config))
+    combined.load()
+    data = combined.get_data()
     paths = {str(Path(path).relative_to(ROOT)): path for path in data.measured_files()}
     found = {}
     for test in data.measured_contexts():

@@ -4,13 +4,17 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
+import fixtures
 import testtools
 
-from tools import coverage, reached
+from tools import coverage, measuring, reached
+from tools.testing.environment import ROOT
 
 # One process begins another, which leaves as a fork does: without Python's own end.
 _PROCESSES = """
@@ -18,6 +22,12 @@ import os, subprocess, sys
 from nova_gpu.core import names
 code = "import os; from nova_gpu.core.flavor import condition; os._exit(0)"
 subprocess.run([sys.executable, "-c", code])
+"""
+# Where the package is installed, as in a lab.
+_INSTALLED = """
+import runpy
+from nova_gpu.core import names
+runpy.run_path("nova/virt/gpu/__init__.py")
 """
 # In another process: where this one is measured itself, the second object of coverage's would keep
 # the first from writing down what it has seen.
@@ -52,16 +62,41 @@ class RunTest(testtools.TestCase):
         self.addCleanup(folder.cleanup)
         config = pathlib.Path(folder.name, "coveragerc")
         config.write_text(coverage.config(config.with_name("data")))
-        environment = {**os.environ, coverage.START: str(config)}
+        environment = {**os.environ, measuring.START: str(config)}
         subprocess.run([sys.executable, "-c", _PROCESSES], env=environment, check=True)
-        told = config.with_name("told")
-        with told.open("w") as output:
-            subprocess.run([sys.executable, "-c", _READ, str(config)], stdout=output, check=True)
-        modules = reached.read(str(told)).modules
+        modules = self.read(config)
         self.assertTrue(modules["nova_gpu/core/names.py"].lines)
         self.assertTrue(modules["nova_gpu/core/flavor/condition.py"].lines)
         self.assertFalse(modules["nova_gpu/virt/driver.py"].lines)
         self.assertTrue(modules["nova_gpu/virt/driver.py"].all_branches)
+
+    def test_where_the_package_is_installed(self) -> None:
+        name = self.useFixture(fixtures.TempDir()).path
+        config = pathlib.Path(name, "coveragerc")
+        config.write_text(coverage.config(config.with_name(measuring.DATA)))
+        site = pathlib.Path(name, "site-packages")
+        shutil.copytree(ROOT / "nova_gpu/core", site / "nova_gpu/core")
+        (site / "nova_gpu/__init__.py").touch()
+        shim = site / "nova/virt/gpu/__init__.py"
+        shim.parent.mkdir(parents=True)
+        # Of the one there is what this would import is left out.
+        shim.write_text("\n\n\nGPULibvirtDriver = None\n")
+        own = config.with_name("own")
+        own.write_text(measuring.config(config.with_name(measuring.DATA), f"include = {site}/*"))
+        environment = {**os.environ, measuring.START: str(own), "PYTHONPATH": str(site)}
+        argv = [sys.executable, "-c", _INSTALLED]
+        subprocess.run(argv, cwd=site, env=environment, check=True)
+        modules = self.read(config)
+        self.assertTrue(modules["nova_gpu/core/names.py"].lines)
+        self.assertTrue(modules["nova_gpu/virt_ext/__init__.py"].lines)
+        self.assertFalse(modules["nova_gpu/virt/driver.py"].lines)
+        self.assertTrue(modules["nova_gpu/virt/driver.py"].all_branches)
+
+    def read(self, config: pathlib.Path) -> Mapping[str, reached.Module]:
+        told = config.with_name("told")
+        with told.open("w") as output:
+            subprocess.run([sys.executable, "-c", _READ, str(config)], stdout=output, check=True)
+        return reached.read(str(told)).modules
 
 
 class CompareTest(testtools.TestCase):
