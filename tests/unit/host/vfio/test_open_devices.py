@@ -12,7 +12,7 @@ from oslotest import base
 from nova_gpu.core import model
 from nova_gpu.host.pci import discovery
 from nova_gpu.host.pci.selection import Selection
-from nova_gpu.host.vfio import open_devices
+from nova_gpu.host.vfio import open_devices, rebind_script
 from tests.fixtures import hosts, nodes, pci
 
 CARD, AUDIO = "0000:81:00.0", "0000:81:00.1"
@@ -58,3 +58,14 @@ class TestNumbers(base.BaseTestCase):
         self.host.add_gpu("0000:02:00.0", "10de", "1e04", minor=1)
         self.host.add_gpu(CARD, "10de", "1e04", minor=5)
         self.assertEqual({(195, 5)}, self.numbers())
+
+
+class TestHolders(base.BaseTestCase):
+    def test_one_that_ends_meanwhile(self) -> None:
+        """It keeps nobody from being found."""
+        proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        (proc / "811").mkdir()
+        (proc / "812/fd").mkdir(parents=True)
+        (proc / "812/fd/7").symlink_to("/dev/null")
+        found = list(rebind_script.holders(str(proc), {(1, 3)}))
+        self.assertEqual([(812, "?", [(1, 3)])], found)
