@@ -247,7 +247,8 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _memory_in_use(nvml: Any, card: Any) -> Any:
-    """Drivers before 510 count as used what they keep for themselves, half a GiB of an H100."""
+    """The card's memory and what is used of it. Drivers before 510 count among that what they keep
+    for themselves, half a GiB of an H100; today's say so in the second form alone."""
     ask = _asking(nvml)
     second = getattr(nvml, "nvmlMemory_v2", None)
     told = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
