@@ -35,7 +35,7 @@ class CDITest(base.LXCTestCase):
                 "mounts": [
                     {
                         "hostPath": str(driver / "bin/nvidia-smi"),
-                        "containerPath": "/bin/nvidia-smi",
+                        "containerPath": "/usr/bin/nvidia-smi",
                         "options": ["ro", "nosuid", "nodev", "bind"],
                     },
                     {
@@ -54,7 +54,7 @@ class CDITest(base.LXCTestCase):
 
         for gpu in (0, 1):
             self.assertIn(gpu, self.gpus_inside(server))
-        shown = self.run_inside(server, "/bin/nvidia-smi", uid=image.USER_ID)
+        shown = self.run_inside(server, "/usr/bin/nvidia-smi", uid=image.USER_ID)
         self.assertEqual("smi of the host\n", shown.stdout)
         library = self.run_inside(server, "/bin/cat", "/usr/lib/nova-gpu/libcuda.so.570")
         self.assertEqual("no ELF", library.stdout)
@@ -63,7 +63,7 @@ class CDITest(base.LXCTestCase):
             self._environment_of_init(server),
         )
         # Not by trying: the host's files are root's, which is nobody in the guest.
-        for path in ("/bin/nvidia-smi", "/usr/lib/nova-gpu"):
+        for path in ("/usr/bin/nvidia-smi", "/usr/lib/nova-gpu"):
             self.assertIn("ro", self._mount_options(server, path), path)
 
     def _mount_options(self, server: dict[str, object], path: str) -> list[str]:

@@ -13,7 +13,11 @@ USER, USER_ID = "user", 1000
 SIZE_MIB = 32
 _BUSYBOX = pathlib.Path("/bin/busybox")
 _INIT = pathlib.Path(__file__).with_name("init.sh")
-_FOLDERS = ("bin", "dev", "etc", "home/user", "mnt", "proc", "root", "run", "sbin", "sys", "tmp")
+# Empty ones too: a vendor's CDI file has files bound into them, which libvirt makes no folder for.
+_FOLDERS = (
+    *("bin", "dev", "etc", "home/user", "lib", "lib64", "mnt", "proc", "root", "run", "sbin"),
+    *("sys", "tmp", "usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "usr/share", "var/lib"),
+)
 
 
 def tree(root: pathlib.Path) -> None:
