@@ -234,21 +234,23 @@ def _usage(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
     cards = []
     for address, handle in _held(nvml, addresses):
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
-        memory = _memory_in_use(nvml, handle)
+        memory = _memory_info(nvml, handle)
+        reserved = getattr(memory, "reserved", 0)
         cards.append(
             {
                 "address": address,
                 "utilization": rates and rates.gpu,
-                "memory_used": memory and memory.used,
+                # Whether its own "used" has the reserved in it, the guides of releases disagree.
+                "memory_used": memory and memory.total - memory.free - reserved,
                 "memory_total": memory and memory.total,
             }
         )
     return cards
 
 
-def _memory_in_use(nvml: Any, card: Any) -> Any:
-    """The card's memory and what is used of it. Drivers before 510 count among that what they keep
-    for themselves, half a GiB of an H100; today's say so in the second form alone."""
+def _memory_info(nvml: Any, card: Any) -> Any:
+    """The card's memory, in the form that tells apart what the driver keeps for itself, half a GiB
+    of an H100. NVML's guide of driver 470 has no such form, that of 525 has."""
     ask = _asking(nvml)
     second = getattr(nvml, "nvmlMemory_v2", None)
     told = ask("nvmlDeviceGetMemoryInfo", card, second) if second else None
