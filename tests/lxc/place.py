@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from tests.fixtures import nvidia
+from tests.fixtures import hosts, nvidia
 from tools.novalab import image, libvirtd, nodes
 
 FOLDER = "NOVA_GPU_LXC_FOLDER"
@@ -21,6 +21,11 @@ MINORS = (4, 5, 6, 7, 0, 1, 2, 3)
 INSTANCES = (9, 10)
 CAPS = (1, 2, *(nvidia.cap_minor(0, gi, *ci) for gi in INSTANCES for ci in ((), (0,))))
 SHARED = ("nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
+
+
+def exchange(host: hosts.Host, one: int, other: int) -> None:
+    """NVIDIA's driver is loaded anew on *host*, and two cards have each other's nodes."""
+    host.renumber({GPUS[one]: MINORS[other], GPUS[other]: MINORS[one]})
 
 
 def node(gpu: int) -> nodes.Node:

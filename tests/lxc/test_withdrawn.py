@@ -64,9 +64,7 @@ class WithdrawnTest(base.LXCTestCase):
         # Its root has libvirt's node elsewhere, and something else in its place.
         self.run_inside(second, "/bin/sh", "-ec", _HIDE, "hide", place.node(SECOND).path)
         holder = self.holder(first, FIRST)
-        minors = dict(zip(place.GPUS, place.MINORS, strict=True))
-        one, other = place.GPUS[FIRST], place.GPUS[SECOND]
-        self._host.renumber({one: minors[other], other: minors[one]})
+        place.exchange(self._host, FIRST, SECOND)
         self._run_periodics()
 
         for server in (first, second):

@@ -37,10 +37,8 @@ def end() -> list[str]:
 
 
 def exchange() -> None:
-    """The driver is loaded anew, and the first two cards have each other's nodes."""
-    minors = dict(zip(guests.GPUS, guests.MINORS, strict=True))
-    one, other = guests.GPUS[:2]
-    _host.renumber({one: minors[other], other: minors[one]})
+    """Of the first two cards, as :func:`tests.lxc.place.exchange`"""
+    guests.exchange(_host, 0, 1)
 
 
 def opened(domain: str) -> list[int]:
