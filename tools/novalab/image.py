@@ -13,16 +13,18 @@ USER, USER_ID = "user", 1000
 SIZE_MIB = 32
 _BUSYBOX = pathlib.Path("/bin/busybox")
 _INIT = pathlib.Path(__file__).with_name("init.sh")
-# Empty ones too: a vendor's CDI file has files bound into them, which libvirt makes no folder for.
-_FOLDERS = (
-    *("bin", "dev", "etc", "home/user", "lib", "lib64", "mnt", "proc", "root", "run", "sbin"),
-    *("sys", "tmp", "usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "usr/share", "var/lib"),
+# Those too that nova-gpu takes for granted in any image, empty: a vendor's CDI file has files bound
+# there, and libvirt makes no folder for a file.
+FOLDERS = (
+    *("bin", "dev", "etc", "home/user", "lib", "lib32", "lib64", "mnt", "proc", "root", "run"),
+    *("sbin", "sys", "tmp", "usr/bin", "usr/lib", "usr/lib32", "usr/lib64", "usr/sbin"),
+    *("usr/share", "var/lib", "var/run"),
 )
 
 
 def tree(root: pathlib.Path) -> None:
     """The files of the guest below *root*, which need not exist."""
-    for folder in _FOLDERS:
+    for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
     shutil.copy2(_BUSYBOX, root / "bin/busybox")
     names = subprocess.run([_BUSYBOX, "--list"], check=True, capture_output=True, text=True)
