@@ -28,6 +28,7 @@ _FLAVOR, _LARGE = "cg1.xlarge", "cg1.8xlarge"
 _FIRST, _SECOND = "demo-first", "demo-second"
 _SIZE = ["--vcpus", "1", "--ram", "256", "--disk", "1"]
 _ARCHITECTURE = "CUSTOM_GPU_ARCH_"
+_PRETENDED = "no driver is behind a pretended node: the device cgroup let the user through"
 _OPEN = 'for n in /dev/nvidia*; do (: <"$n") 2>&1 | sed "s/.*open //"; done'
 
 
@@ -121,8 +122,10 @@ def _inside(lv: libvirtd.PrivateLibvirtd, domain: str, wanted: int, real: bool) 
         _expect(result.returncode == 0, f"`{command}` failed in the guest")
         _expect("not permitted" not in result.stdout, "the guest may not open its own GPU")
         _expect("ermission denied" not in result.stdout, "the user may not open the guest's GPU")
-    none = "no driver is behind a pretended node: the device cgroup let the user through"
-    steps.say(f"  ({'a driver that says nothing opened its node' if real else none})")
+    if real:
+        _expect(not result.stdout, "the driver does not open what the guest has")
+    let_in = "no error: the driver opened each of them" if real else _PRETENDED
+    steps.say(f"  ({let_in})")
     own = servers.gpu_nodes(lv, domain)
     _expect(len(own) == wanted, f"the guest has the cards {own}, not {wanted}")
     return own
