@@ -278,6 +278,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    # tools/test's: Python, and pip, would take the checkout for what the lab has installed.
+    os.environ.pop("PYTHONPATH", None)
     # What is to take the cloud down at the end does so when it is asked to end, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -142,7 +142,7 @@ def _executed(
     expected = [translated(line, command.prompt, table) for line in command.output]
     deadline = time.monotonic() + _SOON_S
     while True:
-        status, printed = shell(lab, command, table, checkout)
+        status, printed = _shell(lab, command, table, checkout)
         different = f"it ended with status {status}" if status else None
         different = different or page.difference(expected, printed)
         if not different or not is_read(command.text) or time.monotonic() > deadline:
@@ -151,7 +151,7 @@ def _executed(
         time.sleep(_PAUSE_S)
 
 
-def shell(
+def _shell(
     lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
 ) -> tuple[int, str]:
     """(exit status, what it has printed), shown line by line meanwhile"""
@@ -159,8 +159,6 @@ def shell(
     argv = ["env", f"--chdir={checkout}"]
     argv += ["bash", "-c", translated(command.text, command.prompt, table)]
     environment = {**os.environ, **lab.environment(), "PIP_CACHE_DIR": str(lab.cache / "pip")}
-    # tools/test's: the checkout would be what runs in the place of what the page has installed.
-    environment.pop("PYTHONPATH", None)
     if command.prompt in _CLIENTS:
         environment |= lab.credentials(_CLIENTS[command.prompt])
     elif command.prompt in _HOSTS:

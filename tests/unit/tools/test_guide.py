@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import pathlib
 import re
+import signal
 
 import fixtures
 import testtools
 
-from tools.novalab import compute, guide, page, settings, steps
+from tools.novalab import cli, compute, guide, page, settings, steps
 
 ROOT = settings.ROOT
 _PROMPTS = ("root@compute#", "demo@controller$")
@@ -79,14 +83,16 @@ class ParseTest(testtools.TestCase):
         self.assertIn(str(path), str(error))
 
 
-class ShellTest(testtools.TestCase):
+class EnvironmentTest(testtools.TestCase):
     def test_what_the_page_has_installed_is_what_runs(self) -> None:
-        """Not the checkout, which tools/test has Python look in first"""
+        """Not the checkout, which tools/test has Python look in first: pip would not even remove
+        what is installed, where the checkout has been built in."""
         self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(ROOT)))
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        lab = settings.Lab(folder, settings.Ports(), "secret")
-        command = page.Command(1, guide.CONTROLLER, 'echo "<$PYTHONPATH>"', ())
-        self.assertEqual((0, "<>\n"), guide.shell(lab, command, guide.places(lab), folder))
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        folder = self.useFixture(fixtures.TempDir()).path
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(1, cli.main(["--dir", folder, "status"]))
+        self.assertNotIn("PYTHONPATH", os.environ)
 
 
 class DifferenceTest(testtools.TestCase):
