@@ -11,7 +11,6 @@ import functools
 import importlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -128,7 +127,6 @@ class Trap:
 
     def _reached(self, point: str) -> None:
         if point == self._set:
-            _write_coverage()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _around(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -144,13 +142,6 @@ class Trap:
         result = function(*args, **kwargs)
         self._reached(f"step {number}")
         return result
-
-
-def _write_coverage() -> None:
-    """What ``tools.coverage`` has seen of this process, which would die with it"""
-    measuring = sys.modules.get("coverage")
-    if measuring and (running := measuring.Coverage.current()):
-        running.save()
 
 
 def place(path: str) -> tuple[Any, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +24,13 @@ from tests.cloud import compute, process, running, wire  # before anything else 
 import nova.privsep.qemu
 from nova import config
 
-from tests.vfio import containers, images, inside, last_words, place
+from tests.vfio import containers, images, inside, place
 
 
 class Agent:
     def __init__(self, port: int) -> None:
         self._address = (place.OUTSIDE, port)
         self._compute: int | None = None
-        self._last_words: last_words.LastWords
 
     def serve(self) -> None:
         """Until it is told to end, or whom it serves has ended."""
@@ -64,13 +64,10 @@ class Agent:
         compute.CONF.clear()
         config.parse_args(arguments, configure_db=False, init_rpc=False)
         service = compute.Compute(images.serve)
-        self._last_words = last_words.LastWords()
-        begin = self._last_words.begin
 
         def run() -> None:
             if beside is not None:
                 containers.enter(beside)
-            begin()
             service.run(arguments, self._connect)
 
         self._compute = process.fork(run)
@@ -82,7 +79,8 @@ class Agent:
 
     def _kill(self) -> None:
         if self._compute is not None:
-            self._last_words.kill(self._compute)
+            os.kill(self._compute, signal.SIGKILL)
+            os.waitpid(self._compute, 0)
             self._compute = None
 
 

@@ -13,7 +13,6 @@ import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
 
-from tools import measuring
 from tools.novalab import settings, steps
 from tools.testing import environment, machine
 
@@ -57,10 +56,6 @@ _PYPI = (
 )
 # Built against Debian's libvirt, hence after it.
 _BUILT = ("libvirt-python",)
-# Where tools.coverage measures
-_MEASURING = ("coverage",)
-# Python reads it before coverage's own file, a1_coverage.pth.
-_MEASURED = "a0_measured.pth"
 # What the project's package is built from.
 _PROJECT = ("nova_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt", "README.rst")
 _POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
@@ -98,7 +93,6 @@ def install(lab: settings.Lab, project: bool = True) -> None:
         _install_project(lab)
     else:
         _remove_project(lab)
-    measure(lab)
 
 
 def _digest() -> str:
@@ -176,22 +170,3 @@ def _remove_project(lab: settings.Lab) -> None:
     (lab.venv / ".project").unlink(missing_ok=True)
     with steps.step("without this project", log):
         steps.run([lab.program("python"), "-m", "pip", "uninstall", "--yes", "nova-gpu"], log)
-
-
-def measure(lab: settings.Lab) -> None:
-    """Has all processes of the environment measured where this one belongs to a run of
-    ``tools.coverage``: those too that sudo starts, and so with another environment."""
-    (site,) = (lab.venv / "lib").glob("python3*/site-packages")
-    first = site / _MEASURED
-    first.unlink(missing_ok=True)
-    if folder := measuring.folder():
-        with steps.step("coverage", lab.log / "pip.log"):
-            _pip(lab, _MEASURING)
-        file = folder / "lab.coveragerc"
-        files = f"include =\n    {site}/{measuring.PACKAGE}/*\n    {site}/nova/virt/gpu/*"
-        file.write_text(measuring.config(folder / measuring.DATA, files))
-        file.chmod(0o644)
-        told = {measuring.START: str(file)}
-        # Once the run is over there is nothing to measure for.
-        code = f"import os; os.path.exists({str(file)!r}) and os.environ.update({told})"
-        first.write_text(f"{code}\n")

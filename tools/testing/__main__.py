@@ -17,18 +17,12 @@ from tools.testing import (
     allowed,
     environment,
     lanes,
-    lengths,
     machine,
     report,
     session,
     suites,
-    unchanged,
-    upstream,
 )
 from tools.testing.environment import NEWEST, RELEASES, STATE, Environment
-
-# The name of a lane of suites, in part
-QUICK = "quick"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,12 +30,6 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     selected = _selected(options)
     env = Environment(options.nova, options.wheels and options.wheels.resolve())
-    whole = options.nova == NEWEST and not (options.pattern or options.suites == [QUICK])
-    read = unchanged.digests(selected) if whole else {}
-    left_out: dict[str, object] = {}
-    if whole and not (options.suites or options.all or options.no_skip):
-        left_out = {**upstream.same(selected), **unchanged.passes(read)}
-    selected = [suite for suite in selected if suite.name not in left_out]
     try:
         allowances = allowed.read(environment.ROOT / "tests" / "allowed-skips.txt")
         report.say(f"Nova {env.nova} ({env.release}): {' '.join(s.name for s in selected)}")
@@ -50,60 +38,47 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tools/test: {error}", file=sys.stderr)
         return 2
     stop = threading.Event()
-    brief = options.suites == [QUICK]
     start = time.monotonic()
     results = lanes.run(
         selected,
         lambda suite: session.run(
-            suite, env, options.pattern, stop, brief=brief, niceness=lanes.niceness(suite)
+            suite, env, options.pattern, stop, niceness=lanes.niceness(suite)
         ),
         stop,
         at_once=(os.cpu_count() or 1) + 1,
-        expected_s=lengths.expected(selected),
     )
-    if whole:
-        lengths.keep(results)
     if options.again:
         results = tuple(
             again.tried(
                 result,
-                lambda suite, tests: session.run(
-                    suite, env, options.pattern, stop, brief=brief, tests=tests
-                ),
+                lambda suite, tests: session.run(suite, env, options.pattern, stop, tests=tests),
             )
             for result in results
         )
-    if whole:
-        unchanged.keep(results, read, unchanged.digests(selected))
     refused = allowed.refused(allowances, results) if options.no_skip else ()
-    report.summary(setup_s, time.monotonic() - start, results, refused, left_out)
+    report.summary(setup_s, time.monotonic() - start, results, refused)
     return 1 if refused or any(result.outcome.failed for result in results) else 0
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     described = "\n".join(
         f"  {suite.name:<12}{suite.summary}{' (before a release)' * suite.release_only}"
-        f"{' (where what it reads is changed)' * suite.changed_only}"
         for suite in suites.SUITES
     )
     parser = argparse.ArgumentParser(
         prog="tools/test",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Install what the suites need below .tools/, then run them. No name: all of "
-        "them but those that run before a release only, and of the long ones those that passed "
-        "here before on the very files that they read, or run where such a file is changed alone; "
-        "those with a libvirtd or a VM of their own beside the others.",
-        epilog=f"suites:\n{described}\n  {QUICK:<12}before each commit, in minutes: "
-        f"{', '.join(suites.QUICK)}, of the last what tests/quick.txt names, of unit all but "
-        "fuzz and benchmarks\n\nLogs are in "
-        ".tools/log/. On a machine where Debian packages are missing it must run as root.",
+        "them but those that run before a release only; those with a libvirtd or a VM of their "
+        "own beside the others.",
+        epilog=f"suites:\n{described}\n\nLogs are in .tools/log/. On a machine where "
+        "Debian packages are missing it must run as root.",
     )
     parser.add_argument("suites", nargs="*", metavar="SUITE")
     parser.add_argument(
         "--all",
         action="store_true",
-        help="those that run before a release only, those of which nothing is changed, and those "
-        "that passed here before, too",
+        help="those that run before a release only, too",
     )
     parser.add_argument(
         "--nova",
@@ -118,9 +93,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--no-skip",
         action="store_true",
         default=os.environ.get("CI") == "true",
-        help="fail when a test is skipped for a reason that tests/allowed-skips.txt does not list, "
-        "and leave no suite out that passed here before or of which nothing is changed (the "
-        "default where CI=true)",
+        help="fail when a test is skipped for a reason that tests/allowed-skips.txt does not list "
+        "(the default where CI=true)",
     )
     parser.add_argument(
         "--again",
@@ -144,22 +118,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.wheels and options.suites != ["gpu"]:
         parser.error("--wheels is for the suite gpu alone: the others need more than is carried")
-    if options.suites == [QUICK]:
-        if options.nova != NEWEST or options.all:
-            parser.error(f"{QUICK} is a part of what runs with Nova {NEWEST}: give no other option")
-        return options
     for name in options.suites:
         if name not in suites.BY_NAME:
-            names = ", ".join([*suites.BY_NAME, f"or {QUICK} alone"])
-            parser.error(f"no suite {name!r}: choose from {names}")
+            parser.error(f"no suite {name!r}: choose from {', '.join(suites.BY_NAME)}")
         if options.nova != NEWEST and not suites.BY_NAME[name].every_release:
             parser.error(f"{name} runs with Nova {NEWEST} only, not with {options.nova}")
     return options
 
 
 def _selected(options: argparse.Namespace) -> list[suites.Suite]:
-    if options.suites == [QUICK]:
-        return [suites.BY_NAME[name] for name in suites.QUICK]
     if options.suites:
         return [suite for suite in suites.SUITES if suite.name in options.suites]
     return [

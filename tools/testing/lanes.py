@@ -10,7 +10,7 @@ what the others leave.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 
 from tools.testing import report
@@ -23,16 +23,13 @@ def run(
     work: Callable[[Suite], Result],
     stop: threading.Event,
     at_once: int,
-    expected_s: Mapping[str, float],
 ) -> tuple[Result, ...]:
     """What *work* returns for each of *selected*, in their order; of *at_once* lanes at a time.
-
-    *expected_s* says how long each suite takes, by its name.
 
     Where one lane or this thread fails, or a signal ends it, *stop* is set for the others, and this
     returns only when they have ended.
     """
-    lanes = _lanes(selected, expected_s)
+    lanes = _lanes(selected)
 
     def one(lane: Sequence[Suite]) -> list[Result]:
         found = []
@@ -58,12 +55,10 @@ def niceness(suite: Suite) -> int:
     return 5 if suite.spread else 0
 
 
-def _lanes(selected: Sequence[Suite], expected_s: Mapping[str, float]) -> list[tuple[Suite, ...]]:
+def _lanes(selected: Sequence[Suite]) -> list[tuple[Suite, ...]]:
     """Who has no lane is one of his own. The longest first."""
     lanes: dict[str, tuple[Suite, ...]] = {}
     for suite in selected:
         name = suite.lane or suite.name
         lanes[name] = (*lanes.get(name, ()), suite)
-    return sorted(
-        lanes.values(), key=lambda lane: sum(expected_s[suite.name] for suite in lane), reverse=True
-    )
+    return sorted(lanes.values(), key=lambda lane: -sum(suite.usual_s for suite in lane))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,10 +50,8 @@ def summary(
     elapsed_s: float,
     results: Sequence[Result],
     refused: Sequence[Skip],
-    left_out: Mapping[str, object],
 ) -> None:
-    """A line per suite, what was skipped, and the closing line, which .ci/run reads. *left_out*:
-    why a suite was, by its name; it counts as nothing.
+    """Print a line per suite, what was skipped, and the closing line, which .ci/run reads.
 
     A suite's share is that of all processor time: side by side, how long one takes says as much of
     the others. What a daemon does that outlives the process that started it is not counted.
@@ -75,8 +73,6 @@ def summary(
         f"{'(all)':<14}{total.passed:>8}{total.failed:>8}{len(total.skips):>8}"
         f"{elapsed_s:>9.1f}{cpu_s:>9.1f}{busy:>7.0%} of {os.cpu_count()} CPUs"
     )
-    for name, reason in left_out.items():
-        print(f"LEFT OUT {name}: {reason}")
     for skip in total.skips:
         print(f"SKIP {skip.test}: {skip.reason}")
     for failure in total.unsteady:

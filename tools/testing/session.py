@@ -40,13 +40,11 @@ def run(
     pattern: str | None,
     stop: threading.Event,
     *,
-    brief: bool = False,
     tests: Sequence[str] | None = None,
     niceness: int = 0,
 ) -> Result:
     """Run one suite within its time limit.
 
-    :param brief: no more than ``tools/test quick`` runs
     :param tests: run for the second time: these alone, or all where there are none
     :raises process.Stopped: when *stop* was set meanwhile
     """
@@ -57,7 +55,7 @@ def run(
     total = _prerequisites(suite)
     if total is None:
         total = Outcome()
-        for check in suites.checks(suite, environment, pattern, brief=brief, tests=tests or ()):
+        for check in suites.checks(suite, environment, pattern, tests or ()):
             left_s = suite.limit_s - (time.monotonic() - start)
             log = _log(suite, check, environment, again=again)
             did, spent_s = _run_check(

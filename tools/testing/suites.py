@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from tools.testing import outcome, quick
+from tools.testing import outcome
 from tools.testing.environment import STATE, Environment
 
 # tests.lxc, tests.crash, tests.vfio and tests.gpu end with this (automake's word for "skipped")
@@ -41,14 +41,15 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A named part of the tests. ``usual_s`` is how long it takes on two processors, until it was
-    measured here. ``limit_s`` ends what stands still, and leaves room where others run beside it.
-    ``echo``: every finished test is shown, not only failures. ``lane``: suites of one lane share
-    something of the machine; see :mod:`tools.testing.lanes`. ``spread``: its tests are spread over
-    a process for each processor, and stand back for a suite that waits for its own guests.
-    ``release_only``: it runs where it is named and with ``--all``, not for each commit.
-    ``changed_only``: there too, and for a commit that changes what it reads; see
-    :mod:`tools.testing.upstream`."""
+    """A named part of the tests.
+
+    ``usual_s`` is how long it takes on two processors. ``limit_s`` ends what stands still, and
+    leaves room where others run beside it. ``echo``: every finished test is shown, not only
+    failures. ``lane``: suites of one lane share something of the machine; see
+    :mod:`tools.testing.lanes`. ``spread``: its tests are spread over a process for each processor,
+    and stand back for a suite that waits for its own guests. ``release_only``: it runs where it is
+    named and with ``--all``, not for each commit.
+    """
 
     name: str
     summary: str
@@ -59,7 +60,6 @@ class Suite:
     lane: str = ""
     spread: bool = False
     release_only: bool = False
-    changed_only: bool = False
 
 
 SUITES = (
@@ -67,18 +67,18 @@ SUITES = (
         "style", "ruff, Nova's hacking checks, shellcheck, release notes, documentation", 30, 600
     ),
     Suite("types", "mypy --strict", 20, 600),
-    Suite("unit", "tests/unit", 70, 1500, spread=True),
+    Suite("unit", "tests/unit", 450, 1800, spread=True),
     Suite(
         "nova",
         "Nova's own unit tests of its libvirt driver, with this one in its place",
-        90,
+        150,
         1800,
         spread=True,
     ),
     Suite(
         "functional",
         "tests/functional: Nova's API, scheduler, conductor, compute and Placement in one process",
-        1200,
+        1460,
         3900,
         echo=True,
         every_release=True,
@@ -123,7 +123,6 @@ SUITES = (
         1800,
         echo=True,
         lane="vm",
-        changed_only=True,
     ),
     Suite(
         "shapes",
@@ -153,20 +152,16 @@ SUITES = (
     ),
 )
 BY_NAME = {suite.name: suite for suite in SUITES}
-# What tools/test quick runs: of unit and functional what quick has.
-QUICK = ("style", "types", "unit", "functional")
 
 
 def checks(
     suite: Suite,
     environment: Environment,
     pattern: str | None,
-    *,
-    brief: bool = False,
     tests: Sequence[str] = (),
 ) -> Sequence[Check]:
-    """The commands of ``suite``, in their order; those of ``tools/test quick`` where *brief*, those
-    that run *tests* alone where some are named and the suite can choose."""
+    """Return the commands of *suite*, in their order; those that run *tests* alone where some are
+    named and the suite can choose."""
     own = f"tests.{suite.name}"
     if suite.name == "style":
         return _style()
@@ -192,7 +187,7 @@ def checks(
         return (Check(own, line, outcome.from_unittest),)
     if tests:
         pattern = "|".join(rf"{re.escape(name)}(\W|$)" for name in tests)
-    return (_stestr(suite, environment, pattern, brief=brief and not tests),)
+    return (_stestr(suite, environment, pattern),)
 
 
 def _style() -> Sequence[Check]:
@@ -208,24 +203,16 @@ def _style() -> Sequence[Check]:
     )
 
 
-def _stestr(suite: Suite, environment: Environment, pattern: str | None, *, brief: bool) -> Check:
+def _stestr(suite: Suite, environment: Environment, pattern: str | None) -> Check:
     # A repository of its own per suite and release: two runs side by side do not lock each other.
     repository = STATE / "stestr" / f"{suite.name}-{environment.release}"
     repository.mkdir(parents=True, exist_ok=True)
-    selection: tuple[str, ...] = ()
-    if brief and suite.name == "functional":
-        names = repository / "quick"
-        names.write_text("".join(f"{name}\n" for name in quick.names()))
-        selection = ("--load-list", str(names))
-    elif brief:
-        selection = ("--exclude-regex", quick.WITHOUT)
     argv = (
         *("stestr", "--test-path", f"tests/{suite.name}", "--top-dir", "."),
         # The tests of a class in one process: what they begin with is made once.
         *("--group_regex", r"([^\.]+\.)+"),
         *("--repo-url", str(repository)),
         *("run", "--concurrency", str(os.cpu_count() or 1)),
-        *selection,
         *((pattern,) if pattern else ()),
     )
     return Check(suite.name, argv, outcome.from_stestr)

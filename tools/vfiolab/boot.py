@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tools.vfiolab import cards, measured, monitor
+from tools.vfiolab import cards, monitor
 from tools.vfiolab.vm import VM
 
 RETRIES = 3
@@ -79,11 +79,7 @@ def run(
     What it prints is passed to *on_output*.
     Who sets *stop*, in another thread, ends it as if its time were up.
     """
-    environment = {**(environment or {}), **measured.begin(out)}
-    if vm.saved:
-        write_module(out, measured.module(command), environment)
-    else:
-        write_command(out, command, environment)
+    (write_module if vm.saved else write_command)(out, command, environment or {})
     deadline = time.monotonic() + limit_s
     stop = stop or threading.Event()
 
@@ -92,7 +88,6 @@ def run(
 
     for attempt in range(retries + 1):
         boot = _once(vm, out, goes_on, on_output)
-        measured.gather(out)
         if boot.is_valid or attempt == retries:
             break
         on_retry(boot)

@@ -117,7 +117,7 @@ class TestClosingLines(unittest.TestCase):
     def test_name_what_is_unsteady(self):
         outcome = Outcome(8, unsteady=(Failure(BOOTS, "said so"),))
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            report.summary(0.0, 10.0, [Result(FUNCTIONAL, outcome, 9.0, 3.0)], (), {})
+            report.summary(0.0, 10.0, [Result(FUNCTIONAL, outcome, 9.0, 3.0)], ())
         *_, unsteady, closing = printed.getvalue().splitlines()
         self.assertEqual(
             f"UNSTEADY, passed when it was run again alone: {BOOTS}: said so", unsteady

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import pathlib
@@ -28,7 +29,7 @@ class TestRun(unittest.TestCase):
         self.stop = threading.Event()
 
     def run_lanes(
-        self, selected: tuple[Suite, ...], work: Callable[[Suite], None], at_once: int, **s: float
+        self, selected: tuple[Suite, ...], work: Callable[[Suite], None], at_once: int
     ) -> tuple[str, tuple[Result, ...]]:
         """What was printed, and the results"""
 
@@ -37,9 +38,8 @@ class TestRun(unittest.TestCase):
             report.say("done")
             return Result(suite, Outcome(passed=1), 0.0)
 
-        expected_s = {suite.name: 1.0 for suite in selected} | s
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            results = lanes.run(selected, whole, self.stop, at_once, expected_s)
+            results = lanes.run(selected, whole, self.stop, at_once)
         return printed.getvalue(), results
 
     def test_side_by_side_and_in_order(self):
@@ -62,12 +62,15 @@ class TestRun(unittest.TestCase):
     def test_the_longest_lane_begins(self):
         """As long as all its suites, which keep their order."""
         begun: list[Suite] = []
-        selected = (UNIT, FUNCTIONAL, LXC, CRASH)
-        self.run_lanes(selected, begun.append, 1, unit=2, functional=5, lxc=3, crash=4)
-        self.assertEqual([LXC, CRASH, FUNCTIONAL, UNIT], begun)
-        begun.clear()
-        self.run_lanes(selected, begun.append, 1, unit=2, functional=8, lxc=3, crash=4)
-        self.assertEqual([FUNCTIONAL, LXC, CRASH, UNIT], begun)
+        unit, lxc, crash = (
+            dataclasses.replace(suite, usual_s=seconds)
+            for suite, seconds in ((UNIT, 2), (LXC, 3), (CRASH, 4))
+        )
+        for seconds, order in ((5, "lxc crash functional unit"), (8, "functional lxc crash unit")):
+            begun.clear()
+            functional = dataclasses.replace(FUNCTIONAL, usual_s=seconds)
+            self.run_lanes((unit, functional, lxc, crash), begun.append, 1)
+            self.assertEqual(order.split(), [suite.name for suite in begun])
 
     def test_one_lane_is_never_in_two_at_once(self):
         lock = threading.Lock()
@@ -121,5 +124,5 @@ class TestRun(unittest.TestCase):
             raise AssertionError("it slept to its end")
 
         with self.assertRaisesRegex(ValueError, "broken"):
-            lanes.run((UNIT, LXC), work, self.stop, 2, {"unit": 1.0, "lxc": 1.0})
+            lanes.run((UNIT, LXC), work, self.stop, 2)
         self.assertTrue(ended.is_set())
