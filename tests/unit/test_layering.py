@@ -16,6 +16,8 @@ import nova_gpu
 from nova_gpu.core import model
 
 PACKAGE = pathlib.Path(nova_gpu.__file__).parent
+# All folders that have modules; a script of each may be run by its path.
+FOLDERS = ("benchmarks", "devstack", "doc", "nova_gpu", "tempest-plugin", "tests", "tools")
 # Lines of a module, which takes as many as its noun does, and modules of a folder.
 LONGEST = 600
 MOST = 25
@@ -225,6 +227,17 @@ class TestModules(unittest.TestCase):
     def test_names(self):
         names = {module.stem for module in PACKAGE.rglob("*")}
         self.assertEqual(set(), names & NOT_A_NAME)
+
+    def test_none_hides_one_of_the_standard_library(self):
+        """Check module names: a script run by its path has its folder first in ``sys.path``."""
+        modules = [module for name in FOLDERS for module in (PACKAGE.parent / name).rglob("*.py")]
+        self.assertGreater(len(modules), 500)
+        hiding = [
+            str(module.relative_to(PACKAGE.parent))
+            for module in modules
+            if module.stem in sys.stdlib_module_names
+        ]
+        self.assertEqual([], hiding)
 
 
 class TestPackages(unittest.TestCase):

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from tools.novalab import (
     cloud,
     compute,
+    controls,
     demo,
     endurance,
     guide,
     limits,
     notifications,
-    operator,
     ports,
     process,
     services,
@@ -113,7 +113,7 @@ def _compute(arguments: argparse.Namespace) -> int:
     lab = settings.load(settings.folder(arguments.dir))
     if lab is None:
         raise steps.Failed("there is no lab here: bring one up first")
-    return operator.enter(compute.named(lab, arguments.host), arguments.command)
+    return controls.enter(compute.named(lab, arguments.host), arguments.command)
 
 
 def _on_host(act: Callable[[settings.Host], int]) -> Callable[[argparse.Namespace], int]:
@@ -252,14 +252,14 @@ def _parser() -> argparse.ArgumentParser:
     enters.add_argument("--host", help="compute-1 (default) or another")
     enters.add_argument("command", nargs="*", metavar="-- COMMAND")
     for name, act, text in (
-        ("stop-compute", operator.stop, "end nova-compute, wait until the API has it as down"),
-        ("start-compute", operator.start, "start it again, wait until it is up"),
+        ("stop-compute", controls.stop, "end nova-compute, wait until the API has it as down"),
+        ("start-compute", controls.start, "start it again, wait until it is up"),
         (
             "power-off",
-            operator.power_off,
+            controls.power_off,
             "cut a compute host's power: its guests end, and nova-compute",
         ),
-        ("power-on", operator.power_on, "switch it on again, wait until it is up"),
+        ("power-on", controls.power_on, "switch it on again, wait until it is up"),
     ):
         verb(name, _on_host(act), text).add_argument(
             "host", nargs="?", help="compute-1 (default), ..."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator does with a compute host by hand. Each returns an exit status."""
+"""A compute host's controls: a shell, nova-compute, its power. Each returns an exit status."""
 
 from __future__ import annotations
 
