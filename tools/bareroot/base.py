@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tools.bareroot.store import Store
 
-CODENAME = "bookworm"
+CODENAMES = {12: "bookworm", 13: "trixie"}
 # Certificates: mirrors and indexes are reached by HTTPS.
 _INCLUDED = ("ca-certificates", "python3")
 _OLD_S = 7 * 86400.0
@@ -29,8 +29,8 @@ class RootFailed(Exception):
     """The root could not be made or removed; the text says why."""
 
 
-def archive(store: Store, sources: Sequence[Path], acquire: str) -> Path:
-    """An archive of the root, from *store* where that has one of this week.
+def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) -> Path:
+    """Return an archive of Debian *codename*, from *store* where that has one of this week.
 
     :param acquire: apt's configuration of how to fetch, which is the root's as well
     :raises RootFailed: where mmdebstrap fails, with what it says
@@ -39,8 +39,8 @@ def archive(store: Store, sources: Sequence[Path], acquire: str) -> Path:
     argv = ["mmdebstrap", "--quiet", "--mode=root", "--variant=important", "--format=tar"]
     argv += [f"--include={','.join(_INCLUDED)}", "--skip=cleanup/apt/lists"]
     texts = [path.read_text() for path in sources]
-    key = hashlib.sha256(json.dumps([argv, CODENAME, texts, acquire]).encode()).hexdigest()[:16]
-    name = f"{CODENAME}-{key}.tar"
+    key = hashlib.sha256(json.dumps([argv, codename, texts, acquire]).encode()).hexdigest()[:16]
+    name = f"{codename}-{key}.tar"
     kept = store.find(name)
     if kept and time.time() - kept.stat().st_mtime < _OLD_S:
         return kept
@@ -49,7 +49,7 @@ def archive(store: Store, sources: Sequence[Path], acquire: str) -> Path:
         options, made = Path(folder, "acquire.conf"), Path(folder, name)
         options.write_text(acquire)
         # Below the store lies no path that mmdebstrap's own user could not reach: it is root's.
-        command = [*argv, f"--aptopt={options}", CODENAME, str(made), *map(str, sources)]
+        command = [*argv, f"--aptopt={options}", codename, str(made), *map(str, sources)]
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if ran.returncode:
             said = [line for line in ran.stderr.splitlines() if line.strip()][-5:]

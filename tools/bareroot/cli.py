@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/bare: one command of this repository in a bare Debian 12."""
+"""tools/bare: one command of this repository in a bare Debian."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ python3 and certificates: what is committed here, and nothing that it does not i
 The machine's network and kernel are the root's as well. Afterwards the root is removed.
 
     tools/bare tools/lab demo           README's first command, as a new user meets it
+    tools/bare --debian 13 tools/lab demo       the same on Debian 13
     tools/bare tools/test unit          the same for a suite
     tools/bare bash                     to look around
 
@@ -53,11 +54,12 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda got, _: sys.exit(128 + got))
     try:
-        with kept_in(options.cache) as cache:
-            found = sources.files(base.CODENAME)
+        with kept_in(options.cache) as cache, tempfile.TemporaryDirectory() as folder:
+            codename = base.CODENAMES[options.debian]
+            found = sources.files_of(codename, base.CODENAMES.values(), Path(folder))
             _install_mmdebstrap()
             acquire = given.acquire()
-            archived = base.archive(Store(cache / "root"), found, acquire)
+            archived = base.archive(Store(cache / "root"), codename, found, acquire)
             with base.folder(options.parent, archived) as root:
                 _say(f"bare root in {root}, {time.monotonic() - began:.0f} s")
                 return _in(root, cache, given.machine(acquire, found), options.command)
@@ -230,10 +232,17 @@ def _fail(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/bare",
-        usage="%(prog)s [--cache FOLDER] [--parent FOLDER] COMMAND...",
+        usage="%(prog)s [--debian {12,13}] [--cache FOLDER] [--parent FOLDER] COMMAND...",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--debian",
+        type=int,
+        choices=sorted(base.CODENAMES),
+        default=min(base.CODENAMES),
+        help="release of the root; default: %(default)s",
     )
     cache = Path(os.environ.get(_CACHE_VARIABLE) or _CACHE)
     parser.add_argument("--cache", type=Path, default=cache, help="default: %(default)s")

@@ -31,7 +31,7 @@ _DESCRIPTION = """\
 A whole OpenStack on this machine, with this project's compute driver in it: Keystone, Glance,
 Placement, Nova (API, scheduler, conductor, compute) as separate processes from PyPI, MariaDB,
 RabbitMQ and libvirt's LXC driver from Debian, and GPUs that are only pretended unless --real is
-given. Needs Debian 12 (or newer) and root; neither systemd nor sudo.
+given. Needs Debian 12 or 13, and root; neither systemd nor sudo.
 """
 _EPILOG = """\
 All state is in one folder, by default /var/lib/nova-gpu-lab (--dir, or NOVA_GPU_LAB_DIR); downloads

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.testing import machine
@@ -41,3 +43,28 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
             "/etc/apt/sources.list.d (sources.list(5))"
         )
     return tuple(dict.fromkeys(found))
+
+
+def files_of(
+    codename: str, others: Iterable[str], folder: Path, options: Sequence[str] = ()
+) -> tuple[Path, ...]:
+    """Return :func:`files`, or, where this machine has another release's alone, copies of those in
+    *folder* that name *codename*: a mirror carries both.
+
+    :raises tools.testing.machine.MachineNotReady: where apt knows none of *others* either
+    """
+    try:
+        return files(codename, options)
+    except machine.MachineNotReady:
+        for other in others:
+            with contextlib.suppress(machine.MachineNotReady):
+                return tuple(
+                    _renamed(path, other, codename, folder / f"{number}-{path.name}")
+                    for number, path in enumerate(files(other, options))
+                )
+        raise
+
+
+def _renamed(path: Path, other: str, codename: str, copy: Path) -> Path:
+    copy.write_text(re.sub(rf"\b{other}\b", codename, path.read_text()))
+    return copy

@@ -39,6 +39,19 @@ class FilesTest(testtools.TestCase):
         found = sources.files("bookworm", options)
         return sorted(str(path.relative_to(self.etc)) for path in found)
 
+    def test_another_release(self) -> None:
+        (self.parts / "mirror.sources").write_text(_STANZAS)
+        (self.parts / "others.list").write_text(_OTHERS)
+        options = ["-o", f"Dir::Etc={self.etc}", "-o", f"Dir::State::Lists={self.etc}/lists"]
+        copies = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        known = ("bookworm", "trixie")
+        (found,) = sources.files_of("trixie", known, copies, options)
+        self.assertEqual(_STANZAS.replace("bookworm", "trixie"), found.read_text())
+        (found,) = sources.files_of("bookworm", known, copies, options)
+        self.assertEqual(self.parts / "mirror.sources", found)
+        refused = (sources.files_of, "trixie", ("sid",), copies, options)
+        self.assertRaises(machine.MachineNotReady, *refused)
+
     def test_whatever_they_are_called(self) -> None:
         (self.parts / "0000mirror.sources").write_text(_STANZAS)
         (self.etc / "sources.list").write_text("deb http://one.test/ bookworm-security main\n")
