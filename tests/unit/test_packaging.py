@@ -7,6 +7,10 @@ import re
 import tomllib
 import unittest
 
+import yaml
+
+from tools.testing.environment import NEWEST, RELEASES
+
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
@@ -52,6 +56,34 @@ class TestConstraints(unittest.TestCase):
             for name in names:
                 with self.subTest(f"{release}: {name}"):
                     self.assertEqual(set(), _names(name) - pinned)
+
+
+class TestChecks(unittest.TestCase):
+    """The checks that run where the project is published: environments of tox, by their names."""
+
+    def test_every_environment_is_one_of_tox(self):
+        sections = re.findall(r"^\[testenv:(.+)\]$", (ROOT / "tox.ini").read_text(), re.M)
+        known = {f"py{version}" for version in ("311", "312", "313")}
+        for section in sections:
+            name, _, rest = section.partition("{")
+            known.update(name + factor for factor in rest.rstrip("}").split(","))
+        workflow = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())
+        matrix = workflow["jobs"]["tox"]["strategy"]["matrix"]
+        published = {*matrix["environment"], *(row["environment"] for row in matrix["include"])}
+        self.assertEqual(set(), published - known)
+        releases = {
+            f"functional-{path.stem}" for path in (ROOT / "tools" / "constraints").glob("*.txt")
+        }
+        self.assertEqual(set(), releases - published - {f"functional-{RELEASES[NEWEST]}"})
+        items = yaml.safe_load((ROOT / ".zuul.yaml").read_text())
+        jobs = {item["job"]["name"]: item["job"] for item in items if "job" in item}
+        (project,) = (item["project"] for item in items if "project" in item)
+        gated = {
+            jobs[name]["vars"]["tox_envlist"] if name in jobs else name.rpartition("-")[2]
+            for name in project["gate"]["jobs"]
+        }
+        self.assertEqual(set(), gated - known)
+        self.assertEqual(project["check"], project["gate"])
 
 
 def _names(path: str, exactly: bool = False) -> set[str]:
