@@ -114,6 +114,8 @@ class Link:
             self._send("answer", number, answer)
 
     def _send(self, *message: Any) -> None:
+        if self._ended.is_set():
+            raise Gone  # eventlet's os.write takes EPIPE for a full pipe, and tries again for ever
         try:
             with self._sending:
                 self._stream.send(message)
