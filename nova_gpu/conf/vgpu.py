@@ -37,7 +37,8 @@ nova-compute starts, unless an instance has the card whole, and no driver of the
 (``sriov_drivers_autoprobe``). A card that has some already keeps those. NVIDIA's cards are to have
 all that they can have: its own ``/usr/lib/nvidia/sriov-manage`` enables them, and its driver takes
 them; a card that has GPU instances stays as it is, as these would be lost. AMD's cards get theirs
-from the module gim as it is loaded (``modprobe gim vf_num=8``), and never here. Only where guests
+from the module gim as it is loaded (``modprobe gim vf_num=8``), and never here. A card that is
+named here is never offered whole, also where it could not be given its functions. Only where guests
 are KVM's or QEMU's.
 
 Related options:
@@ -54,8 +55,9 @@ MIG instances that NVIDIA's cards are to have: the profile that stands behind a 
 (``0000:3b:00.0=3g.71gb``) or product (``10de:2335=1g.18gb``); the address has precedence. When
 nova-compute starts it turns MIG mode on and makes as many of them as the card has room for, each
 with one compute instance, unless an instance has the card whole. A card that has any already is
-left as it is: a layout of several profiles is for nvidia-smi or nvidia-mig-parted. Only where
-guests are containers.
+left as it is: a layout of several profiles is for nvidia-smi or nvidia-mig-parted. A card that is
+named here is never offered whole, also where it could not be divided. Only where guests are
+containers.
 
 Related options:
 

@@ -57,6 +57,17 @@ def vgpu_type(device: Device) -> str | None:
     return device.type_id if isinstance(device, Slot) else None
 
 
+def card_of(function: PciAddress, cards: Iterable[PciAddress]) -> PciAddress | None:
+    """Return the card of *cards* that a function belongs to, also one that is not there now.
+
+    The kernel numbers the virtual functions of a card behind it (``pci_iov_virtfn_bus`` in its
+    drivers/pci/iov.c), those of a GPU on its own bus or the next one.
+    """
+    near = (card for card in cards if card.domain == function.domain and card <= function)
+    found = max(near, default=None)
+    return found if found is not None and function.bus - found.bus <= 1 else None
+
+
 def function(device: Device) -> PciAddress:
     """The PCI function that *device* is, or is made at"""
     return device.parent if isinstance(device, Slot) else device

@@ -172,10 +172,13 @@ class HostGPUs:
             if self._usage_reader.read_records():
                 if starting and self.vgpus.divide():
                     say = self._step.look()
-                if starting and self.vgpus and self._knows_providers():
-                    say = self._step.look()  # again: whose cards are whole is known now
-                    self._usage_reader.look_again()
-                    self.vgpus.make_again()
+                if starting and self.vgpus:
+                    knows = self._knows_providers()
+                    # Again: which cards are divided, and whose are whole, is known now.
+                    say = self._step.look()
+                    if knows:
+                        self._usage_reader.look_again()
+                        self.vgpus.make_again()
                 self._withdraw()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
@@ -186,6 +189,9 @@ class HostGPUs:
                     self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
                 self._reporter.noticed(self.ledger.now, self.releases.products)
+            elif self.ledger.now.records is None:
+                unread = {c.address: periodic.UNREAD for c in self._published.cards()}
+                self._published.keep_back(unread)
         self.delivery.restore()
         say()
         cards = (*self._published.cards(), *self.vgpus.containers_cards())

@@ -19,6 +19,7 @@ from nova_gpu.virt.lifecycle import vgpus
 
 LOG = logging.getLogger(__name__)
 
+UNREAD = "Nova's database has not said yet which cards instances have parts of"
 UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
 
 
@@ -61,7 +62,7 @@ class Step:
             LOG.error("%s. What was found before is kept.", error)
             return lambda: None
         given_whole = self._published.given_whole()
-        divided = self._vgpus.cards.read(found, given_whole)
+        divided = self._vgpus.cards.read(found, given_whole, self._vgpus.published.held_slots())
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in found if gpu.address not in divided]
         obstacles = {**self._discovery.obstacles(whole), **divided}

@@ -55,10 +55,10 @@ class ProfileTest(alone.Alone, mig.MIGServersTestBase):
         self.assertGPUs(whole, [FIRST])
         part = self.boot(self.of_type(LARGE))
         self.assertInstances(part, [mig.slot(SECOND, 1, 0, LARGE)], nodes_of(1, 1))
-        self.assertGPUs(self.boot(self.gpu_flavor(1)), [WHOLE])
+        self.leaves = {"reserved": "the cards were ones of the whole ones"}
+        self.boot(self.gpu_flavor(1), expected_state="ERROR")  # nor is what is to be divided whole
 
         self._delete_server(whole)
-        self.leaves = {"reserved": "the card was one of the whole ones"}
         self.restart_host("host1")
         self.period()
         self.assertEqual(f"{FIRST} {SMALL}", self.made[-1])

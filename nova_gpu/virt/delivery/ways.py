@@ -12,6 +12,7 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.host.mig import mig_layout
+from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, virtual_functions
@@ -57,12 +58,15 @@ class Ways:
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.fabric = Fabric(roots, ledger)
+        # The option by which cards are divided, and its value by address or product
+        self._option, self._wanted = "virtual_functions", dict[str, object](functions)
         self.whole: WholeCards
         self._read: Callable[[Iterable[GPU], division.Told], dict[PciAddress, DividedCard]]
         parts: Sequence[Parts]
         if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
             self.whole = containers = ContainerNodes(roots, kept, serves=ledger is not None)
             parts = [MIGInstances(roots, containers, profiles)]
+            self._option, self._wanted = "mig_profile", dict[str, object](profiles)
             self._read = lambda cards, _: mig_layout.divided(cards, roots)
         else:
             spec = DeviceSpec(CONF.pci.device_spec)
@@ -120,6 +124,15 @@ class Ways:
         complete = self._types.complete(gpus, found)
         self.fabric.look_at_parts(complete)
         return complete
+
+    def undivided(self, gpu: GPU) -> str | None:
+        """Return why a card that is not divided is not given whole, by the options."""
+        if (wanted := selection.said_of(gpu, self._wanted)) is None:
+            return None
+        return (
+            f"[gpu]{self._option} has it divided ({wanted}), and it is not; see nova-compute's log "
+            "from its start, or take it out of the option to have it offered whole"
+        )
 
     def obstacle(self, gpu: GPU, card: DividedCard) -> str | None:
         """Why guests cannot have parts of *card*"""

@@ -17,7 +17,7 @@ from nova import exception as nova_exception
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
@@ -201,6 +201,9 @@ def sorted_out(
                 "somebody has made vGPUs of it, of types that [gpu]vgpu_types does not name; "
                 "remove those, or name their type"
             )
+    for address in gpus.keys() - cards.keys() - others.keys():
+        if reason := ways.undivided(gpus[address]) or _novas_to_divide(address, gpus):
+            others[address] = reason
     return cards, others
 
 
@@ -248,6 +251,20 @@ def _novas_own(card: DividedCard) -> str | None:
                 f"[devices]enabled_mdev_types names its type {type_id}, so that Nova itself "
                 "divides it; take that out to have it offered"
             )
+    return None
+
+
+def _novas_to_divide(card: PciAddress, cards: Collection[PciAddress]) -> str | None:
+    """Return why *card* is Nova's own driver's, of which its driver tells no types now."""
+    for type_id in CONF.devices.enabled_mdev_types:
+        section = getattr(CONF, f"mdev_{type_id}", None)
+        for address in section.device_addresses if section else ():
+            with contextlib.suppress(exception.InvalidPciAddress):
+                if device.card_of(PciAddress.parse(address), cards) == card:
+                    return (
+                        f"[mdev_{type_id}]device_addresses names {address}, so that Nova itself "
+                        "divides it; take that out to have it offered"
+                    )
     return None
 
 

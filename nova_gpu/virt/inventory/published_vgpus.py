@@ -48,12 +48,21 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
 
     def __bool__(self) -> bool:
         """Whether this host has any, or had"""
-        return bool(self.groups() or self.provider_uuids or self._made.instances())
+        return bool(self.groups() or self.provider_uuids or self.held_slots())
 
     def groups(self) -> Mapping[GroupKey, VGPUGroup]:
         return self._cards.look.groups
 
     # What instances have
+
+    def held_slots(self) -> frozenset[Slot]:
+        """Return the vGPUs that instances have, by the database, by starts and by what was made.
+
+        Before it is known which providers are this host's, all that the database counts here.
+        """
+        usage, uuids = self._ledger.now, self.provider_uuids
+        recorded = {each for _, each in self._recorded(uuids)} if uuids else usage.counted()
+        return device.slots(recorded | usage.started() | usage.used) | self._made.instances().keys()
 
     def _parse(self, identifier: str) -> Slot:
         return Slot.parse(identifier)

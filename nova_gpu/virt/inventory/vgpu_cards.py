@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from oslo_log import log as logging
 
+from nova_gpu.core import device
 from nova_gpu.core.device import Device, slots
 from nova_gpu.core.model import GPU, GroupKey, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
@@ -24,6 +25,10 @@ LOG = logging.getLogger(__name__)
 WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
 _NOT_JUDGED = "nova-compute has not finished looking at it"
 _NOT_DIVIDED = "its driver makes no vGPUs of it any more"
+_HELD = (
+    "instances have vGPUs of it ({slot}), and its driver makes none now; have it divided again "
+    "(the vendor's script or nvidia-smi, see the kernel's log), or move or delete those instances"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,13 +90,18 @@ class VGPUCards:
         self.look = Look()
 
     def read(
-        self, found: Iterable[GPU], whole: Collection[PciAddress] = ()
+        self,
+        found: Iterable[GPU],
+        whole: Collection[PciAddress] = (),
+        held: Collection[Slot] = (),
     ) -> Mapping[PciAddress, str]:
         """Looks at all the host's cards; why those that are divided are not given whole.
 
         A card that was given in parts stays one, because an instance may have one of them.
 
         :param whole: the cards that instances have whole, which are not divided
+        :param held: the vGPUs that instances have: their cards are not given whole, whatever
+            their driver shows of them now
         :raises OSError: where the kernel does not tell which mediated devices there are
         """
         gpus = {gpu.address: gpu for gpu in found if gpu.address not in whole}
@@ -112,6 +122,10 @@ class VGPUCards:
                         reason = _NOT_DIVIDED if address in gpus else card_groups.GONE
                         reason = others.get(address, reason)
                         cards[address] = dataclasses.replace(before, ill=reason)
+                for slot in sorted(held):
+                    card = device.card_of(slot.parent, gpus)
+                    if card is not None and card not in cards:
+                        others.setdefault(card, _HELD.format(slot=slot))
                 self._others, self._found = others, gpus
                 self._take_in(cards, there)
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
@@ -149,16 +163,16 @@ class VGPUCards:
             self._withheld_functions = functions
             self._take_in(self._read.cards, self._read.there)
 
-    def read_again(self, device: Device) -> None:
-        """Looks at the card of *device* alone, where something was made or removed. Raises nothing:
+    def read_again(self, part: Device) -> None:
+        """Looks at the card of *part* alone, where something was made or removed. Raises nothing:
         what is not read stays, and what the kernel then refuses is refused."""
         with self._reading:
             try:
                 there = frozenset(mdev.devices(self._roots))
-                gpus = [each.gpu for each in self.look.cards.values() if each.has(device)]
+                gpus = [each.gpu for each in self.look.cards.values() if each.has(part)]
                 divided = self._divided(gpus)
             except OSError as error:
-                LOG.warning("What can be made beside vGPU %s is not known: %s", device, error)
+                LOG.warning("What can be made beside vGPU %s is not known: %s", part, error)
                 return
             with self._lock:
                 cards = dict(self._read.cards)
@@ -215,7 +229,8 @@ class VGPUCards:
         """The card of *slot*, of which no more is known"""
         gpu = self._found.get(slot.parent) or card_groups.missing(key, slot.parent)
         bare = DividedCard({}, {slot.parent: Parent(Kind.MEDIATED, {}, {})})
-        return SharedCard(gpu, bare, ill=self._others.get(slot.parent, card_groups.NOT_FOUND))
+        card = device.card_of(slot.parent, self._found) or slot.parent
+        return SharedCard(gpu, bare, ill=self._others.get(card, card_groups.NOT_FOUND))
 
     def _take_in(self, cards: Mapping[PciAddress, SharedCard], there: frozenset[str]) -> None:
         self._read = Look(cards, {}, there)

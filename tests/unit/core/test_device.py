@@ -27,6 +27,22 @@ class TestParse(unittest.TestCase):
                 device.parse(text)
 
 
+class TestCardOf(unittest.TestCase):
+    def test_functions(self) -> None:
+        cards = [CARD, OTHER, PciAddress.parse("0001:3b:00.0")]
+        for text, card in (
+            ("0000:3b:00.0", CARD),
+            ("0000:3b:04.3", CARD),
+            ("0000:3c:00.1", CARD),
+            ("0000:3d:00.1", None),
+            ("0000:3a:1f.7", None),
+            ("0001:af:00.4", None),
+            ("0000:b0:00.0", OTHER),
+        ):
+            with self.subTest(text):
+                self.assertEqual(card, device.card_of(PciAddress.parse(text), cards))
+
+
 class TestSorted(unittest.TestCase):
     def test_whole_cards_and_slots(self) -> None:
         both = [CARD, slot(1, OTHER), slot(0)]
