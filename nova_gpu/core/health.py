@@ -63,10 +63,11 @@ class ErrorCounts:
 class NvmlHealth:
     """What NVIDIA's driver says of one card; ``None`` is what it does not tell of this one.
 
-    ``lost``: it does not answer its driver. ``uncorrected`` are ECC errors since the driver was
-    loaded or the card was reset; those of its whole life would say nothing.
-    ``recovery_action`` is nvml.h's number, and so are ``fabric_state``, how far the card has joined
-    the fabric of its NVSwitches, and ``fabric_status``, how that ended.
+    ``lost``: it does not answer its driver; ``refused``: why NVML cannot open it, as of one that
+    the driver could not initialise (RmInitAdapter, kernel-open/nvidia/nv.c). ``uncorrected`` are
+    ECC errors since the driver was loaded or the card was reset; those of its whole life would say
+    nothing. ``recovery_action`` is nvml.h's number, and so are ``fabric_state``, how far the card
+    has joined the fabric of its NVSwitches, and ``fabric_status``, how that ended.
     """
 
     lost: bool = False
@@ -77,6 +78,7 @@ class NvmlHealth:
     recovery_action: int | None = None
     fabric_state: int | None = None
     fabric_status: int | None = None
+    refused: str | None = None
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:

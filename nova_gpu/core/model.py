@@ -88,6 +88,17 @@ class Product:
         """``10de:2335``, the way operators and lspci write it"""
         return f"{self.vendor_id}:{self.product_id}"
 
+    def completed_by(self, other: Product) -> Product:
+        """Return this product with *other*'s facts where its own are not known."""
+        return Product(
+            self.vendor_id,
+            self.product_id,
+            name=self.name or other.name,
+            architecture=self.architecture or other.architecture,
+            memory_mib=self.memory_mib or other.memory_mib,
+            compute_capability=self.compute_capability or other.compute_capability,
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class MIGInstance:

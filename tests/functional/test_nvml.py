@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import fixtures
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host.nvidia import nvml
+from tests.fixtures import nvml as machines
 from tests.functional import alone, base
 
-CARDS = ("0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0", "0000:5d:00.0")
+CARDS = [card.address for card in machines.h200()]
 
 
 class NvmlTest(alone.Alone, base.GPUServersTestBase):
@@ -42,3 +45,51 @@ class NvmlTest(alone.Alone, base.GPUServersTestBase):
         self.facts = nvml.NvmlFacts(compute_capability=(7, 0))
         self.start_host(machine="h200-8")
         self.assertIn("HW_GPU_CUDA_COMPUTE_CAPABILITY_V7_0", self.traits())
+
+
+class DeadCardTest(alone.Alone, base.GPUServersTestBase):
+    """One card of eight that NVIDIA's driver has and cannot use, by the real probe; its node is
+    there, as are its files in /proc."""
+
+    leaves = {"reserved": "it stays dead"}  # noqa: RUF012
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.cards = machines.h200()
+        self.library = self.useFixture(machines.Library(*self.cards))
+        self.flags(nvml=True, group="gpu")
+
+    def assertOneIsDead(self, index: int, reason: str) -> None:
+        self.start_host(machine="h200-8")
+        self.assertInventory(reserved=1)
+        address = self.cards[index].address
+        self.assertIn(f"GPU {address} (H200", self.stdlog.logger.output)
+        self.assertIn(reason, self.stdlog.logger.output)
+        # What is known of the others is known of their group.
+        cuda = "trait:CUSTOM_HW_GPU_CUDA_COMPUTE_CAPABILITY_V9_0"
+        asked = {"gpu:memory_mib": ">= 100000", cuda: "required"}
+        server = self.boot(self.flavor(gpus="= 7", **asked))
+        self.assertGPUs(server, [card.address for card in self.cards if card.address != address])
+        self.boot(self.gpu_flavor(1), expected_state="ERROR")
+
+    def test_one_that_its_driver_could_not_initialise(self) -> None:
+        """RmInitAdapter failed: NVML does not list it."""
+        self.library.say(*self.cards[1:])
+        self.assertOneIsDead(0, "NVML cannot open it (Not Found)")
+
+    def test_one_that_is_lost(self) -> None:
+        self.library.say(
+            *self.cards[:7], dataclasses.replace(self.cards[7], more={"pci": machines.LOST})
+        )
+        self.assertOneIsDead(7, "NVIDIA's driver has lost it")
+
+    def test_one_whose_memory_is_not_told(self) -> None:
+        more = {"memory": machines.NOT_SUPPORTED}
+        self.library.say(dataclasses.replace(self.cards[0], more=more), *self.cards[1:])
+        self.assertOneIsDead(0, "its memory is not known")
+
+    def test_a_library_that_does_not_answer(self) -> None:
+        """The nodes are there: they are all that is known."""
+        self.library.say(init="!9")
+        self.start_host(machine="h200-8")
+        self.assertInventory()

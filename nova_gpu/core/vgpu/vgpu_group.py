@@ -113,7 +113,9 @@ def groups(cards: Mapping[PciAddress, SharedCard]) -> dict[GroupKey, VGPUGroup]:
             key = group_key(shared.gpu.product, type_id)
             product = dataclasses.replace(shared.gpu.product, memory_mib=facts.memory_mib)
             group = found.get(key) or VGPUGroup(key, product, facts, {})
-            found[key] = dataclasses.replace(group, cards={**group.cards, address: shared})
+            product = group.product.completed_by(product)
+            cards = {**group.cards, address: shared}
+            found[key] = dataclasses.replace(group, product=product, cards=cards)
     return found
 
 

@@ -78,7 +78,7 @@ def query(timeout_s: float) -> Mapping[model.PciAddress, NvmlFacts]:
 def health(
     addresses: Iterable[model.PciAddress], timeout_s: float
 ) -> Mapping[model.PciAddress, NvmlHealth]:
-    """How those of the cards are that the library has; as :func:`query` where it fails."""
+    """Return how the cards are; as :func:`query` where the library fails."""
     return _of_cards((), addresses, timeout_s, NvmlHealth)
 
 
@@ -180,15 +180,20 @@ def _parse_cards(output: bytes, kind: Callable[..., _Told]) -> Mapping[model.Pci
     """:raises NoAnswer: where the probe printed no answer"""
     found = {}
     for address, card in read(output, "cards").items():
-        answer = told(address, "answer", card, lambda c: kind(**_numbers(c)))
+        answer = told(address, "answer", card, lambda c: kind(**_facts_of(c)))
         if answer is not None:
             found[address] = answer
     return found
 
 
-def _numbers(card: Mapping[str, Any]) -> Mapping[str, Any]:
+def _facts_of(card: Mapping[str, Any]) -> Mapping[str, Any]:
     """:raises TypeError: where one is something else"""
-    return {name: known(int, value) for name, value in card.items() if name != "address"}
+    kinds = {"refused": str}
+    return {
+        name: known(kinds.get(name, int), value)
+        for name, value in card.items()
+        if name != "address"
+    }
 
 
 def read(output: bytes, name: str) -> Mapping[model.PciAddress, Mapping[str, Any]]:

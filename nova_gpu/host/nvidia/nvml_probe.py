@@ -22,9 +22,10 @@ whatever the library says. What it does not know of a card is null. Of one that 
       "uuid": "MIG-...", "memory_mib": 16384, "slices": 1}, ...]
 
 With addresses for arguments it says how
-those cards are instead; a card that the library does not have is left out::
+those cards are instead; of one that the library does not have, or cannot open, ``refused`` is why,
+but where that is the rights of whoever asks::
 
-    {"cards": [{"address": "0000:19:00.0", "lost": false, "uncorrected": 0,
+    {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, "uncorrected": 0,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
                 "recovery_action": 0, "fabric_state": 3, "fabric_status": 0}, ...]}
 
@@ -180,10 +181,12 @@ def _health(nvml: Any, addresses: Sequence[str]) -> list[dict[str, Any]]:
             handle = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
             nvml.nvmlDeviceGetPciInfo(handle)
         except nvml.NVMLError as error:
-            if getattr(error, "value", None) == nvml.NVML_ERROR_GPU_IS_LOST:
-                cards.append({"address": address, "lost": True})
+            number, reason = getattr(error, "value", None), str(error)
+            lost = number == nvml.NVML_ERROR_GPU_IS_LOST
+            refused = None if number == nvml.NVML_ERROR_NO_PERMISSION else reason
+            cards.append({"address": address, "lost": lost, "refused": refused})
             continue
-        cards.append({"address": address, "lost": False} | _memory(nvml, handle))
+        cards.append({"address": address, "lost": False, "refused": None} | _memory(nvml, handle))
     return cards
 
 

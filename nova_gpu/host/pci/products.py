@@ -66,16 +66,7 @@ def parse_overrides(lines: Iterable[str]) -> Mapping[str, model.Product]:
 
 def merge(best: model.Product, *others: model.Product) -> model.Product:
     """*best*, and for each fact it does not know the first of *others* that does."""
-    for other in others:
-        best = model.Product(
-            best.vendor_id,
-            best.product_id,
-            name=best.name or other.name,
-            architecture=best.architecture or other.architecture,
-            memory_mib=best.memory_mib or other.memory_mib,
-            compute_capability=best.compute_capability or other.compute_capability,
-        )
-    return best
+    return functools.reduce(model.Product.completed_by, others, best)
 
 
 def _parse_override(line: str) -> model.Product:

@@ -21,6 +21,10 @@ LOG = logging.getLogger(__name__)
 
 SILENT = "it no longer answers on the PCI bus"
 LOST = "NVIDIA's driver has lost it"
+_REFUSED = (
+    "NVIDIA's driver has it and NVML cannot open it ({reason}); see the kernel's log about it "
+    "(NVRM, RmInitAdapter), and reset, reseat or replace it"
+)
 
 PutAway = Callable[[GPU, health.Verdict, str | None], None]
 
@@ -49,7 +53,7 @@ class Watch:
             self._ask_at = time.monotonic() + CONF.gpu.health_interval
         self._count(found)
         ill = {gpu.address: SILENT for gpu in found if host_health.silent(gpu, self._roots)}
-        lost = {gpu.address: LOST for gpu in found if self._tells(gpu).lost}
+        lost = {gpu.address: why for gpu in found if (why := _unusable(self._tells(gpu)))}
         kept_back = {}
         for gpu in found:
             verdict = self._risen.get(gpu.address) or health.of_nvml(self._tells(gpu))
@@ -100,6 +104,13 @@ class Watch:
                 now.correctable,
             )
         self._correctable[address] = now.correctable
+
+
+def _unusable(told: health.NvmlHealth) -> str | None:
+    """Return why no guest can use a card, by what its driver says."""
+    if told.lost:
+        return LOST
+    return _REFUSED.format(reason=told.refused) if told.refused else None
 
 
 def put_away_left_mig(card: GPU, roots: Roots, put_away: PutAway) -> None:

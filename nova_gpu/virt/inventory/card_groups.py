@@ -14,6 +14,11 @@ GONE = "it is no longer on the PCI bus"
 REPLACED = "another product is at its address now"
 NOT_FOUND = "it was assigned to an instance but is not found on this host"
 
+_UNSIZED = (
+    "its memory is not known, and that of others of its product is; see nvidia-smi -q, or say it "
+    "with [gpu]product"
+)
+
 CardGroups = Mapping[GroupKey, GPUGroup]
 
 
@@ -43,6 +48,7 @@ def offered(
     """
     by_address = {gpu.address: gpu for gpu in found}
     groups: dict[GroupKey, GPUGroup] = {}
+    sized = {gpu.product.key for gpu in by_address.values() if gpu.product.memory_mib}
     for gpu in by_address.values():
         key = group_key(gpu, mode)
         known = key in before and gpu.address in before[key].gpus
@@ -50,6 +56,8 @@ def offered(
         if obstacle is None or known:
             reason = ailments.ill.get(gpu.address, obstacle)
             kept = ailments.kept_back.get(gpu.address)
+            if kept is None and gpu.product.memory_mib is None and gpu.product.key in sized:
+                kept = _UNSIZED
             groups[key] = _with(groups.get(key), key, gpu, reason, kept)
     for key, group in before.items():
         for address, gpu in group.gpus.items():
@@ -139,12 +147,11 @@ def _with(
     group: GPUGroup | None, key: GroupKey, gpu: GPU, reason: str | None, kept: str | None = None
 ) -> GPUGroup:
     group = group or GPUGroup(key, gpu.product, {}, {})
-    product = group.product
-    if product.memory_mib != gpu.product.memory_mib:
-        # Cards of one product id may differ in it. The group is what each of them is at least.
-        known = product.memory_mib and gpu.product.memory_mib
-        memory_mib = min(product.memory_mib or 0, gpu.product.memory_mib or 0) if known else None
-        product = dataclasses.replace(product, memory_mib=memory_mib)
+    product = group.product.completed_by(gpu.product)
+    # Cards of one product id may differ in it. The group is what each of them is at least; one that
+    # does not tell, as a dead one, is given to nobody where others tell.
+    sizes = [each.memory_mib for each in (group.product, gpu.product) if each.memory_mib]
+    product = dataclasses.replace(product, memory_mib=min(sizes, default=None))
     ill = {**group.ill, gpu.address: reason} if reason else group.ill
     kept_back = {**group.kept_back, gpu.address: kept} if kept else group.kept_back
     gpus = {**group.gpus, gpu.address: gpu}

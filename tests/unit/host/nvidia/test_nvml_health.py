@@ -59,10 +59,17 @@ class TestHealth(base.BaseTestCase):
     def test_what_each_card_knows(self) -> None:
         told = self.ask(TODAY, OLD, LOST, OTHER)
         self.assertEqual("", self.log.output)
-        self.assertEqual({TODAY, OLD, LOST}, set(told))
+        self.assertEqual("Not Found", told[OTHER].refused)
         self.assertEqual(NvmlHealth(False, 2, None, True, False, 1, 3, 0), told[TODAY])
         self.assertEqual(NvmlHealth(retirement_pending=True), told[OLD])
-        self.assertEqual(NvmlHealth(lost=True), told[LOST])
+        self.assertEqual(NvmlHealth(lost=True, refused="GPU is lost"), told[LOST])
+
+    def test_rights_that_are_missing(self) -> None:
+        """They say nothing of the card."""
+        today, *others = machine()
+        more = {**today.more, "pci": machines.NO_PERMISSION}
+        self.library.say(dataclasses.replace(today, more=more), *others)
+        self.assertEqual(NvmlHealth(), self.ask(TODAY)[TODAY])
 
     def test_a_card_that_knows_no_recovery_action(self) -> None:
         today, *others = machine()

@@ -134,8 +134,8 @@ class MemoryTest(unittest.TestCase):
             ((81920, 81920), 81920),
             ((81920, 40960), 40960),
             ((40960, 81920), 40960),
-            ((81920, None), None),
-            ((None, 81920), None),
+            ((81920, None), 81920),
+            ((None, 81920), 81920),
             ((None, None), None),
         ):
             found = [
@@ -143,7 +143,18 @@ class MemoryTest(unittest.TestCase):
                 for address, size in zip((A, B), sizes, strict=True)
             ]
             with self.subTest(sizes=sizes):
-                self.assertEqual(expected, look(found, {})[FERMIS].product.memory_mib)
+                group = look(found, {})[FERMIS]
+                self.assertEqual(expected, group.product.memory_mib)
+                # Nobody gets one that may have less.
+                unknown = {gpu.address for gpu in found if gpu.product.memory_mib is None}
+                self.assertEqual(unknown if expected else set(), set(group.kept_back))
+
+    def test_other_facts_are_those_of_the_product(self) -> None:
+        """A dead card that comes first tells none."""
+        first = cards.placed(A, product=Product(FERMI.vendor_id, FERMI.product_id))
+        well = dataclasses.replace(FERMI, memory_mib=6144, compute_capability=(2, 0))
+        found = look([first, cards.placed(B, product=well)], {})
+        self.assertEqual(well, found[FERMIS].product)
 
 
 class ReportTest(unittest.TestCase):
