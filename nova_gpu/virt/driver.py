@@ -98,6 +98,8 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
     def rescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._gpus.refusals.is_rescue_refused(instance):
+            return None
         with self._gpus.starts.starting(instance):
             return super().rescue(context, instance, *args, **kwargs)
 
@@ -133,10 +135,15 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     # Operations that are refused for instances with GPUs
 
     def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        self._gpus.refusals.rescue(instance)
+        if self._gpus.refusals.rescue(instance):
+            return
         self._gpus.starts.rebuild(instance)
         super().power_off(instance, *args, **kwargs)
         self._gpus.stops.stopped(instance)
+
+    def get_info(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        self._gpus.refusals.end_rescue(instance)
+        return super().get_info(instance, *args, **kwargs)
 
     def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         self._gpus.refusals.suspend(instance)

@@ -62,7 +62,7 @@ class LeavesNothing:
 
     def left_behind(self: Any) -> Iterator[tuple[str, str]]:
         """Each by its kind: ``domain``, ``quarantine``, ``vgpu``, ``hold``, ``node``,
-        ``allocation``, ``reserved``"""
+        ``task``, ``allocation``, ``reserved``"""
         for name, compute in self.computes.items():
             for domain in self._domains(name):
                 yield "domain", f"{domain.name()} of {name}"
@@ -75,6 +75,9 @@ class LeavesNothing:
                     yield "vgpu", f"the type {number} of {path.parent.parent.name} of {name}"
             for node in filter(_is_opened, self.hosts[name].roots.dev.rglob("*")):
                 yield "node", f"{node} of {name} is open to every user"
+            # Nova 34 waits for these at a stop, for as long as it waits for anything.
+            for task in getattr(compute.manager, "_in_progress_tasks", {}).values():
+                yield "task", f"{task['name']} of {task['instance_uuid']} on {name} has not ended"
             usage = compute.driver._gpus.ledger.now
             for address in sorted(map(str, usage.taken() | usage.used)):
                 yield "hold", f"{name} keeps {address} for a guest, or has to clean it"

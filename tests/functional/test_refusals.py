@@ -8,7 +8,7 @@ from tests.functional.base import Server
 
 
 class ContainerRefusalsTest(base.GPUServersTestBase):
-    # A refused rescue answers nobody, as nobody is there to be answered.
+    # As in a cloud: what a host raises is logged by the host alone.
     CAST_AS_CALL = False
 
     def setUp(self) -> None:

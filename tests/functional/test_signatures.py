@@ -62,6 +62,7 @@ DRIVER_34 = {
     ),
     "get_available_resource": "self, nodename",
     "get_diagnostics": "self, instance",
+    "get_info": "self, instance, use_cache=True",
     "init_host": "self, host",
     "migrate_disk_and_power_off": (
         "self, context, instance, dest, flavor, network_info, block_device_info=None, timeout=0,"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import task_states
+from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
@@ -64,22 +64,6 @@ def log_in_a_line() -> None:
     python_logging.getLogger(_RPC_LOG).addFilter(_EXPECTED)
 
 
-class RescueRefused(BaseException):
-    """The refusal of a rescue: an ``Exception`` would put the instance in ERROR, whatever it says.
-
-    This one passes it by, and is written down as the outcome of the instance's action. Nova runs a
-    rescue for nobody who waits for an answer.
-    """
-
-    def format_message(self) -> str:
-        """What Nova writes down; of what has none only the name of the class."""
-        return str(self)
-
-    def obj_to_primitive(self) -> str:
-        """What Nova's RPC sends to the conductor, which writes it down."""
-        return str(self)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusals:
     """What guests of one host cannot have done to them.
@@ -90,6 +74,8 @@ class Refusals:
     ways: Ways
     assigned: Assigned
     cards: VGPUCards
+    # Why a rescue goes no further, and the vm_state before it, by instance
+    _rescues: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
     def suspend(self, instance: objects.Instance) -> None:
         """Nova suspends a guest for a snapshot as well, where it takes none of a running one; but
@@ -104,19 +90,38 @@ class Refusals:
                 expected(nova_exception.InstanceSuspendFailure(reason=reason))
             )
 
-    def rescue(self, instance: objects.Instance) -> None:
-        """Refuse a rescue where Nova stops the guest, which is the first thing done to it.
+    # ``ComputeManager.rescue_instance`` puts the instance in ERROR for any exception of power_off
+    # and rescue, the driver's methods that it calls first. So these do nothing for a rescue that is
+    # refused, and the reason is raised where Nova next asks the driver, for the guest's power
+    # state, with nothing saved yet: Nova's decorators record it and clear the task.
 
-        :raises RescueRefused: the instance goes on as it was
-        """
+    def rescue(self, instance: objects.Instance) -> bool:
+        """Return whether a rescue is refused, where Nova stops the guest for it."""
         if instance.task_state != task_states.RESCUING:
-            return
+            return False
+        self._rescues.pop(instance.uuid, None)
         if reason := self._refused_to_all(Operation.RESCUE):
-            instance.task_state = None
-            instance.save(expected_task_state=[task_states.RESCUING])
-            said = nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
-            LOG.warning("%s", said, instance=instance)
-            raise RescueRefused(str(said))
+            self.refuse_rescue(instance, reason)
+        return reason is not None
+
+    def refuse_rescue(self, instance: objects.Instance, reason: str) -> None:
+        """Let the rescue that is under way do nothing, and fail for *reason*."""
+        self._rescues[instance.uuid] = reason, instance.vm_state
+
+    def is_rescue_refused(self, instance: objects.Instance) -> bool:
+        return instance.uuid in self._rescues
+
+    def end_rescue(self, instance: objects.Instance) -> None:
+        """Fail a refused rescue where Nova is about to record it as done.
+
+        :raises nova.exception.InstanceNotRescuable: the instance goes on as it was
+        """
+        if not self.is_rescue_refused(instance) or instance.vm_state != vm_states.RESCUED:
+            return
+        reason, instance.vm_state = self._rescues.pop(instance.uuid)
+        raise expected(
+            nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
+        )
 
     def resize(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
         """Refuses at the source what the destination could only refuse when the guest is gone.

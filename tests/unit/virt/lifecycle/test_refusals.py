@@ -10,9 +10,7 @@ import fixtures
 import testtools
 from nova import exception as nova_exception
 from nova import objects
-from nova.compute import task_states
-from nova.compute import utils as compute_utils
-from nova.objects import base as objects_base
+from nova.compute import task_states, vm_states
 from oslo_config import fixture as config_fixture
 from oslo_messaging.rpc import server as rpc_server
 from oslotest import base
@@ -28,23 +26,6 @@ from nova_gpu.virt.lifecycle import refusals
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"
 PROVIDER = "0b9c8d7e-1111-4222-8333-444455556666"
 SLOT = Slot.parse("0000:5e:00.0/nvidia-64/0")
-
-
-class RescueRefusedTest(testtools.TestCase):
-    """As Nova writes down the outcome of an action, here and by the conductor."""
-
-    def test_its_text_is_written_down(self) -> None:
-        error = refusals.RescueRefused("no rescue of this")
-        written = compute_utils.exception_to_dict(error)["message"]
-        self.assertEqual("no rescue of this", written)
-
-    def test_its_text_is_sent_to_the_conductor(self) -> None:
-        words = {"exc_val": refusals.RescueRefused("no rescue of this")}
-        sent = objects_base.NovaObjectSerializer().serialize_entity(None, words)
-        self.assertEqual({"exc_val": "no rescue of this"}, sent)
-
-    def test_no_exception_that_nova_would_catch(self) -> None:
-        self.assertFalse(issubclass(refusals.RescueRefused, Exception))
 
 
 class LogTest(testtools.TestCase):
@@ -164,9 +145,17 @@ class RefusalsTest(base.BaseTestCase):
                     gpus.live_migration_to(self.instance)
 
     def test_rescue_of_any_container(self) -> None:
-        self.gpus("lxc").rescue(self.instance)
+        self.assertFalse(self.gpus("lxc").rescue(self.instance))
         self.instance.task_state = task_states.RESCUING
-        self.gpus("kvm", SLOT).rescue(self.instance)
-        self.gpus("lxc", has_gpus=False).rescue(self.instance)
-        with mock.patch.object(objects.Instance, "save"):
-            self.assertRaises(refusals.RescueRefused, self.gpus("lxc").rescue, self.instance)
+        self.assertFalse(self.gpus("kvm", SLOT).rescue(self.instance))
+        self.assertFalse(self.gpus("lxc", has_gpus=False).rescue(self.instance))
+        self.instance.vm_state = vm_states.STOPPED
+        gpus = self.gpus("lxc")
+        self.assertTrue(gpus.rescue(self.instance))
+        gpus.end_rescue(self.instance)  # another look at its power state
+        self.assertTrue(gpus.is_rescue_refused(self.instance))
+        self.instance.vm_state = vm_states.RESCUED
+        with self.assertRaisesRegex(nova_exception.InstanceNotRescuable, "container"):
+            gpus.end_rescue(self.instance)
+        self.assertEqual(vm_states.STOPPED, self.instance.vm_state)
+        self.assertFalse(gpus.is_rescue_refused(self.instance))
