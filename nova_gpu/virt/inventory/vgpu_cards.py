@@ -26,8 +26,8 @@ WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
 _NOT_JUDGED = "nova-compute has not finished looking at it"
 _NOT_DIVIDED = "its driver makes no vGPUs of it any more"
 _HELD = (
-    "instances have vGPUs of it ({slot}), and its driver makes none now; have it divided again "
-    "(the vendor's script or nvidia-smi, see the kernel's log), or move or delete those instances"
+    "instances have vGPUs of it, and its driver makes none now; have it divided again (its "
+    "vendor's script, see the kernel's log), or move or delete those instances; one vGPU is"
 )
 
 
@@ -125,7 +125,7 @@ class VGPUCards:
                 for slot in sorted(held):
                     card = device.card_of(slot.parent, gpus)
                     if card is not None and card not in cards:
-                        others.setdefault(card, _HELD.format(slot=slot))
+                        others.setdefault(card, f"{_HELD} {slot}")
                 self._others, self._found = others, gpus
                 self._take_in(cards, there)
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
