@@ -58,6 +58,10 @@ GAUGES = {
         "How many guests can open the card, or a part of it, that another guest can open too.",
         ("address",),
     ),
+    "nova_gpu_reached": (
+        "How many running guests reach the card, or a part of it, that is not theirs.",
+        ("address",),
+    ),
     "nova_gpu_instance": (
         "A guest that has the card in its definition, by the guest's uuid. Always 1.",
         ("address", "instance"),
@@ -174,7 +178,10 @@ class Metrics(Collector):
         yield _gauge("nova_gpu_libvirt_up", [((), unknown is None)])
         if unknown is None:
             yield from _assigned(found, holders.by_card(named))
-            yield _shared(found, device.shared({u: each.opened for u, each in named.items()}))
+            shared = device.shared({u: each.opened for u, each in named.items()})
+            yield _gauge("nova_gpu_shared", _guests(found, shared))
+            reached = {uuid: each.reached for uuid, each in named.items()}
+            yield _gauge("nova_gpu_reached", _guests(found, device.users(reached)))
         yield from self._used(found)
 
     def _used(self, found: list[Card]) -> Iterator[core.Metric]:
@@ -222,13 +229,15 @@ def _assigned(
     yield _gauge("nova_gpu_instance", pairs)
 
 
-def _shared(found: Iterable[Card], shared: Mapping[Device, tuple[str, ...]]) -> core.Metric:
+def _guests(found: Iterable[Card], users: Mapping[Device, tuple[str, ...]]) -> _Samples:
+    """How many guests there are among the *users* of each card and its parts"""
+
     def guests(card: Card) -> int:
         functions = {card.gpu.address, *(card.parts.parents if card.parts else ())}
-        uuids = (u for each, u in shared.items() if device.function(each) in functions)
+        uuids = (u for each, u in users.items() if device.function(each) in functions)
         return len(frozenset[str]().union(*uuids))
 
-    return _gauge("nova_gpu_shared", [((str(each.gpu.address),), guests(each)) for each in found])
+    return [((str(each.gpu.address),), guests(each)) for each in found]
 
 
 def _of_each(name: str, found: Iterable[Card], judge: Callable[[Card], bool]) -> core.Metric:

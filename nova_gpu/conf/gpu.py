@@ -311,15 +311,14 @@ only for cards that nothing can reset, and where the next guest may find what th
 """,
     ),
     cfg.BoolOpt(
-        "withdraw_foreign_nodes",
-        default=True,
+        "stop_guests_that_reach_others",
+        default=False,
         help="""
-Take from running LXC guests, in every period, the device nodes that have come to lead to a card or
-a MIG instance that is not the guest's own: the driver was loaded anew and has numbered its cards
-otherwise, or a card was divided anew or made whole. What such a node led to before is gone, so that
-nothing that runs can be behind it; processes of the guest that have opened what it leads to since
-are ended. ``openstack server reboot --hard`` gives the guest its own again. False: that is only
-said in nova-compute's log, and nobody else is given what such a guest reaches.
+Stop an LXC guest, in the next period, whose device nodes have come to lead to a card or a MIG
+instance that is not its own: the driver was loaded anew and has numbered its cards otherwise, or a
+card was divided anew or made whole. The guest is ended at once as a whole, Nova has the instance as
+SHUTOFF, and ``openstack server start`` gives it its own cards again. False: nova-compute reports
+such a guest, and gives what it reaches to no new guest until it has ended.
 
 Related options:
 

@@ -73,12 +73,18 @@ def function(device: Device) -> PciAddress:
     return device.parent if isinstance(device, Slot) else device
 
 
-def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
-    """The devices that more than one guest has, each with the uuids of all who have it"""
+def users(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
+    """The devices that guests have, each with the uuids of all guests that have it"""
     found: dict[Device, tuple[str, ...]] = {}
     for uuid, devices in sorted(devices_by_uuid.items()):
         for each in devices:
             found[each] = (*found.get(each, ()), uuid)
+    return found
+
+
+def shared(devices_by_uuid: Mapping[str, Collection[Device]]) -> dict[Device, tuple[str, ...]]:
+    """The devices that more than one guest has, each with the uuids of all who have it"""
+    found = users(devices_by_uuid)
     several = (each for each, uuids in found.items() if len(uuids) > 1)
     return {each: found[each] for each in sorted(several, key=str)}
 

@@ -71,6 +71,11 @@ class EventType(enum.StrEnum):
         *("gpu.recover", "compute", False),
         "such a card is offered again, as the same run of nova-compute sees",
     )
+    REACHED = (
+        *("gpu.reached", "compute", True),
+        "a running LXC guest has device nodes that lead to a GPU that is not its own; told of its "
+        "instance, and of each instance that has the GPU",
+    )
     QUARANTINE = "gpu.quarantine", "compute", True, "a card was put into quarantine"
     NO_VALID_HOST = (
         *("gpu.no_valid_host", "scheduler", True),

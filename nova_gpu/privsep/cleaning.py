@@ -48,21 +48,6 @@ def end_processes(address: str) -> list[str]:
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
-def end_processes_in(address: str, controller: int) -> list[str]:
-    """Ends what runs in the container of the process *controller* and has the GPU at *address*
-    open, or the MIG instance at a slot; returns which.
-
-    :raises InvalidValue: where *address* is neither
-    :raises NotClean: where one of them does not end
-    """
-    means, target = _means(), _device(address)
-    with _looked_for(address):
-        ended, left = guest_processes.end_holders(target, means, controller)
-    _refuse(address, left)
-    return ended
-
-
-@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
 def run_command(address: str) -> tuple[int, str]:
     """Runs [gpu]clean_command for the GPU at *address*, or the MIG instance at a slot; returns its
     exit status and its output.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights of device nodes, and those that running containers have."""
+"""Rights of device nodes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ import nova.privsep
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import device
-from nova_gpu.host.container import guest_mounts, nodes
+from nova_gpu.host.container import nodes
 from nova_gpu.host.pci import ours
 from nova_gpu.host.roots import Roots
 
 # The mode that a node had before a guest got it. It goes with the node, which the host's boot or
 # its driver may make anew, and nobody writes it but who has CAP_SYS_ADMIN.
 _FORMER_MODE = "trusted.nova-gpu.mode"
-# It opens no file; a kernel that does not answer is not waited for.
-_UNMOUNT_S = 10.0
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -62,24 +60,6 @@ def close_to_guests(given: list[str]) -> list[str]:
     nobody else since; returns them."""
     roots = Roots.of(CONF.gpu)
     return [node for node in given if _close(node, roots)]
-
-
-@nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
-def unmount_in_guest(address: str, given: list[str], controller: int) -> None:
-    """Unmounts those nodes in *given* that lead to the GPU at *address* alone, or to the MIG
-    instance at a slot, in the container of the process *controller*.
-
-    :raises InvalidValue: where *address* is neither
-    :raises nova_gpu.host.child.Failed: where one of them stays mounted
-    """
-    roots = Roots.of(CONF.gpu)
-    asked = device.parse(address)
-    card = ours.card(device.function(asked), CONF.gpu)
-    own = nodes.leading_to(asked, card.driver, roots) if card else ()
-    numbers = {nodes.number(node, roots) for node in own} - {None}
-    leading = [node for node in given if node in own or nodes.number(node, roots) in numbers]
-    if leading:
-        guest_mounts.unmount(controller, leading, _UNMOUNT_S)
 
 
 def _open(node: str, roots: Roots) -> bool:

@@ -13,10 +13,9 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device, exception
+from nova_gpu.core import exception
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version, periodic, reporter
-from nova_gpu.virt.delivery.delivery import Withdrawal
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import (
     assigned,
@@ -179,7 +178,7 @@ class HostGPUs:
                     if knows:
                         self._usage_reader.look_again()
                         self.vgpus.make_again()
-                self._withdraw()
+                self._stop_reaching()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
                 stay = self._published.kept_back() | self.releases.left()
@@ -199,28 +198,23 @@ class HostGPUs:
         self.vgpus.keep_failed()
         self.vgpus.cards.withhold_slots(self._xids.withheld(self.vgpus.cards.look.cards.values()))
 
-    def _withdraw(self) -> None:
-        """Takes from running guests the nodes by which they reach what is not their own."""
-        withdrawn: list[Withdrawal] = []
-        reaching = self.ledger.now.reached
-        if reaching and CONF.gpu.withdraw_foreign_nodes:
-            try:
-                foreign = domains.foreign(self._host, self._parts(), reaching)
-            except exception.DomainsUnreadable as error:
-                LOG.error("%s. What guests reach that is not their own is left to them.", error)
-                return
-            withdrawn = self.delivery.withdraw(foreign, self._stays)
-            held = {
-                device.function(led): why for each in withdrawn for led, why in each.held.items()
-            }
-            for card in (*self._published.cards(), *self.vgpus.containers_cards()):
-                if card.address in held:
-                    self.releases.put_away(card, held[card.address], None)
-            self._usage_reader.look_again()
-        self._reporter.report_withdrawn(withdrawn)
+    def _stop_reaching(self) -> None:
+        """Stop the guests that reach what is not their own, where the operator wants it.
 
-    def _stays(self, instance_uuid: str) -> bool:
-        return not self.ledger.now.is_between(instance_uuid)
+        Those with a task under way, and domains that are not Nova's, go on.
+        """
+        now = self.ledger.now
+        if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
+            return
+        reaching = (now.reached.keys() & now.instances()) - now.records.busy
+        uuids = {uuid for uuid in reaching if not now.is_between(uuid)}
+        if uuids:
+            try:
+                self._reporter.report_stopped(domains.stop(self._host, uuids), now.reached)
+            except exception.DomainsUnreadable as error:
+                LOG.error("%s. Guests that reach what is not their own go on.", error)
+                return
+            self._usage_reader.look_again()
 
     def _knows_providers(self) -> bool:
         try:
@@ -253,6 +247,7 @@ class HostGPUs:
                 raise
             self.assigned.keep_providers(nodename)
             usage = self.ledger.now
+            self._reporter.report_reached(usage, self.releases.products)
             self._reporter.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
             self._reporter.report_shared(self._usage_reader.opened)
             self._reconciliation.is_due = True

@@ -18,9 +18,8 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GPUGroup, PciAddress, Product
-from nova_gpu.notifications import EventType
+from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt import counters
-from nova_gpu.virt.delivery.delivery import Withdrawal
 from nova_gpu.virt.inventory.card_groups import CardGroups
 from nova_gpu.virt.usage.ledger import Owner, Snapshot
 
@@ -37,9 +36,8 @@ class Reporter:
         self._released: collections.deque[tuple[str, Device]] = collections.deque(maxlen=1000)
         self._strangers: Mapping[Device, str] = {}
         self._unjudged: Mapping[Device, str] = {}
-        self._reached: Mapping[str, frozenset[Device]] = {}
+        self._reached: Mapping[tuple[str, Device], frozenset[str]] = {}
         self._shared: Mapping[Device, tuple[str, ...]] = {}
-        self._failed: Mapping[tuple[str, str], str] = {}
         self._notices: Mapping[str, tuple[datetime.datetime, str]] = {}
 
     # Guests
@@ -158,7 +156,6 @@ class Reporter:
         :param unjudged: those of which the database has not said yet whether it does
         :param reached: what running containers can open that is not theirs, by uuid
         """
-        self._report_reached(reached)
         strangers = _without(strangers, reached)
         unjudged = _without(unjudged, reached)
         for address, uuid in strangers.items() - self._strangers.items():
@@ -190,10 +187,9 @@ class Reporter:
         for each, uuids in shared.items():
             if uuids != self._shared.get(each):
                 LOG.error(
-                    "GPU %s is open to several guests, %s: its nodes were not taken from them. "
-                    "Stop all of them but one now, reboot that one with --hard, and start the "
-                    "others again. Until then each can use the GPU, and what the others have in "
-                    "its memory.",
+                    "GPU %s is open to several guests, %s. Stop all of them but one now, reboot "
+                    "that one with --hard, and start the others again. Until then each can use "
+                    "the GPU, and what the others have in its memory.",
                     each,
                     ", ".join(uuids),
                 )
@@ -201,54 +197,70 @@ class Reporter:
             LOG.info("GPU %s is no longer open to several guests.", each)
         self._shared = shared
 
-    def report_withdrawn(self, withdrawals: Iterable[Withdrawal]) -> None:
-        """Say which guests have lost nodes, and from which some could not be taken."""
-        failed: dict[tuple[str, str], str] = {}
-        for each in withdrawals:
-            failed |= {(each.instance_uuid, node): why for node, why in each.failed.items()}
-            if each.taken:
-                LOG.error(
-                    "The guest %s reached another card than its own, GPU %s, and has lost the "
-                    "device nodes that led there: %s. The numbers of device nodes have changed "
-                    "while it runs, or a card was divided anew. openstack server reboot --hard %s "
-                    "gives it its own again.",
-                    each.instance_uuid,
-                    ", ".join(sorted(set(map(str, each.taken.values())))),
-                    ", ".join(sorted(each.taken)),
-                    each.instance_uuid,
-                )
-            for process in each.ended:
-                LOG.error(
-                    "%s of the guest %s had a GPU open that is not its own, and was ended",
-                    process,
-                    each.instance_uuid,
-                )
-        for (uuid, node), why in failed.items():
-            if self._failed.get((uuid, node)) != why:
-                LOG.error(
-                    "Device node %s, which leads to what is not its own, cannot be taken from the "
-                    "guest %s: %s. What it leads to is given to nobody else, and the next period "
-                    "tries again.",
-                    node,
-                    uuid,
-                    why,
-                )
-        self._failed = failed
+    def report_reached(
+        self,
+        usage: Snapshot,
+        products: Callable[[frozenset[Device]], Mapping[Device, Product]],
+    ) -> None:
+        """Say which running guests reach GPUs that are not their own, for both where another
+        instance has them.
 
-    def _report_reached(self, reached: Mapping[str, frozenset[Device]]) -> None:
-        for uuid, devices in reached.items():
-            for each in sorted(devices - self._reached.get(uuid, frozenset()), key=str):
-                LOG.error(
-                    "The guest %s reaches another card than its own, GPU %s: the numbers of device "
-                    "nodes have changed while it runs, or a card was divided anew. Nobody else is "
-                    "given that GPU until its nodes are taken from the guest "
-                    "([gpu]withdraw_foreign_nodes) or the instance is rebooted with --hard; where "
-                    "that is refused because another guest reaches what it needs, stop both and "
-                    "start them.",
-                    uuid,
-                    each,
+        :param products: those of the devices that are known
+        """
+        now = {
+            (uuid, each): usage.counted_instances(each) - {uuid}
+            for uuid, devices in usage.reached.items()
+            for each in devices
+        }
+        projects = usage.records.projects if usage.records else {}
+        for (uuid, each), others in sorted(now.items(), key=str):
+            if self._reached.get((uuid, each)) == others:
+                continue
+            whose = f"which the instances {', '.join(sorted(others))} have" if others else ""
+            LOG.error(
+                "The guest %s reaches another card than its own, GPU %s%s: the numbers of device "
+                "nodes have changed while it runs, or a card was divided anew. No new guest gets "
+                "that GPU until this one has ended. Stop the instance, then start it; where two "
+                "reach each other's cards, stop both before you start either.",
+                *(uuid, each, f", {whose}" if whose else ""),
+            )
+            found = products(frozenset({each}))
+            for told in (uuid, *sorted(others)):
+                reason = (
+                    f"the guest {uuid} reaches it, and it is not its own; stop it, then start it"
                 )
-        self._reached = reached
+                host, project_id = self._compute_host, projects.get(told)
+                events = list(notifications.of_devices(EventType.REACHED, found, host, reason))
+                if not events:
+                    plain = Event(EventType.REACHED, 1, host, addresses=(str(each),), reason=reason)
+                    events = [plain]
+                for event in events:
+                    notifications.emit(event.of(told, project_id))
+        for uuid, each in self._reached.keys() - now.keys():
+            LOG.info("The guest %s, which reached GPU %s, does not run any more.", uuid, each)
+        self._reached = now
+
+    def report_stopped(
+        self, stopped: Mapping[str, str | None], reached: Mapping[str, frozenset[Device]]
+    ) -> None:
+        """Say which guests were stopped because of what they *reached*.
+
+        :param stopped: the guests by uuid, each with why it was not stopped
+        """
+        for uuid, why in stopped.items():
+            cards = ", ".join(sorted(map(str, reached.get(uuid, ()))))
+            if why is None:
+                LOG.error(
+                    "Stopped the guest %s, which reached GPUs that are not its own: %s. openstack "
+                    "server start %s gives it its own again.",
+                    *(uuid, cards, uuid),
+                )
+            else:
+                LOG.error(
+                    "The guest %s, which reaches GPUs that are not its own, %s, cannot be stopped: "
+                    "%s. The next period tries again.",
+                    *(uuid, cards, why),
+                )
 
     def _emit(
         self,

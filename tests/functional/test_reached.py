@@ -12,10 +12,8 @@ from typing import ClassVar
 
 import fixtures
 from nova.exception import ComputeResourcesUnavailable
-from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_gpu.cmd import exporter
-from nova_gpu.core import exception
 from nova_gpu.host.container import contents
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import gather
@@ -42,25 +40,18 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
 
     def errors_of(self, server: Server) -> list[str]:
         """What it reaches, as the log says"""
-        return self._said(f"The guest {server['id']} reaches another card than its own, GPU ", ": ")
-
-    def withdrawn(self, server: Server) -> list[str]:
-        """What it has reached, as the log says"""
-        said = f"The guest {server['id']} reached another card than its own, GPU "
-        return self._said(said, ", and has lost")
-
-    def _said(self, before: str, after: str) -> list[str]:
+        said = f"The guest {server['id']} reaches another card than its own, GPU "
         lines = str(self.stdlog.logger.output).splitlines()
-        return [line.partition(before)[2].partition(after)[0] for line in lines if before in line]
+        found = (line.partition(said)[2].partition(": ")[0] for line in lines if said in line)
+        return [each.partition(", ")[0] for each in found]
 
-    def keep(self) -> None:
-        """libvirt takes no node from a guest: one of its processes is waited for."""
-
-        def detach(guest: object, conf: object, *, live: bool) -> None:
-            raise fakelibvirt.libvirtError("cannot acquire state change lock")
-
-        name = "nova.virt.libvirt.guest.Guest.detach_device"
-        self.useFixture(fixtures.MonkeyPatch(name, detach))
+    def reached(self) -> list[tuple[str, list[str]]]:
+        """The notifications that a guest reaches GPUs: of whom, and which"""
+        return [
+            (each.payload["instance_uuid"], each.payload["addresses"])
+            for each in self.sent()
+            if each.event_type == "gpu.reached"
+        ]
 
     def sources(self) -> gather.Sources:
         """Asked by a command, which has not looked before"""
@@ -69,7 +60,7 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
     def assertOpen(self, device: str, *servers: Server) -> None:
         """The log and the metrics say that these guests can open it, and the metrics of no other"""
         uuids = ", ".join(sorted(server["id"] for server in servers))
-        said = f"GPU {device} is open to several guests, {uuids}: its nodes were not taken from"
+        said = f"GPU {device} is open to several guests, {uuids}. "
         self.assertEqual(1, str(self.stdlog.logger.output).count(said))
         self.assertEqual({device.partition("/")[0]: len(servers)}, self.shared())
 
@@ -86,16 +77,20 @@ class ContainerTestBase(alone.Alone, test_verify.Verifying):
 
     def shared(self) -> dict[str, int]:
         """Of the metrics: how many guests can open a card, or part of it, that others can too"""
+        return self.gauge("nova_gpu_shared")
+
+    def gauge(self, name: str) -> dict[str, int]:
+        """Of the metrics: what is not 0, by the card's address"""
         libvirt = self.driver._host
         with self.on("host1"):
-            for name, substitute in (
+            for patched, substitute in (
                 ("nova_gpu.cmd.libvirt_connection.Reader", lambda: libvirt),
                 # Its thread would outlive the test, and who forks waits until all are idle.
                 ("nova_gpu.cmd.waiting.within", lambda deadline_s: lambda read: read()),
             ):
-                self.useFixture(fixtures.MonkeyPatch(name, substitute))
+                self.useFixture(fixtures.MonkeyPatch(patched, substitute))
             metrics = list(exporter.Metrics(discovery.Discovery(), self.state()).collect())
-        (gauge,) = (each for each in metrics if each.name == "nova_gpu_shared")
+        (gauge,) = (each for each in metrics if each.name == name)
         return {each.labels["address"]: int(each.value) for each in gauge.samples if each.value}
 
 
@@ -104,7 +99,6 @@ class ShiftedMinorsTest(ContainerTestBase):
 
     leaves: ClassVar = {
         "reserved": "a card without a driver, where the numbers have moved up",
-        "quarantine": "one that a process has open",
     }
 
     def setUp(self) -> None:
@@ -117,65 +111,79 @@ class ShiftedMinorsTest(ContainerTestBase):
         self.hosts["host1"].bind(LAST, None)
         self.hosts["host1"].renumber({OWN: 3, NEXT: 4, THIRD: 5, FOURTH: 6})
 
+    def _swap_back(self) -> None:
+        self.hosts["host1"].renumber({OWN: 4, NEXT: 5})
+
     def _swap(self) -> None:
         self.hosts["host1"].renumber({OWN: 5, NEXT: 4})
 
-    def test_its_nodes_are_taken(self) -> None:
-        """What it has reached is free for others in the same period; its own waits for it."""
+    def test_no_new_guest_gets_it_until_this_one_has_ended(self) -> None:
+        """It is reported once, in all places, and nothing is done to the guest."""
         self._shift()
-        self.period()
-        self.assertInventory(reserved=1, used=1)
-        self.assertEqual(([NEXT], []), (self.withdrawn(self.server), self.errors_of(self.server)))
-        self.assertEqual(set(), self.nodes_in(self.server))
-        self.assertIn("device nodes that led there: /dev/nvidia4. ", self.stdlog.logger.output)
-        self.assertFound()
-        self.period()
-        self.assertEqual([NEXT], self.withdrawn(self.server))
-        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
-        self.assertIn(NEXT, [self.recorded(other)[0] for other in others])
+        for _ in range(2):
+            self.period()
+            self.assertInventory(reserved=2, used=1)
+        self.assertEqual([NEXT], self.errors_of(self.server))
+        self.assertEqual({"/dev/nvidia4"}, self.nodes_in(self.server))
+        self.assertFound((Kind.REACHES_OTHERS, self.server["id"]))
+        self.assertEqual({NEXT: 1}, self.gauge("nova_gpu_reached"))
+        self.assertEqual([(self.server["id"], [NEXT])], self.reached())
+        others = [self.boot(self.gpu_flavor(1)) for _ in range(5)]
+        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
+        self.boot_refused(self.gpu_flavor(1))
         self._reboot_server(self.server, hard=True)
         self.assertEqual({"/dev/nvidia3"}, self.nodes_in(self.server))
-
-    def test_not_where_the_operator_says_so(self) -> None:
-        self.flags(withdraw_foreign_nodes=False, group="gpu")
-        self._shift()
         self.period()
-        self.assertEqual(([], [NEXT]), (self.withdrawn(self.server), self.errors_of(self.server)))
-        self.assertEqual({"/dev/nvidia4"}, self.nodes_in(self.server))
+        self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
+        self.assertEqual({}, self.gauge("nova_gpu_reached"))
+        self.assertFound()
 
-    def test_a_process_that_has_it_open(self) -> None:
-        """It opened it since it led there. Where it does not end nobody gets the card."""
+    def test_what_it_may_have_open_in_a_socket(self) -> None:
+        """The numbers are as they were again, and a file that it sent to itself is in no list."""
+        self._swap()
+        self.period()
+        self._swap_back()
+        self.period()
+        self.assertInventory(reserved=1, used=1)
+        others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
+        self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
+        self.boot_refused(self.gpu_flavor(1))
+        self._stop_server(self.server)
+        self.period()
+        self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
 
-        def end(address: str, controller: int) -> list[str]:
-            raise exception.NotClean(address, "processes of its guest do not end", "stop it")
+    def test_it_is_stopped_where_the_operator_wants_that(self) -> None:
+        self.flags(stop_guests_that_reach_others=True, group="gpu")
+        self._swap()
+        self.period()
+        said = f"Stopped the guest {self.server['id']}, which reached GPUs that are not its own: "
+        self.assertIn(f"{said}{NEXT}. ", self.stdlog.logger.output)
+        self.assertEqual([], self.driver._host.list_guests(only_running=True))
+        self.assertInventory(reserved=0, used=1)
+        self.assertEqual([NEXT], self.recorded(self.boot(self.gpu_flavor(1))))
+        self._stop_server(self.server)  # as Nova does when it sees that
+        self._start_server(self.server)
+        self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
+        self.assertFound()
 
-        name = "nova_gpu.privsep.cleaning.end_processes_in"
-        self.useFixture(fixtures.MonkeyPatch(name, end))
-        self._shift()
-        self.period()
-        self.assertIn(
-            f"GPU {NEXT} is in quarantine: processes of its guest do not", self.stdlog.logger.output
-        )
-        self.period()
-        self.assertInventory(reserved=2, used=1)
-
-    def test_nobody_else_gets_what_it_reaches(self) -> None:
-        self.keep()
-        self._shift()
-        self.period()
-        said = "/dev/nvidia4, which leads to what is not its own, cannot be taken from the guest "
-        self.assertEqual(
-            1, self.stdlog.logger.output.count(f"{said}{self.server['id']}: cannot acquire state")
-        )
-        self.period()
-        self.assertEqual(1, self.stdlog.logger.output.count(said))
-        self.assertInventory(reserved=2, used=1)
-        self.assertEqual([NEXT], self.errors_of(self.server))
+    def test_what_is_another_instances(self) -> None:
+        """It is said for both, and that one is not started beside it."""
         other = self.boot(self.gpu_flavor(1))
-        self.assertEqual([THIRD], self.recorded(other))
-        self.assertEqual({"/dev/nvidia5"}, self.nodes_in(other))
-        self.boot_refused(self.gpu_flavor(5))
-        self.assertFound((Kind.DOMAIN_DIFFERS, self.server["id"]))
+        self._stop_server(other)
+        self.assertEqual([NEXT], self.recorded(other))
+        self._swap()
+        self.period()
+        said = f"GPU {NEXT}, which the instances {other['id']} have: "
+        self.assertIn(said, self.stdlog.logger.output)
+        self.assertEqual(
+            sorted([(self.server["id"], [NEXT]), (other["id"], [NEXT])]), sorted(self.reached())
+        )
+        self.assertInventory(reserved=0, used=2)
+        said = "another guest names it in its domain"
+        self.assertIn(said, str(self.refused({"os-start": None}, other)))
+        self._stop_server(self.server)
+        self._start_server(other)
+        self.assertEqual({"/dev/nvidia4"}, self.nodes_in(other))
 
     def test_before_the_period_has_seen_it(self) -> None:
         self._shift()
@@ -184,9 +192,8 @@ class ShiftedMinorsTest(ContainerTestBase):
     def test_a_service_that_starts_sees_it(self) -> None:
         self._shift()
         self.restart_host("host1")
-        self.assertInventory(total=7, reserved=0, used=1)
-        self.assertEqual([NEXT], self.withdrawn(self.server))
-        self.assertEqual(set(), self.nodes_in(self.server))
+        self.assertInventory(total=7, reserved=1, used=1)
+        self.assertEqual([NEXT], self.errors_of(self.server))
 
     def test_a_hard_reboot_mends_it(self) -> None:
         self._swap()
@@ -214,20 +221,7 @@ class ShiftedMinorsTest(ContainerTestBase):
         self.assertEqual({"/dev/nvidia5"}, self.nodes_in(self.server))
 
     def test_two_that_have_changed_cards(self) -> None:
-        other = self.boot(self.gpu_flavor(1))
-        self._swap()
-        self.period()
-        for server, reached in ((self.server, NEXT), (other, OWN)):
-            self.assertEqual([reached], self.withdrawn(server))
-            self.assertEqual(set(), self.nodes_in(server))
-        for server, node in ((self.server, "/dev/nvidia5"), (other, "/dev/nvidia4")):
-            self._reboot_server(server, hard=True)
-            self.assertEqual({node}, self.nodes_in(server))
-        self.assertFound()
-
-    def test_two_that_keep_what_they_have_changed(self) -> None:
         """Neither starts with what the other reaches; both do once both are stopped."""
-        self.keep()
         other = self.boot(self.gpu_flavor(1))
         self._swap()
         self.period()
@@ -264,20 +258,7 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
             line.partition("clean_command for GPU ")[2] for line in lines if "_command for" in line
         ]
 
-    def test_its_nodes_are_taken(self) -> None:
-        self.divide(FIRST, [(1, 0, SMALL), (9, 0, SMALL)])
-        self.period()
-        there = slot(FIRST, 1, 0, SMALL)
-        self.assertEqual(([there], []), (self.withdrawn(self.server), self.errors_of(self.server)))
-        self.assertEqual(["/dev/nvidia0"], self.made_in(self.server))
-        # The instance of its number stays the guest's by Nova's count.
-        others = [self.boot(self.of_type(SMALL)) for _ in range(4)]
-        for other in others:
-            self.assertFalse(set(nodes_of(0, 1)[1:]) & set(self.given(other)))
-        self.boot_refused(self.of_type(SMALL))
-
     def test_two_tenants_never_have_one_instance(self) -> None:
-        self.keep()
         self.divide(FIRST, [(1, 0, SMALL), (9, 0, SMALL)])
         self.period()
         self.assertEqual([slot(FIRST, 1, 0, SMALL)], self.errors_of(self.server))
@@ -306,24 +287,7 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         self.assertFound()
 
     def test_made_whole_under_two_guests(self) -> None:
-        other = self.boot(self.of_type(SMALL))
-        self.divide(FIRST, [])
-        self.told[FIRST] = None
-        self.assertEqual({FIRST: 2}, self.shared())
-        self.period()
-        self.assertEqual({}, self.shared())
-        self.assertNotIn("is open to several guests", self.log())
-        for server in (self.server, other):
-            self.assertEqual([FIRST], self.withdrawn(server))
-            self.assertNotIn("/dev/nvidia0", self.made_in(server))
-        self.divide(FIRST, mig.LAYOUT)
-        self.period()
-        self._reboot_server(other, hard=True)
-        self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
-
-    def test_made_whole_under_two_guests_that_keep_it(self) -> None:
         """Both have the card's node. It is said in the next period, and when it is over."""
-        self.keep()
         other = self.boot(self.of_type(SMALL))
         self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
         self.period()
@@ -343,6 +307,10 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         self.assertEqual({}, self.shared())
         self.divide(FIRST, mig.LAYOUT)
         self.period()
+        self.assertTrue(self.refused({"os-start": None}, other))  # the first may have all of it
+        for server in (self.server, other):
+            self._stop_server(server)
+        self._start_server(self.server)
         self._start_server(other)
         self.assertInstances(other, [slot(FIRST, 9, 0, SMALL)], nodes_of(0, 9))
         self.assertFound()
@@ -353,9 +321,12 @@ class DividedAnewTest(ContainerTestBase, mig.MIGServersTestBase):
         self.grant(other, nodes_of(0, 1))
         self.assertEqual({FIRST: 2}, self.shared())
         self.period()
-        self.assertEqual({}, self.shared())
         there = slot(FIRST, 1, 0, LARGE)
-        self.assertEqual(([], [there]), (self.withdrawn(self.server), self.withdrawn(other)))
+        self.assertOpen(there, self.server, other)
+        self.assertEqual(([], [there]), (self.errors_of(self.server), self.errors_of(other)))
+        self._reboot_server(other, hard=True)
+        self.period()
+        self.assertEqual({}, self.shared())
         self.assertInstances(self.server, [there], nodes_of(0, 1))
 
     def test_two_instances_while_nobody_tells_what_they_are(self) -> None:

@@ -216,6 +216,25 @@ class TestCollaborators(unittest.TestCase):
         self.assertEqual(["nova_gpu.virt.driver"], users)
 
 
+class TestGuests(unittest.TestCase):
+    # setns(2), nsenter(1); the calls that take something from within a process: pidfd_getfd(2),
+    # ptrace(2), process_vm_readv(2), and /proc/PID/root and cwd, which lead into its mounts.
+    WAYS_IN = re.compile(r"setns|nsenter|umount|pidfd_getfd|ptrace|process_vm_|[}/]/(root|cwd)\b")
+
+    def test_nothing_enters_a_guests_namespaces(self) -> None:
+        found = [
+            f"{module.relative_to(PACKAGE)}: {line.strip()}"
+            for module in sorted(PACKAGE.rglob("*.py"))
+            for line in module.read_text().splitlines()
+            if self.WAYS_IN.search(line)
+        ]
+        self.assertEqual([], found)
+
+    def test_what_would_enter_them(self) -> None:
+        for line in ("libc.setns(fd, 0)", "['nsenter', '-t']", 'open(f"/proc/{pid}/root/dev")'):
+            self.assertTrue(self.WAYS_IN.search(line), line)
+
+
 class TestModules(unittest.TestCase):
     def test_length(self):
         lengths = {

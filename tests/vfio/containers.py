@@ -46,12 +46,6 @@ def opened(domain: str) -> list[int]:
     return guest.open_from_cgroup(_libvirtd, domain, [guests.node(0), guests.node(1)])
 
 
-def nodes_in(domain: str) -> list[str]:
-    """What of these the guest has in its /dev"""
-    listed = guest.run(_libvirtd, domain, ["/bin/ls", "/dev"]).stdout.split()
-    return [node.name for node in (guests.node(0), guests.node(1)) if node.name in listed]
-
-
 def attempts(domain: str) -> list[guest.Attempt]:
     """The ways of the guest's root to the cards that it does not have: all but the first one."""
     others = [guests.node(gpu) for gpu in range(1, len(guests.GPUS))]

@@ -102,29 +102,6 @@ def end(
     return found, list(_left(devices, means, uids))
 
 
-def end_holders(
-    device: model.GPU | Slot, means: Means, controller: int
-) -> tuple[list[str], list[str]]:
-    """Kill what runs in the container of the process *controller* and holds the device open. For
-    root.
-
-    :returns: those that were ended, and those that still run
-    :raises Failed: where they cannot be looked for or ended
-    """
-    devices = _numbers(device, means)
-    if not devices:
-        return [], []
-    request = {
-        "proc": str(means.roots.proc),
-        "controller": controller,
-        "devices": sorted(devices),
-        "timeout_s": means.timeout_s / 2,
-    }
-    output = child.run(child.script(SCRIPT, json.dumps(request)), means.timeout_s)
-    answer = json.loads(output)
-    return answer["ended"], answer["left"]
-
-
 def _numbers(device: model.GPU | Slot, means: Means) -> Collection[open_devices.Number]:
     if isinstance(device, Slot):
         return open_devices.of_instance(device, means.roots)

@@ -134,16 +134,6 @@ def guest_nodes(device: Device, roots: host_roots.Roots) -> tuple[str, ...]:
     return (*_card_nodes(address, driver, roots), *shared_nodes(driver))
 
 
-def leading_to(device: Device, driver: str | None, roots: host_roots.Roots) -> tuple[str, ...]:
-    """Every node that leads to the card at an address alone, or to a MIG instance alone.
-
-    :param driver: what drives the card
-    """
-    if isinstance(device, Slot):
-        return own_instance_nodes(device, roots)
-    return _card_nodes(device, driver, roots)
-
-
 def candidates(roots: host_roots.Roots) -> Iterator[str]:
     """Every node that may be one of a guest's, by where they lie, whatever they lead to
 

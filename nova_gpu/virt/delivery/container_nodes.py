@@ -6,7 +6,6 @@ from __future__ import annotations
 import pathlib
 import stat
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception, refusal_texts
 from nova_gpu.core.device import Device
 from nova_gpu.core.guest.tree import Place
-from nova_gpu.core.health import Verdict
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import guest_processes, libraries, nodes
@@ -27,7 +25,6 @@ from nova_gpu.virt.delivery.delivery import (
     Given,
     Operation,
     WholeCards,
-    Withdrawal,
     told_of_cards,
 )
 from nova_gpu.virt.usage import domains
@@ -35,7 +32,6 @@ from nova_gpu.virt.usage import domains
 if TYPE_CHECKING:
     from nova import objects
     from nova.virt.libvirt import config as vconfig
-    from nova.virt.libvirt import guest as libvirt_guest
     from nova.virt.libvirt import host as libvirt_host
 
     from nova_gpu.core.flavor.request import FlavorRequest
@@ -43,10 +39,6 @@ if TYPE_CHECKING:
     from nova_gpu.virt import threads
 
 LOG = logging.getLogger(__name__)
-
-# How long nodes are taken from guests in one period, but for the last
-_PATIENCE_S = 30.0
-_STOP = "stop that instance"
 
 
 class ContainerNodes(WholeCards):
@@ -172,51 +164,6 @@ class ContainerNodes(WholeCards):
         end_processes(str(card.address), self._roots)
         return False
 
-    def withdraw(
-        self, foreign: Iterable[domains.Foreign], may_be_taken: Callable[[str], bool]
-    ) -> list[Withdrawal]:
-        """libvirt has each call wait for half a minute where the guest is busy otherwise."""
-        deadline = time.monotonic() + _PATIENCE_S
-        return [
-            self._withdraw(each, deadline)
-            for each in foreign
-            if time.monotonic() < deadline and may_be_taken(each.guest.uuid)
-        ]
-
-    def _withdraw(self, foreign: domains.Foreign, deadline: float) -> Withdrawal:
-        guest, failed = foreign.guest, {}
-        for node, led in foreign.nodes.items():
-            try:
-                if time.monotonic() > deadline:
-                    raise TimeoutError("other guests' nodes have taken too long")
-                self._take(guest, node, led)
-            except Exception as error:  # whatever libvirt or privsep itself may raise
-                failed[node] = str(error)
-        taken = {node: led for node, led in foreign.nodes.items() if node not in failed}
-        ended: list[str] = []
-        held: dict[Device, Verdict] = {}
-        for led in set(taken.values()):
-            try:
-                ended += _end_processes_in(guest.id, led)
-            except exception.NotClean as error:
-                held[led] = Verdict(error.reason, error.remedy)
-            except Exception as error:  # as above
-                held[led] = Verdict(f"its former guest may have it open: {error!r}", _STOP)
-        return Withdrawal(guest.uuid, taken, failed, tuple(ended), held)
-
-    def _take(self, guest: libvirt_guest.Guest, node: str, led: Device) -> None:
-        """libvirt unlinks the node, and has the device cgroup deny what it leads to on the host at
-        that moment (lxcDomainDetachDeviceHostdevMiscLive)."""
-        # Only now: privsep takes half a second, and the commands take nothing.
-        import nova_gpu.privsep.nodes
-        from nova_gpu.virt.delivery import guest_config
-
-        if not nodes.is_there(node, self._roots):
-            raise FileNotFoundError("it is not there on the host, by which it would be denied")
-        # libvirt unlinks none that something is mounted on, as the host's node is.
-        nova_gpu.privsep.nodes.unmount_in_guest(str(led), [node], guest.id)
-        guest.detach_device(guest_config.GuestHostdevMisc(node), live=True)
-
     def restore(self) -> None:
         if self._rights:
             self._rights.close()
@@ -241,17 +188,6 @@ def end_processes(device: str, roots: Roots) -> None:
             LOG.warning(
                 "%s still had GPU %s open when its guest was gone, and was ended", process, device
             )
-
-
-def _end_processes_in(controller: int, device: Device) -> list[str]:
-    """What a running guest opened before its nodes were taken it has open still.
-
-    :raises NotClean: where a process does not end
-    """
-    import nova_gpu.privsep.cleaning
-
-    ended: list[str] = nova_gpu.privsep.cleaning.end_processes_in(str(device), controller)
-    return ended
 
 
 class NodeRights:

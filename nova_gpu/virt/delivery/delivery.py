@@ -8,7 +8,6 @@ its time, as Nova's libvirt driver and privsep do, only where a guest is given s
 from __future__ import annotations
 
 import abc
-import dataclasses
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from nova_gpu.core.guest import devices as guest_devices
 from nova_gpu.core.guest.devices import GuestDevice
 from nova_gpu.core.guest.tree import Place
-from nova_gpu.core.health import Verdict
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
 from nova_gpu.host.pci import sysfs
@@ -28,12 +26,10 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import config as vconfig
     from nova.virt.libvirt import host as libvirt_host
 
-    from nova_gpu.core.device import Device
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.topology.choose import Beside
     from nova_gpu.virt import threads
     from nova_gpu.virt.fabric.board import Board
-    from nova_gpu.virt.usage.domains import Foreign
 
 # A whole card, or the place of one vGPU.
 Given: TypeAlias = GPU | Slot
@@ -47,22 +43,6 @@ class Operation(enum.Enum):
     SNAPSHOT = enum.auto()
     RESCUE = enum.auto()
     LIVE_MIGRATION = enum.auto()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Withdrawal:
-    """The nodes that a running guest has lost, each with the device that it led to, and why it has
-    others yet that are not to be its.
-
-    ``ended``: its processes that had one of the devices open. ``held``: those that some of its
-    processes may go on to have open, and why.
-    """
-
-    instance_uuid: str
-    taken: Mapping[str, Device]
-    failed: Mapping[str, str]
-    ended: tuple[str, ...] = ()
-    held: Mapping[Device, Verdict] = dataclasses.field(default_factory=dict)
 
 
 _NOTHING: Mapping[Operation, str] = MappingProxyType({})
@@ -235,16 +215,6 @@ class WholeCards(Delivery, Protocol):
     def started(self, instance_uuid: str) -> None:
         """The instance's guest, which was rendered, has its domain now, or gets none."""
         return
-
-    def withdraw(
-        self, foreign: Iterable[Foreign], may_be_taken: Callable[[str], bool]
-    ) -> list[Withdrawal]:
-        """Takes from running guests the nodes by which they reach what is not their own. It raises
-        nothing, and begins with no other guest where that has taken long.
-
-        :param may_be_taken: whether the guest of an instance is one that stays as it is
-        """
-        return []
 
     def restore(self) -> None:
         """Sets back what of the host was changed for guests that have no domain any more."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import libvirt
@@ -22,7 +23,6 @@ from nova_gpu.host.container import nodes
 from nova_gpu.host.roots import Roots
 
 if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spend
-    from nova.virt.libvirt import guest as libvirt_guest
     from nova.virt.libvirt import host as libvirt_host
 
 LOG = logging.getLogger(__name__)
@@ -78,12 +78,16 @@ class Named:
     their numbers have become another card's, or another MIG instance's, since it was started. One
     node of a MIG instance is enough for that: nobody else is given what it may yet be able to use.
     ``opened`` is what it can open now: nothing unless it runs, and of a container what its nodes
-    open together, whatever its metadata says and whatever the card is given as.
+    open together, whatever its metadata says and whatever the card is given as. ``led`` is what the
+    nodes of a running container lead to, and ``run`` libvirt's number of it, another one at each
+    start.
     """
 
     own: frozenset[Device] = frozenset()
     reached: frozenset[Device] = frozenset()
     opened: frozenset[Device] = frozenset()
+    led: frozenset[Device] = frozenset()
+    run: str | None = None
 
     @property
     def every(self) -> frozenset[Device]:
@@ -93,16 +97,25 @@ class Named:
         """What it has by both"""
         own = self.own | other.own
         reached = (self.reached | other.reached) - own
-        return Named(own, reached, self.opened | other.opened)
+        opened, led = self.opened | other.opened, self.led | other.led
+        return Named(own, reached, opened, led, self.run or other.run)
 
+    def since(self, before: Named | None) -> Named:
+        """Add what the same run of the container could open earlier, as *before* has it.
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Foreign:
-    """A running container of ours, and the device nodes by which it reaches what is not its own,
-    as its domain names them, each with what it leads to."""
-
-    guest: libvirt_guest.Guest
-    nodes: Mapping[str, Device]
+        No list of open files shows a file that a process has sent to itself over a socket, mapped
+        or registered with io_uring: what a guest could open it may have open until it has ended.
+        """
+        if before is None or self.run is None or self.run != before.run:
+            return self
+        own = {*self.own, *(slot.place for slot in device.slots(self.own))}
+        earlier = {
+            each
+            for each in before.led
+            if not own & {each, device.function(each), getattr(each, "place", each)}
+        }
+        led, reached = self.led | before.led, self.reached | earlier
+        return dataclasses.replace(self, led=led, reached=reached)
 
 
 def parts(
@@ -153,27 +166,37 @@ def _nodes_by_instance(
     }
 
 
-def look(host: libvirt_host.Host, parts: Parts) -> dict[str, Named]:
+def look(
+    host: libvirt_host.Host, parts: Parts, before: Mapping[str, Named] = MappingProxyType({})
+) -> dict[str, Named]:
     """What each domain has, running or only defined, by the domain's uuid.
 
+    :param before: what an earlier look has found, of which running guests may have files open
     :raises DomainsUnreadable: where libvirt does not list them
     """
     found: dict[str, Named] = {}
     for uuid, xml in _domains(host):
         found[uuid] = found.get(uuid, Named()).and_also(named_in(xml, parts))
-    return found
+    return {uuid: each.since(before.get(uuid)) for uuid, each in found.items()}
 
 
-def foreign(host: libvirt_host.Host, parts: Parts, uuids: Collection[str]) -> list[Foreign]:
-    """Those of these domains that are such containers now.
+def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | None]:
+    """Stop these guests at once, by uuid; return each with why it runs still, or ``None``.
+
+    Nova sees that they have ended as if they had done so by themselves.
 
     :raises DomainsUnreadable: where libvirt does not list them
     """
-    found = []
+    found: dict[str, str | None] = {}
     with _unreadable():
-        for guest in host.list_guests(only_running=True):
-            if guest.uuid in uuids and (nodes := foreign_nodes(guest.get_xml_desc(), parts)):
-                found.append(Foreign(guest, nodes))
+        guests = [guest for guest in host.list_guests(only_running=True) if guest.uuid in uuids]
+    for guest in guests:
+        try:
+            guest.poweroff()
+        except libvirt.libvirtError as error:
+            found[guest.uuid] = str(error)
+        else:
+            found[guest.uuid] = None
     return found
 
 
@@ -277,19 +300,10 @@ def named_in(xml: str, parts: Parts) -> Named:
     nodes = frozenset(each for each in map(parts.card_by_node.get, known) if each)
     given = functions if domain.get("type") == "lxc" else own
     opened = given | parts.opened_by(known) if runs else frozenset[Device]()
-    return Named(own | nodes, opened=opened) if ours is None else Named(own, nodes - own, opened)
-
-
-def foreign_nodes(xml: str, parts: Parts) -> dict[str, Device]:
-    """The nodes that one domain's device cgroup allows and that lead to what it reaches beside its
-    own. A part of a card that it has whole is no other's.
-
-    :raises DomainsUnreadable: where it is nothing that libvirt writes
-    """
-    named = named_in(xml, parts)
-    reached = {each for each in named.reached if device.function(each) not in named.own}
-    led = {node: parts.card_of(node) for node in _made(_parsed(xml))}
-    return {node: each for node, each in led.items() if each in reached}
+    led = nodes if runs else frozenset[Device]()
+    if ours is None:
+        return Named(own | nodes, frozenset(), opened, led, domain.get("id"))
+    return Named(own, nodes - own, opened, led, domain.get("id"))
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:

@@ -197,6 +197,14 @@ class Snapshot:
     def counted_for(self, instance_uuid: str) -> frozenset[Device]:
         return _devices(self.counted_by_instance().get(instance_uuid, ()))
 
+    def counted_instances(self, wanted: Device) -> frozenset[str]:
+        """The instances that have the device, or a part or all of its card"""
+        return frozenset(
+            uuid
+            for uuid, recorded in self.counted_by_instance().items()
+            if device.clashing([wanted], _devices(recorded))
+        )
+
     def started(self) -> frozenset[Device]:
         """What guests were started with that the database may not count yet."""
         return _NO_DEVICE.union(*(each.devices for each in self.last_starts.values()))

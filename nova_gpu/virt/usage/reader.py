@@ -37,8 +37,12 @@ class UsageReader:
         self._parts = parts
         self._compute_host = CONF.host
         self._looking = threading.Lock()
-        # What each guest could open at the last look, by uuid
-        self.opened: ledger.Named = {}
+        self._seen: dict[str, domains.Named] = {}
+
+    @property
+    def opened(self) -> ledger.Named:
+        """What each guest could open at the last look, by uuid"""
+        return {uuid: each.opened for uuid, each in self._seen.items()}
 
     def look_at_domains(self) -> ledger.Named:
         """Which GPUs the domains name, now.
@@ -52,9 +56,8 @@ class UsageReader:
             )
         try:
             since = self._noted.now
-            found = domains.look(self._host, self._parts())
+            found = self._seen = domains.look(self._host, self._parts(), self._seen)
             named = {uuid: each.every for uuid, each in found.items()}
-            self.opened = {uuid: each.opened for uuid, each in found.items()}
             self._noted.saw_domains(named, {u: each.reached for u, each in found.items()}, since)
         finally:
             self._looking.release()

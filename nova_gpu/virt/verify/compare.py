@@ -78,6 +78,20 @@ def _domains(state: HostState) -> Iterator[Difference]:
     if state.guests is None or state.instances is None:
         return
     for uuid, guest in state.guests.items():
+        if guest.reached:
+            others = sorted(
+                other
+                for other, instance in state.instances.items()
+                if other != uuid and device.clashing(guest.reached, instance.cards)
+            )
+            whose = f"which the instances {', '.join(others)} have" if others else "not its own"
+            yield Difference(
+                Kind.REACHES_OTHERS,
+                uuid,
+                f"the guest {uuid} reaches {_words(guest.reached)}, {whose}",
+                "stop it, then start it; where two reach each other's, stop both first. No new "
+                "guest gets such a GPU until this one has ended",
+            )
         if guest.cards and uuid not in state.instances.keys() | state.returning:
             yield Difference(
                 Kind.FOREIGN_DOMAIN,
@@ -123,7 +137,7 @@ def _instances(state: HostState) -> Iterator[Difference]:
 def _differs(guest: Guest, instance: Instance) -> bool:
     if instance.aliased:
         return not guest.cards >= instance.cards
-    return guest.cards != instance.cards
+    return guest.cards - guest.reached != instance.cards
 
 
 def _cards(state: HostState) -> Iterator[Difference]:

@@ -28,6 +28,7 @@ class Kind(enum.StrEnum):
     SHARED_BY_INSTANCES = "shared-by-instances"
     FOREIGN_DOMAIN = "foreign-domain"
     NO_DOMAIN = "no-domain"
+    REACHES_OTHERS = "reaches-others"
     DOMAIN_DIFFERS = "domain-differs"
     FLAVOR_DIFFERS = "flavor-differs"
     CARD_MISSING = "card-missing"

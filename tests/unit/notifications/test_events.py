@@ -49,4 +49,5 @@ class TestPayload(unittest.TestCase):
 
     def test_what_is_wrong_is_an_error(self) -> None:
         errors = {each for each in EventType if each.is_error}
-        self.assertEqual({"gpu.fault", "gpu.quarantine", "gpu.no_valid_host"}, errors)
+        expected = {"gpu.fault", "gpu.quarantine", "gpu.no_valid_host", "gpu.reached"}
+        self.assertEqual(expected, errors)

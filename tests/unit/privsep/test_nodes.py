@@ -169,13 +169,3 @@ class TestOpenToGuests(NodesTestCase):
         else:
             os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
         return path
-
-
-class TestUnmount(NodesTestCase):
-    def test_the_cards_own_nodes_and_no_others(self) -> None:
-        asked = []
-        name = "nova_gpu.host.container.guest_mounts.unmount"
-        self.useFixture(fixtures.MonkeyPatch(name, lambda *how: asked.append(how)))
-        nova_gpu.privsep.nodes.unmount_in_guest(ONE, EVERY, 4710)
-        nova_gpu.privsep.nodes.unmount_in_guest("0000:99:00.0", EVERY, 4710)
-        self.assertEqual([(4710, EVERY[:2], 10.0)], asked)

@@ -54,7 +54,6 @@ class OursTest(base.BaseTestCase):
             nova_gpu.privsep.cleaning.reset: exception.NotClean,
             nova_gpu.privsep.cleaning.run_command: exception.NotClean,
             nova_gpu.privsep.cleaning.end_processes: exception.NotClean,
-            lambda a: nova_gpu.privsep.cleaning.end_processes_in(a, 1): exception.NotClean,
             nova_gpu.privsep.vfio.give_to_guests: exception.BindingFailed,
             lambda a: nova_gpu.privsep.vgpu.enable_functions(a, 8): exception.DeviceUnavailable,
             lambda a: nova_gpu.privsep.vgpu.make_mig_instances(

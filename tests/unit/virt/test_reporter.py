@@ -16,7 +16,6 @@ from nova_gpu.core.model import GPU, DeliveryMode, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.notifications import Event
 from nova_gpu.virt import reporter
-from nova_gpu.virt.delivery.delivery import Withdrawal
 from nova_gpu.virt.inventory import card_groups
 from nova_gpu.virt.usage import ledger, records
 from nova_gpu.virt.usage.ledger import Owner
@@ -233,13 +232,10 @@ class StrangersTest(BulletinTest):
         self.assertIn("virsh", self.log.output)
 
     def test_guests_that_reach_another_card(self) -> None:
-        """Once each, and not as what a stranger has"""
+        """Not as what a stranger has"""
         has, reached = {FIRST: "one"}, {"one": frozenset({FIRST})}
-        for _ in range(2):
-            self.reporter.report_strangers(has, {}, reached)
-        said = [line for line in self.log.output.splitlines() if A in line]
-        self.assertEqual(1, len(said), said)
-        self.assertIn(f"The guest one reaches another card than its own, GPU {A}: ", said[0])
+        self.reporter.report_strangers(has, {}, reached)
+        self.assertNotIn(A, self.log.output)
         self.reporter.report_strangers(has, {})
         self.assertIn("the domain one has it", self.log.output)
 
@@ -253,35 +249,49 @@ class SharedTest(BulletinTest):
         }
         for _ in range(2):
             self.reporter.report_shared(opened)
-        self.assertEqual(1, self.log.output.count(f"GPU {A} is open to several guests, one, two: "))
+        self.assertEqual(1, self.log.output.count(f"GPU {A} is open to several guests, one, two. "))
         self.reporter.report_shared({**opened, "three": frozenset({FIRST})})
-        self.assertIn(f"GPU {A} is open to several guests, one, three, two: ", self.log.output)
+        self.assertIn(f"GPU {A} is open to several guests, one, three, two. ", self.log.output)
         self.reporter.report_shared({"one": frozenset({FIRST})})
         self.assertIn(f"GPU {A} is no longer open to several guests.", self.log.output)
 
 
-class WithdrawnTest(BulletinTest):
-    def test_what_was_taken_and_what_was_not(self) -> None:
-        """A failure once, until it is over or another."""
-        taken: Mapping[str, Device] = {"/dev/nvidia1": FIRST}
-        ended = ("python3 (pid 4711)",)
-        one = Withdrawal("one", taken, {"/dev/nvidia2": "it is busy"}, ended)
+class ReachedTest(BulletinTest):
+    """What running guests reach that is not their own"""
+
+    def report(self, reached: Mapping[str, frozenset[Device]]) -> None:
+        counted = {"two": frozenset({("group", A)}), "one": frozenset({("group", B)})}
+        usage = ledger.Snapshot(
+            reached=reached, records=records.Records(counted, projects={"two": "theirs"})
+        )
+        self.reporter.report_reached(usage, lambda devices: {each: FERMI for each in devices})
+
+    def test_once_for_both(self) -> None:
         for _ in range(2):
-            self.reporter.report_withdrawn([one])
-        self.assertIn(
-            f"The guest one reached another card than its own, GPU {A}, and has lost the device "
-            "nodes that led there: /dev/nvidia1. ",
-            self.log.output,
+            self.report({"one": frozenset({FIRST})})
+        said = [line for line in self.log.output.splitlines() if A in line]
+        self.assertEqual(1, len(said), said)
+        expected = f"The guest one reaches another card than its own, GPU {A}, which the instances "
+        self.assertIn(f"{expected}two have: ", said[0])
+        self.assertEqual(
+            [("one", None, A), ("two", "theirs", A)],
+            [(e.instance_uuid, e.project_id, *e.addresses) for e in self.events],
         )
-        self.assertIn("openstack server reboot --hard one gives it", self.log.output)
-        self.assertIn("python3 (pid 4711) of the guest one had a GPU open", self.log.output)
-        said = (
-            "/dev/nvidia2, which leads to what is not its own, cannot be taken from the guest one"
-        )
-        self.assertEqual(1, self.log.output.count(f"{said}: it is busy. "))
-        self.reporter.report_withdrawn([])
-        self.reporter.report_withdrawn([Withdrawal("one", {}, one.failed)])
-        self.assertEqual(2, self.log.output.count(said))
+        self.assertEqual(["gpu.reached"] * 2, self.types())
+        self.report({})
+        self.assertIn(f"The guest one, which reached GPU {A}, does not run", self.log.output)
+
+    def test_of_what_is_no_product_of_the_host(self) -> None:
+        usage = ledger.Snapshot(reached={"one": frozenset({FIRST})})
+        self.reporter.report_reached(usage, lambda devices: {})
+        (event,) = self.events
+        self.assertEqual(((A,), 1, None), (event.addresses, event.count, event.product))
+
+    def test_stopped(self) -> None:
+        reached = {"one": frozenset({FIRST}), "two": frozenset({SECOND})}
+        self.reporter.report_stopped({"one": None, "two": "it is busy"}, reached)
+        self.assertIn("Stopped the guest one, which reached GPUs that are not", self.log.output)
+        self.assertIn(f"not its own, {B}, cannot be stopped: it is busy. ", self.log.output)
 
 
 def _products(*found: GPU) -> dict[Device, Product]:

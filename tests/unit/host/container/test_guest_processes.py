@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import pathlib
-import subprocess
 
 import fixtures
 from oslotest import base
 
-from nova_gpu.host import child
-from nova_gpu.host.container import guest_mounts, guest_processes
+from nova_gpu.host.container import guest_processes
 from nova_gpu.host.roots import Roots
 
 UIDS = [(1_000_000, 65_536)]
@@ -76,54 +72,3 @@ class MayBeLeftTest(base.BaseTestCase):
 
     def test_without_maps_nothing_tells(self) -> None:
         self.assertTrue(guest_processes.may_be_left(self.roots, []))
-
-
-class HoldersTest(base.BaseTestCase):
-    """What runs in one container and has a device open, by real processes in a generated /proc"""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.proc = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-
-    def holder(self, group: str, *devices: str) -> subprocess.Popen[bytes]:
-        code = f"f = [open(each) for each in {devices!r}]; print(flush=True); input()"
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(["python3", "-c", code], stdin=pipe, stdout=pipe)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        assert process.stdout
-        process.stdout.readline()
-        folder = self.proc / str(process.pid)
-        folder.mkdir()
-        (folder / "cgroup").write_text(f"4:devices:/machine/{group}\n")
-        for name in ("fd", "comm", "stat"):
-            (folder / name).symlink_to(f"/proc/{process.pid}/{name}")
-        return process
-
-    def test_of_one_container(self) -> None:
-        mine = self.holder("lxc-4710-instance-00000001.libvirt-lxc/user", "/dev/full")
-        named_by_systemd = self.holder("machine-lxc\\x2d4710\\x2dinstance.scope", "/dev/full")
-        another_device = self.holder("lxc-4710-instance-00000001.libvirt-lxc", "/dev/zero")
-        anothers = self.holder("lxc-14710-instance-00000002.libvirt-lxc", "/dev/full")
-        full = os.stat("/dev/full").st_rdev
-        request = {
-            "proc": str(self.proc),
-            "controller": 4710,
-            "devices": [[os.major(full), os.minor(full)]],
-            "timeout_s": 60,
-        }
-        command = child.script(guest_processes.SCRIPT, json.dumps(request))
-        answer = json.loads(child.run(command, 120))
-        expected = {f"python3 (pid {each.pid})" for each in (mine, named_by_systemd)}
-        self.assertEqual((expected, []), ({*answer["ended"]}, answer["left"]))
-        self.assertEqual([-9, -9], [mine.wait(60), named_by_systemd.wait(60)])
-        self.assertEqual([None, None], [another_device.poll(), anothers.poll()])
-
-
-class MountsTest(base.BaseTestCase):
-    def test_of_what_is_no_container(self) -> None:
-        """tests/lxc has real ones."""
-        said = self.assertRaises(
-            child.Failed, guest_mounts.unmount, os.getpid(), ["/dev/nvidia0"], 60
-        )
-        self.assertIn("is none of libvirt_lxc", str(said))

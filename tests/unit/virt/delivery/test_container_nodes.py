@@ -19,13 +19,12 @@ from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception, health
+from nova_gpu.core import exception
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import container_nodes
-from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts, nodes
 from tests.fixtures.nodes import Nodes
 
@@ -213,79 +212,3 @@ class NodeRightsTest(base.BaseTestCase):
         self.libvirt.domains = []
         container_nodes.NodeRights(self.libvirt, self.host.roots).begin()
         self.assertFalse(self.is_open())
-
-
-class Running:
-    """A guest that libvirt takes nodes from, but for *kept*"""
-
-    id = 4710
-
-    def __init__(self, uuid: str, kept: str = "") -> None:
-        self.uuid = uuid
-        self.taken: list[str] = []
-        self._kept = kept
-
-    def detach_device(self, conf: Any, *, live: bool) -> None:
-        if conf.path == self._kept:
-            raise libvirt.libvirtError("cannot acquire state change lock")
-        assert live
-        self.taken.append(conf.path)
-
-
-class WithdrawTest(WayTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.asked: list[tuple[Any, ...]] = []
-        self.error: Exception | None = None
-        for name in ("nodes.unmount_in_guest", "cleaning.end_processes_in"):
-            self.useFixture(fixtures.MonkeyPatch(f"nova_gpu.privsep.{name}", self.privileged))
-
-    def privileged(self, address: str, *how: Any) -> list[str]:
-        self.asked.append((address, *how))
-        if self.error and len(how) == 1:
-            raise self.error
-        return ["python3 (pid 7)"] if len(how) == 1 else []
-
-    def withdraw(self, guest: Running) -> container_nodes.Withdrawal:
-        led = {"/dev/nvidia0": PciAddress.parse(CARD), "/dev/nvidia-uvm": SLOT}
-        foreign = [domains.Foreign(each, led) for each in (Running("other"), guest)]
-        (found,) = self.way.withdraw(foreign, lambda uuid: uuid == "one")
-        return found
-
-    def test_all_that_can_be_taken(self) -> None:
-        guest = Running("one", kept="/dev/nvidia0")
-        found = self.withdraw(guest)
-        self.assertEqual(["/dev/nvidia-uvm"], guest.taken)
-        self.assertEqual({"/dev/nvidia-uvm": SLOT}, found.taken)
-        self.assertEqual({"/dev/nvidia0": "cannot acquire state change lock"}, found.failed)
-        self.assertEqual((("python3 (pid 7)",), {}), (found.ended, found.held))
-        self.assertEqual(
-            [
-                (CARD, ["/dev/nvidia0"], 4710),
-                (str(SLOT), ["/dev/nvidia-uvm"], 4710),
-                (str(SLOT), 4710),
-            ],
-            self.asked,
-        )
-
-    def test_one_that_is_not_on_the_host(self) -> None:
-        """libvirt would take it from the guest, and deny nothing."""
-        (self.host.roots.dev / "nvidia0").unlink()
-        guest = Running("one")
-        self.assertIn("not there on the host", self.withdraw(guest).failed["/dev/nvidia0"])
-        self.assertEqual(["/dev/nvidia-uvm"], guest.taken)
-
-    def test_what_may_be_open_still(self) -> None:
-        self.error = exception.NotClean(str(SLOT), "it does not end", "boot")
-        found = self.withdraw(Running("one", kept="/dev/nvidia0"))
-        self.assertEqual({SLOT: health.Verdict("it does not end", "boot")}, found.held)
-        self.error = RuntimeError("no daemon")
-        (why,) = self.withdraw(Running("one", kept="/dev/nvidia0")).held.values()
-        self.assertIn("no daemon", why.reason)
-
-    def test_not_for_long(self) -> None:
-        self.useFixture(
-            fixtures.MonkeyPatch("nova_gpu.virt.delivery.container_nodes._PATIENCE_S", -1)
-        )
-        foreign = [domains.Foreign(Running("one"), {"/dev/nvidia0": SLOT})]
-        self.assertEqual([], self.way.withdraw(foreign, lambda uuid: True))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import unittest
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,7 +92,8 @@ class GPUsInTest(unittest.TestCase):
         nodes = node("/dev/nvidia0") + node("/dev/nvidia1")
         xml = domain(nodes, ours)
         active = xml.replace("<domain ", "<domain id='3' ")
-        expected = domains.Named(frozenset({A, C}), frozenset({B}), opened=frozenset({A, B}))
+        led = frozenset({A, B})
+        expected = domains.Named(frozenset({A, C}), frozenset({B}), opened=led, led=led, run="3")
         self.assertEqual(expected, domains.named_in(active, PARTS))
         self.assertEqual(domains.Named(frozenset({A, C})), domains.named_in(xml, PARTS))
         self.assertNames([A, B, C], active)
@@ -354,30 +356,26 @@ class PartsTest(base.BaseTestCase):
         xml = domain("".join(map(node, has)), guest_config.GuestMetaGPUs((first,)).to_xml())
         active = xml.replace("<domain ", "<domain id='3' ")
         reached = frozenset({second, whole.address})
-        expected = domains.Named(frozenset({first}), reached, frozenset({first}))
+        own = frozenset({first})
+        expected = domains.Named(own, reached, own, reached | own, "3")
         self.assertEqual(expected, domains.named_in(active, found))
         active = active.replace("</devices>", f"{node(caps(1, 1, 0))}</devices>")
         part = Slot(whole.address, "mig", 100)
         self.assertEqual({first, part}, domains.named_in(active, found).opened)
-        foreign = domains.foreign_nodes(active, found)
-        self.assertEqual(
-            {
-                caps(0, 2): second,
-                **dict.fromkeys(["/dev/nvidia1", caps(1, 1), caps(1, 1, 0)], whole.address),
-            },
-            foreign,
-        )
-        self.assertEqual(
-            {}, domains.foreign_nodes(active.replace(domains.NAMESPACE, "urn:other"), found)
-        )
-        self.assertEqual({}, domains.foreign_nodes(xml, found))
-        bound = "".join(f"<filesystem><source dir='{each}'/></filesystem>" for each in foreign)
-        for each in foreign:
+        others = [caps(0, 2), "/dev/nvidia1", caps(1, 1), caps(1, 1, 0)]
+        bound = "".join(f"<filesystem><source dir='{each}'/></filesystem>" for each in others)
+        for each in others:
             active = active.replace(node(each), "")
         active = active.replace("</devices>", f"{bound}</devices>")
-        self.assertEqual(
-            domains.Named(expected.own, opened=expected.own), domains.named_in(active, found)
-        )
+        plain = domains.Named(own, frozenset(), own, own, "3")
+        self.assertEqual(plain, domains.named_in(active, found))
+        # What it could open before in the same run it may have open, but for its own.
+        self.assertEqual(reached, plain.since(expected).reached)
+        self.assertEqual(reached, plain.since(plain.since(expected)).reached)
+        self.assertEqual(plain, plain.since(dataclasses.replace(expected, run="4")))
+        self.assertEqual(plain, plain.since(None))
+        again = dataclasses.replace(plain, led=frozenset({Slot(address, "3g.71gb", 100)}))
+        self.assertEqual(frozenset(), plain.since(again).reached)
 
     def test_a_part_of_what_it_has_whole_is_not_anothers(self) -> None:
         """Before the service knows that an instance has the card whole, which was divided since."""
@@ -395,4 +393,3 @@ class PartsTest(base.BaseTestCase):
         self.assertEqual(
             {Slot(gpu.address, "1g.18gb", 100)}, domains.named_in(active, found).reached
         )
-        self.assertEqual({}, domains.foreign_nodes(active, found))

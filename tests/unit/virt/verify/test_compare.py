@@ -9,7 +9,15 @@ from typing import Any
 
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.verify import compare
-from nova_gpu.virt.verify.sources import Guest, Holder, HostState, Instance, Kind, Provider
+from nova_gpu.virt.verify.sources import (
+    Difference,
+    Guest,
+    Holder,
+    HostState,
+    Instance,
+    Kind,
+    Provider,
+)
 from tests.fixtures import cards
 
 A, B, C, D = cards.addresses("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
@@ -50,7 +58,9 @@ AGREED = HostState(
 
 
 class CompareTest(unittest.TestCase):
-    def assertFound(self, *expected: tuple[Kind, str, bool], **changes: Any) -> None:
+    def assertFound(
+        self, *expected: tuple[Kind, str, bool], **changes: Any
+    ) -> tuple[Difference, ...]:
         found = compare.compare(dataclasses.replace(AGREED, **changes))
         self.assertEqual(
             sorted(expected), sorted((each.kind, each.subject, each.safe) for each in found)
@@ -58,6 +68,7 @@ class CompareTest(unittest.TestCase):
         for each in found:
             self.assertIn(each.subject, each.text)
             self.assertTrue(each.remedy)
+        return found
 
     def instances(self, **changed: Instance) -> dict[str, Instance]:
         return {**(AGREED.instances or {}), **changed}
@@ -69,12 +80,13 @@ class CompareTest(unittest.TestCase):
         self.assertFound()
 
     def test_a_card_that_a_guest_reaches_and_cannot_open(self) -> None:
-        differs = (Kind.DOMAIN_DIFFERS, "plain", False)
+        reaches = (Kind.REACHES_OTHERS, "plain", False)
         reached = Guest(True, frozenset({A}), frozenset({A}))
-        self.assertFound(differs, guests=self.guests(plain=reached))
+        (found,) = self.assertFound(reaches, guests=self.guests(plain=reached))
+        self.assertIn("which the instances one have", found.text)
         opened = dataclasses.replace(reached, opened=frozenset({A}))
         shared = (Kind.SHARED_BY_DOMAINS, str(A), False)
-        self.assertFound(differs, shared, guests=self.guests(plain=opened))
+        self.assertFound(reaches, shared, guests=self.guests(plain=opened))
 
     def test_a_card_in_two_domains(self) -> None:
         self.assertFound(
