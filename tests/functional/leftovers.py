@@ -12,6 +12,8 @@ from typing import Any
 from nova_gpu.host.vgpu import mdev
 from tests.cloud import leftovers
 
+# Nova ends it in finish_resize alone, which is not called where the source fails.
+_NOVAS = ("prep_resize_at_dest",)
 _ALL = 3  # VIR_CONNECT_LIST_DOMAINS_ACTIVE and _INACTIVE
 
 
@@ -77,6 +79,8 @@ class LeavesNothing:
                 yield "node", f"{node} of {name} is open to every user"
             # Nova 34 waits for these at a stop, for as long as it waits for anything.
             for task in getattr(compute.manager, "_in_progress_tasks", {}).values():
+                if task["name"] in _NOVAS:
+                    continue
                 yield "task", f"{task['name']} of {task['instance_uuid']} on {name} has not ended"
             usage = compute.driver._gpus.ledger.now
             for address in sorted(map(str, usage.taken() | usage.used)):
