@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova_gpu.core import names
@@ -17,6 +17,8 @@ from nova_gpu.osc import query, rest
 from nova_gpu.osc.planning import closed
 
 _NO_SUCH_HOST = "Nova has no such host"
+# A compute node has some of one of these left, also where its GPUs are all used.
+_OWN_CLASSES = ("MEMORY_MB", "VCPU", "PCPU", "DISK_GB")
 
 Summaries = Mapping[str, Mapping[str, Any]]
 
@@ -81,6 +83,29 @@ def with_free(connection: Any, resource_class: str) -> Summaries:
     """The summary of each provider, by uuid, on all hosts that have one of the class free"""
     url = f"/allocation_candidates?resources={resource_class}:1"
     found: Summaries = rest.placement(connection, url)["provider_summaries"]
+    return found
+
+
+def summaries(connection: Any, roots: Collection[str]) -> Summaries:
+    """Return the summaries of the providers in the trees of *roots*, by uuid.
+
+    Placement lists usages for one provider at a time, but shows the whole tree of each candidate.
+    So it is asked for one GPU and then, where trees are missing, for one unit of what nodes have
+    left. The tree of a node that has nothing left is not among them.
+    """
+    found: dict[str, Any] = {}
+    for resource_class in names.RESOURCE_CLASSES:
+        found.update(with_free(connection, resource_class))
+    for resource_class in _OWN_CLASSES:
+        if found.keys() >= set(roots):
+            break
+        # Of nodes with GPUs alone: others are many.
+        url = (
+            f"/allocation_candidates?resources_NODE={resource_class}:1"
+            f"&required_GPUS={names.TRAIT_GPU}&same_subtree=_NODE,_GPUS&group_policy=none"
+        )
+        nobody: dict[str, Any] = {"provider_summaries": {}}  # before the first host
+        found.update(rest.placement(connection, url, unknown_trait=nobody)["provider_summaries"])
     return found
 
 

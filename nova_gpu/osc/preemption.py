@@ -266,25 +266,39 @@ class _Run:
         candidates = preemptible.read(
             *(snapshot, fleet, asked.projects, self._notices, asked.notice, self._barred)
         )
-        fleet, costs = candidates.freed(fleet), candidates.costs
         zones = hosts.zones(snapshot) if any(each.zone for each in wanted) else {}
+        while True:
+            short, planned = self._choose(wanted, fleet, candidates, zones)
+            chosen = [each for each, _ in _chosen(planned, candidates) if each.unsure_s]
+            if not chosen:
+                break
+            uuids = [each.server.id for each in chosen]
+            candidates = preemptible.ascertained(snapshot, candidates, uuids)
+        if not short:
+            self._say_once(planned)
+        return short, planned, candidates
+
+    def _choose(
+        self, asked: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
+    ) -> tuple[exceptions.CommandError | None, list[_Planned]]:
+        """The error where there are too few, as :meth:`_plan`, and what is to be done"""
+        fleet, costs = candidates.freed(fleet), candidates.costs
         planned, now = [], fleet
-        for each in wanted:
+        for each in asked:
             there, free = (_within(one, zones, each) for one in (fleet, now))
             have = plan.places(free, each.need)
             # What nobody takes may be where the scheduler gives it to none of those who asked: more
             # would be made there, and one with each request. Who was told waits meanwhile.
             waits = bool(have) and not each.at_once
-            told = {uuid: cost for uuid, cost in costs.items() if not cost and asked.watch}
+            told = {uuid: cost for uuid, cost in costs.items() if not cost and self._asked.watch}
             choice = victims.choose(there, each.need, each.count, told if waits else costs)
             if each.at_once and choice.places < each.count:
-                return _short(each, choice, have, candidates), [], candidates
+                return _short(each, choice, have, candidates), []
             planned.append(_Planned(each, have, choice, waits))
             fleet = victims.after(fleet, each.need, choice)
             # What others' victims leave is not free before these are gone.
             now = victims.after(now, each.need, victims.choose(free, each.need, each.count, {}))
-        self._say_once(planned)
-        return None, planned, candidates
+        return None, planned
 
     def _say_once(self, planned: Iterable[_Planned]) -> None:
         text = "\n".join(map(_told, planned)) or "no request waits for GPUs"

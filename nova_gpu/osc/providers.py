@@ -67,22 +67,23 @@ class Provider:
         return ", ".join(sorted(names.known_values(prefix, self.group.traits))) or _UNKNOWN
 
 
-def read(connection: Any) -> list[Provider]:
-    """The groups of all hosts, by host and product. That takes a request for each that has GPUs
-    free, and three for any other.
+def read(connection: Any, *, reserved: bool = True) -> list[Provider]:
+    """Return the groups of all hosts, by host and product.
 
     :param connection: an openstack.connection.Connection
-    :raises Refused: where Placement does not show them to whoever asks
+    :param reserved: whether reserved GPUs count, which takes a request for each group. Without them
+        a group's total is what is not reserved, and there is one only for each group on a node that
+        has nothing left (:func:`nova_gpu.osc.hosts.summaries`)
+    :raises Refused: where Placement does not show them to the caller
     """
     nodes = hosts.compute_nodes(connection)
-    free: dict[str, Any] = {}
-    for resource_class in names.RESOURCE_CLASSES:
-        free.update(hosts.with_free(connection, resource_class))
+    listed = hosts.gpu_providers(connection)
+    summaries = hosts.summaries(connection, {each["root_provider_uuid"] for each in listed})
     found: list[Provider] = []
-    for each in hosts.gpu_providers(connection):
+    for each in listed:
         root = each["root_provider_uuid"]
         node = nodes.get(root) or hosts.nameless(connection, root)
-        found += _providers(connection, each, *node, free.get(each["uuid"]))
+        found += _providers(connection, each, *node, summaries.get(each["uuid"]), reserved)
     return sorted(found, key=lambda each: (each.host, each.product, each.mode))
 
 
@@ -103,23 +104,10 @@ def of_instance(connection: Any, uuid: str) -> list[tuple[Provider, int]]:
         host, _ = hosts.nameless(connection, described["root_provider_uuid"])
         found += [
             (each, resources[each.resource_class])
-            for each in _providers(connection, described, host, None)
+            for each in _providers(connection, described, host, None, None)
             if each.resource_class in resources
         ]
     return found
-
-
-def allocations(connection: Any, provider: Provider) -> Iterator[tuple[str, int]]:
-    """The consumers that have GPUs of *provider*, each with how many
-
-    :raises Refused: where Placement does not show them to whoever asks
-    """
-    if not provider.group.used:
-        return
-    found = rest.of_provider(connection, provider.uuid, "allocations")
-    for consumer, allocation in found.items():
-        if amount := allocation["resources"].get(provider.resource_class):
-            yield consumer, amount
 
 
 def _providers(
@@ -127,20 +115,29 @@ def _providers(
     described: Mapping[str, str],
     host: str,
     unusable: str | None,
-    summary: Mapping[str, Any] | None = None,
+    summary: Mapping[str, Any] | None,
+    reserved: bool = True,
 ) -> Iterator[Provider]:
     """A Provider for each class of GPUs that the resource provider has; none where it is gone.
 
-    :param summary: as :func:`nova_gpu.osc.hosts.with_free` has it, which spares two requests
+    :param summary: as :func:`nova_gpu.osc.hosts.summaries` has it, which spares two requests, and
+        all three where *reserved* GPUs do not count
     """
     get = functools.partial(rest.of_provider, connection, described["uuid"])
-    inventories = get("inventories")
+    counts = summary["resources"] if summary else {}
+    if summary and not reserved:
+        inventories = {
+            each: {"total": counted["capacity"], "reserved": 0, "max_unit": None}
+            for each, counted in counts.items()
+        }
+    else:
+        inventories = get("inventories")
     there = [each for each in names.RESOURCE_CLASSES if each in inventories]
     if not there:
         return
     if summary:
         traits = frozenset(summary["traits"])
-        usages = {each: counted["used"] for each, counted in summary["resources"].items()}
+        usages = {each: counted["used"] for each, counted in counts.items()}
     else:
         traits, usages = frozenset(get("traits")), get("usages")
     key = names.parse_provider_name(host, described["name"])

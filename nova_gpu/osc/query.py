@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import types
 from collections.abc import Collection, Mapping
 from typing import Any
 from urllib import parse
@@ -84,14 +86,13 @@ def placement_query(connection: Any, size: Size, asked: FlavorRequest) -> Query:
             f"the flavor asks for no GPU: neither {names.GPUS}, {names.VGPUS} nor "
             f"resources:{names.RESOURCE_CLASS} is among its properties"
         )
-    needed = _needed(size, spelled_out)
-    amounts = dict(needed.get_request_group(None).resources)
-    for resource_class in names.RESOURCE_CLASSES:
-        amounts.pop(resource_class, None)
-    # Nova's limit is on what one request may look at, and this is about all hosts.
-    pairs = [pair for pair in parse.parse_qsl(needed.to_querystring()) if pair[0] != "limit"]
-    isolate = asked.is_isolated
-    return Query(parse.urlencode(pairs), *groups, amounts, isolate)
+    text, amounts = _needed(size, frozenset(spelled_out.items()))
+    return Query(text, *groups, amounts, asked.is_isolated)
+
+
+def amounts(size: Size, asked: FlavorRequest) -> Mapping[str, int]:
+    """Return what one instance takes of the compute node itself, by resource class."""
+    return _needed(size, frozenset(asked.extra_specs.items()))[1]
 
 
 def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | None:
@@ -102,8 +103,9 @@ def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | 
     return None
 
 
-def _needed(size: Size, specs: Mapping[str, str]) -> Any:
-    """What Nova makes of the flavor: a nova.scheduler.utils.ResourceRequest"""
+@functools.lru_cache(maxsize=1024)
+def _needed(size: Size, specs: frozenset[tuple[str, str]]) -> tuple[str, Mapping[str, int]]:
+    """What Nova makes of the flavor: the query, and the amounts of the compute node itself."""
     # Only now: it takes a second, and other commands of the client have no use for it.
     import os_traits
     from nova import objects
@@ -125,4 +127,10 @@ def _needed(size: Size, specs: Mapping[str, str]) -> Any:
         requested_resources=[],
     )
     spec.root_forbidden.add(os_traits.COMPUTE_STATUS_DISABLED)  # as Nova's own request filter
-    return utils.ResourceRequest.from_request_spec(spec)
+    needed = utils.ResourceRequest.from_request_spec(spec)
+    amounts = dict(needed.get_request_group(None).resources)
+    for resource_class in names.RESOURCE_CLASSES:
+        amounts.pop(resource_class, None)
+    # Nova's limit is on what one request may look at, and this is about all hosts.
+    pairs = [pair for pair in parse.parse_qsl(needed.to_querystring()) if pair[0] != "limit"]
+    return parse.urlencode(pairs), types.MappingProxyType(amounts)

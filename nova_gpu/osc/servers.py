@@ -15,11 +15,14 @@ from openstack import exceptions as sdk_exc
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest, Request
+from nova_gpu.core.flavor.words import OnStop
 from nova_gpu.osc import asking, flavors, providers, rest
 from nova_gpu.osc.asking import Lines
 
 # The last microversion whose diagnostics are the driver's own
 _DIAGNOSTICS = "2.47"
+# Where a server has its request once that was read
+_REQUEST = "_nova_gpu_request"
 _FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
 
 
@@ -56,7 +59,12 @@ def get(connection: Any, uuid: str) -> Any:
 
 def request_of(server: Any) -> FlavorRequest:
     """What the flavor asked for that the server was made with, or resized to"""
-    return request.of((server.flavor or {}).get("extra_specs") or {})
+    # openstacksdk makes the flavor anew at each access: a millisecond, for each of thousands.
+    known: FlavorRequest | None = vars(server).get(_REQUEST)
+    if known is None:
+        known = request.of((server.flavor or {}).get("extra_specs") or {})
+        vars(server)[_REQUEST] = known
+    return known
 
 
 def boots_from_volume(server: Any) -> bool:
@@ -70,6 +78,15 @@ def requests_of(server: Any) -> tuple[Request, ...]:
         return request_of(server).requests
     except exception.InvalidExtraSpec:
         return ()
+
+
+def gave_back(server: Any) -> bool:
+    """Return whether the server is stopped and gave its GPUs back, as far as its flavor says."""
+    try:
+        releases = request_of(server).on_stop is OnStop.RELEASE
+    except exception.InvalidExtraSpec:
+        return False
+    return releases and server.status == "SHUTOFF" and not server.task_state
 
 
 def asked_for(server: Any) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 from openstack import exceptions as sdk_exc
 
-from nova_gpu.core import exception, names
-from nova_gpu.core.flavor.words import OnStop
-from nova_gpu.osc import asking, providers, rest, servers
+from nova_gpu.core import names
+from nova_gpu.osc import asking, consumers, providers, rest, servers
 from nova_gpu.osc.providers import Provider
 
 _ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
@@ -46,7 +45,7 @@ class ShowUsage(asking.Lister):
     ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
         connection = self.connection(parsed_args)
         try:
-            found = held(connection)
+            found = held(rest.Snapshot(connection))
         except rest.Refused:
             return _OWN, self._own(connection)
         gpus, vgpus = sum(each.gpus for each in found), sum(each.vgpus for each in found)
@@ -74,13 +73,17 @@ def _row(each: Held) -> tuple[Any, ...]:
 def held(connection: Any) -> list[Held]:
     """What Placement counts, for each instance or move and group of GPUs, by host, product and name
 
+    :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
     :raises Refused: where Placement does not show them to whoever asks
     """
-    known = _Consumers(connection)
     found = []
-    for provider in providers.read(connection):
-        for consumer, amount in providers.allocations(connection, provider):
-            who = known.describe(consumer, provider.host)
+    groups = providers.read(connection, reserved=False)
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    known = _Consumers(connection, listed)
+    for provider, amounts in zip(groups, consumers.read(connection, groups, listed), strict=True):
+        for consumer, amount in amounts.items():
+            who = known.describe(consumer)
             is_whole = provider.resource_class == names.RESOURCE_CLASS
             counts = (amount, 0) if is_whole else (0, amount)
             found.append(Held(*who, provider, *counts))
@@ -88,22 +91,17 @@ def held(connection: Any) -> list[Held]:
 
 
 class _Consumers:
-    """The consumers of GPUs in Placement, asked for host by host."""
+    """The consumers of GPUs in Placement. Those that are not *listed* are asked for one by one."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, listed: Iterable[Any]) -> None:
         self._connection = connection
         self._compute = connection.compute
-        self._servers: dict[str, Any] = {}
-        self._hosts: set[str] = set()
+        self._servers: dict[str, Any] = {server.id: server for server in listed}
         self._moves: Mapping[str, str] | None = None
 
-    def describe(self, consumer: str, host: str) -> tuple[str, str, str, str]:
+    def describe(self, consumer: str) -> tuple[str, str, str, str]:
         """The uuid, name and project of the consumer, and a remark"""
         with rest.clean_refusals("Nova"):
-            if host not in self._hosts:
-                self._hosts.add(host)
-                here = self._compute.servers(details=True, all_projects=True, node=host)
-                self._servers.update((server.id, server) for server in here)
             if server := self._server(consumer):
                 return server.id, server.name, server.project_id, ""
             if (moving := self._of_move(consumer)) and (server := self._server(moving)):
@@ -131,16 +129,7 @@ def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
             # A server on no host (shelved, or never started) has none.
             if server.host_id and (asked := servers.requests_of(server)):
                 counts = dict.fromkeys(names.RESOURCE_CLASSES, 0)
-                if not _gave_back(server):
+                if not servers.gave_back(server):
                     counts |= {each.resource_class: each.count for each in asked}
                 said = servers.asked_for(server)
                 yield server.id, server.name, server.status, *counts.values(), said
-
-
-def _gave_back(server: Any) -> bool:
-    """Whether the server is stopped and has given its GPUs back, as far as its flavor says that"""
-    try:
-        releases = servers.request_of(server).on_stop is OnStop.RELEASE
-    except exception.InvalidExtraSpec:
-        return False
-    return releases and server.status == "SHUTOFF" and not server.task_state

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from osc_lib import exceptions
@@ -16,7 +16,7 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.planning import consent, fleet
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need, Sets, Way
 from nova_gpu.core.scheduling.capacity import Group, Host
-from nova_gpu.osc import flavors, hosts, providers, query, rest, servers
+from nova_gpu.osc import consumers, flavors, hosts, providers, query, rest, servers
 from nova_gpu.osc.planning import closed
 from nova_gpu.osc.providers import Provider
 
@@ -71,18 +71,24 @@ def read(connection: Any) -> Fleet:
     :param connection: a :class:`nova_gpu.osc.rest.Snapshot`
     :raises Refused: where they do not show it to whoever asks
     """
-    by_host: dict[str, list[Provider]] = defaultdict(list)
-    for provider in providers.read(connection):
-        by_host[provider.host].append(provider)
+    offered = providers.read(connection, reserved=False)
     roots = hosts.nodes_by_name(connection)
     with rest.clean_refusals("Nova"):
         listed = connection.compute.servers(details=True, all_projects=True)
     known = {server.id: server for server in listed}
+    by_host: dict[str, list[tuple[Provider, Mapping[str, int]]]] = defaultdict(list)
+    for group in zip(offered, consumers.read(connection, offered, listed), strict=True):
+        by_host[group[0].host].append(group)
+    summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
     up, kept = hosts.up(connection), closed.kept_until(connection)
-    made, instances = [], []
-    for name, listed_groups in by_host.items():
-        own, taken = _own(connection, roots.get(name))
-        to_all = () if roots.get(name) in kept else (_FOR_ALL,)
+    made, instances, shared = [], [], {}
+    for name, of_host in by_host.items():
+        listed_groups = [provider for provider, _ in of_host]
+        held_by = _held(amounts for _, amounts in of_host)
+        root = roots.get(name)
+        servers_there = {consumer: known.get(consumer) for consumer in held_by}
+        own, taken = _own(connection, root, summaries.get(root or ""), servers_there)
+        to_all = () if root in kept else (_FOR_ALL,)
         groups = tuple(
             dataclasses.replace(
                 each.group, traits=each.group.traits | {each.resource_class, *to_all}
@@ -91,7 +97,7 @@ def read(connection: Any) -> Fleet:
         )
         made.append(Host(name, listed_groups[0].unusable, True, own, groups))
         there = []
-        for consumer, held in _held(connection, listed_groups).items():
+        for consumer, held in held_by.items():
             server = known.get(consumer) or known.get(_moving(connection, consumer))
             found = _instance(
                 *(connection, consumer, server, name),
@@ -101,7 +107,8 @@ def read(connection: Any) -> Fleet:
                 found = dataclasses.replace(found, sets=_sets(connection, server, held, groups))
             there.append(found)
         instances += fleet.with_last_set(there, groups)
-    shared = {name: cards for name, each in by_host.items() if (cards := _shared(each))}
+        if cards := _shared(listed_groups):
+            shared[name] = cards
     return Fleet(tuple(made), tuple(instances), shared)
 
 
@@ -126,25 +133,51 @@ def _moving(connection: Any, consumer: str) -> str | None:
     return next((each.server_id for each in found if each.uuid == consumer), None)
 
 
-def _own(connection: Any, root: str | None) -> tuple[_Amounts, Mapping[str, _Amounts]]:
-    """The amounts that the node itself has left, and those that each consumer has of it"""
+def _own(
+    connection: Any, root: str | None, summary: Any, there: Mapping[str, Any]
+) -> tuple[_Amounts, Mapping[str, _Amounts]]:
+    """The amounts that the node itself has left, and those that each consumer has of it.
+
+    :param summary: the node's, of :func:`nova_gpu.osc.hosts.summaries`, or ``None``
+    :param there: the server of each consumer, ``None`` where it is none
+    """
     if root is None:
         return {}, {}
     get = functools.partial(rest.of_provider, connection, root)
-    usages = get("usages")
-    own = {
-        name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
-        - usages.get(name, 0)
-        for name, each in get("inventories").items()
-    }
+    if summary:
+        counts = summary["resources"]
+        used = {name: each["used"] for name, each in counts.items()}
+        own = {name: each["capacity"] - used[name] for name, each in counts.items()}
+        if all(there.values()):
+            taken = {uuid: _of_flavor(server, used) for uuid, server in there.items()}
+            # An image may ask for other resources, as for dedicated processors.
+            if all(
+                sum(each.get(name, 0) for each in taken.values()) <= used[name] for name in used
+            ):
+                return own, taken
+    else:
+        usages = get("usages")
+        own = {
+            name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
+            - usages.get(name, 0)
+            for name, each in get("inventories").items()
+        }
     return own, {uuid: each["resources"] for uuid, each in get("allocations").items()}
 
 
-def _held(connection: Any, listed: Iterable[Provider]) -> Mapping[str, dict[int, int]]:
+def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
+    """What the server takes of a node that has the resource classes *used*"""
+    from_volume = servers.boots_from_volume(server)
+    size = query.Size.of(server.flavor, boots_from_volume=from_volume)
+    amounts = query.amounts(size, servers.request_of(server))
+    return {name: amount for name, amount in amounts.items() if name in used}
+
+
+def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
     """How many GPUs of each group a consumer has, by consumer and the group's number"""
     found: dict[str, dict[int, int]] = defaultdict(dict)
-    for number, provider in enumerate(listed):
-        for consumer, amount in providers.allocations(connection, provider):
+    for number, amounts in enumerate(groups):
+        for consumer, amount in amounts.items():
             found[consumer][number] = amount
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from openstack import exceptions as sdk_exc
@@ -30,13 +30,15 @@ _DELETED = ("deleting", "soft-deleting")
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
     """An instance that may be a victim. It has had its GPUs ``since`` then, and was told that they
-    are taken at ``due``; ``None`` where it was not told."""
+    are taken at ``due``; ``None`` where it was not told. Where ``unsure_s`` is not 0, a start may
+    have given it its GPUs later, and it may be none before it has had them for so long."""
 
     server: Any
     instance: Instance
     end: End
     since: datetime.datetime
     due: datetime.datetime | None
+    unsure_s: int = 0
 
     @property
     def cost(self) -> int:
@@ -68,7 +70,7 @@ class Candidates:
     @property
     def costs(self) -> Mapping[str, int]:
         """The cost of each, by uuid. The one whose time is over first comes first, and of those
-        that were not told the one that has had its GPUs for the shortest time."""
+        that were not told the one that has had its GPUs for the shortest time, as far as known."""
         order = sorted(
             self.by_uuid.values(),
             key=lambda each: (
@@ -114,6 +116,7 @@ def room(connection: Any, need: Need, projects: Collection[str]) -> Mapping[str,
     """
     fleet = instances.read(connection)
     found = read(connection, fleet, projects, {}, 0, {})
+    found = ascertained(connection, found, found.by_uuid)
     fleet = found.freed(fleet)
     fleet = victims.without(fleet, [each for each in fleet.instances if each.uuid in found.by_uuid])
     then = Room(fleet)
@@ -163,17 +166,47 @@ def read(
         reason = "" if is_up else "its host's compute service is down"
         reason = reason or barred.get(server.id) or _firm(server, instance, said, projects)
         if not reason:
-            since = _since(connection, server)
-            if (has_had := (now - since).total_seconds()) < said.least_s:
-                reason = f"it has had its GPUs for {has_had:.0f} s, and keeps them {said.least_s} s"
+            due = notices.get(server.id) or _told(server, now, notice_s)
+            since = _since(connection, server) if due else _time(server.launched_at)
+            reason = _young(now, since, said.least_s)
         if reason:
             stays.append(f"{server.name} stays: {reason}")
             continue
-        due = notices.get(server.id) or _told(server, now, notice_s)
+        unsure_s = 0 if due or _is_unchanged(server, now, said.least_s) else said.least_s
         if due and due <= since:
             due = None  # it was started again after that
-        found[server.id] = Candidate(server, instance, said.end, since, due)
+        found[server.id] = Candidate(server, instance, said.end, since, due, unsure_s)
     return Candidates(found, tuple(leaving), tuple(stays))
+
+
+def ascertained(connection: Any, found: Candidates, uuids: Iterable[str]) -> Candidates:
+    """Return the candidates without those of *uuids* that got their GPUs too short a time ago.
+
+    Only the actions of a server say when it was last started. Nova shows them for one server at a
+    time, so they are read where it matters.
+    """
+    by_uuid, stays, now = dict(found.by_uuid), list(found.stays), timeutils.utcnow()
+    for each in [by_uuid[uuid] for uuid in uuids if by_uuid[uuid].unsure_s]:
+        since = _since(connection, each.server)
+        if reason := _young(now, since, each.unsure_s):
+            del by_uuid[each.server.id]
+            stays.append(f"{each.server.name} stays: {reason}")
+        else:
+            by_uuid[each.server.id] = dataclasses.replace(each, since=since, unsure_s=0)
+    return dataclasses.replace(found, by_uuid=by_uuid, stays=tuple(stays))
+
+
+def _young(now: datetime.datetime, since: datetime.datetime, least_s: int) -> str:
+    """Why a server that got its GPUs then keeps them still; empty where it does not."""
+    has_had = (now - since).total_seconds()
+    if has_had >= least_s:
+        return ""
+    return f"it has had its GPUs for {has_had:.0f} s, and keeps them {least_s} s"
+
+
+def _is_unchanged(server: Any, now: datetime.datetime, least_s: int) -> bool:
+    """Whether the server was not started for so long: Nova notes the time of every change."""
+    return bool(server.updated_at) and not _young(now, _time(server.updated_at), least_s)
 
 
 def _leaves(server: Any, instance: Instance, said: Preemptible) -> Instance | None:

@@ -97,6 +97,11 @@ class PreemptibleTest(unittest.TestCase):
             more.get("barred", {}),
         )
 
+    def ascertained(self, each: Server, started: tuple[int, ...]) -> Candidates:
+        found = self.read(each, started=started)
+        nova = SimpleNamespace(compute=Nova(each, started=started))
+        return preemptible.ascertained(nova, found, found.by_uuid)
+
     def fleet(self, *servers: Server) -> Fleet:
         """Two GPUs and a processor of each, on one host"""
         there = [instance(each.id, "host1", need(2, vcpus=1)) for each in servers]
@@ -119,10 +124,17 @@ class PreemptibleTest(unittest.TestCase):
             (server(launched_at=just), ()),
             (server(launched_at=at(-600).isoformat()), (-300, -59)),
         ):
-            found = self.read(each, started=started)
+            found = self.ascertained(each, started=started)
             self.assertEqual({}, found.by_uuid)
             self.assertRegex(found.stays[0], "^a stays: it has had its GPUs for 35[49][09] s, and")
-        self.assertTrue(self.read(server(), started=(-300, -60)).by_uuid)
+        self.assertTrue(self.ascertained(server(), started=(-300, -60)).by_uuid)
+
+    def test_when_it_was_started_is_asked_where_it_may_have_been(self) -> None:
+        for updated, is_sure in ((None, False), (at(-59), False), (at(-60), True)):
+            each = server(updated_at=updated and updated.isoformat())
+            self.assertEqual(is_sure, not self.read(each).by_uuid["a"].unsure_s)
+        self.notices["a"] = at(3)
+        self.assertEqual(0, self.read(server()).by_uuid["a"].unsure_s)
 
     def test_who_may_not(self) -> None:
         for each, reason in (
