@@ -10,12 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from nova import exception as nova_exception
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_gpu.cmd import arguments, options, output
-from nova_gpu.conf import CONF
+from nova_gpu.conf import CONF, novas
 from nova_gpu.core import exception
 
 _PROG = "nova-gpu"
@@ -46,14 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except exception.InvalidPciAddress as error:
         print(f"nova-gpu: {error}", file=sys.stderr)
         return 2
-    except (exception.GPUError, nova_exception.NovaException, *options.Unreadable) as error:
-        print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
-        return 1
+    except (exception.GPUError, *options.Unreadable) as error:
+        return _failed(error)
+    except novas.raised() as error:
+        return _failed(error)
     except ModuleNotFoundError as error:
         if error.name != "libvirt":
             raise
         print(_NO_LIBVIRT, file=sys.stderr)
         return 1
+
+
+def _failed(error: Exception) -> int:
+    print(f"nova-gpu: {options.told(error)}", file=sys.stderr)
+    return 1
 
 
 def _run(line: list[str]) -> int:

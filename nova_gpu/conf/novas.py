@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of Nova's that this package reads on a compute host."""
+"""What of Nova a command takes without loading Nova: options, readers of them and exceptions."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def register(conf: cfg.ConfigOpts) -> None:
     with _standing_in("nova.conf", __path__=list(found.submodule_search_locations)):
         for name in _MODULES:
             importlib.import_module(f"nova.conf.{name}").register_opts(conf)
+
+
+def raised(name: str = "NovaException") -> tuple[type[Exception], ...]:
+    """Return Nova's exception *name* for an except clause, nothing where Nova is not loaded.
+
+    Then nothing raises it, and to import it costs a command more than all else that it does.
+    """
+    module = sys.modules.get("nova.exception")
+    return (getattr(module, name),) if module else ()
 
 
 def whitelist(device_spec: Sequence[str]) -> Any:

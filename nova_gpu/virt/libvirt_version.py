@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Callable
 
 import libvirt
-from nova import exception as nova_exception
+
+from nova_gpu.conf import novas
 
 
 class LibvirtVersion:
@@ -19,6 +20,6 @@ class LibvirtVersion:
         self._known: int | None = None
 
     def __call__(self) -> int | None:
-        with contextlib.suppress(nova_exception.HypervisorUnavailable, libvirt.libvirtError):
+        with contextlib.suppress(libvirt.libvirtError, *novas.raised("HypervisorUnavailable")):
             self._known = self._ask()
         return self._known

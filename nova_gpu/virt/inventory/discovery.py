@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nova import exception as nova_exception
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
@@ -72,6 +71,9 @@ class Discovery:
             self._linked = direct_links.parse(CONF.gpu.link_groups)
             self.ways = ways.Ways(self.roots, self.kept, ledger, libvirt_version, qemu_version)
         except exception.InvalidOption as error:
+            # Only now: nova-gpu lists cards without anything of Nova.
+            from nova import exception as nova_exception
+
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self.delivery = self.ways.whole
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import libvirt
 from lxml import etree
-from nova import exception as nova_exception
 from oslo_log import log as logging
 
+from nova_gpu.conf import novas
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
@@ -243,7 +243,7 @@ def _unreadable() -> Iterator[None]:
         yield
     except libvirt.libvirtError as error:
         raise exception.DomainsUnreadable(str(error)) from error
-    except nova_exception.HypervisorUnavailable as error:
+    except novas.raised("HypervisorUnavailable") as error:
         # Nova's word for a libvirt that cannot be reached at all; what libvirt said is behind it.
         raise exception.DomainsUnreadable(str(error.__context__ or error)) from error
 

@@ -146,11 +146,21 @@ class MistakesTest(base.CommandTestCase):
 
 class CostTest(base.CommandTestCase):
     def test_nothing_heavy_is_imported(self) -> None:
-        self.configure("lxc")
-        hosts.Host(self.root).add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
-        for words in (("list", "--json"), ("show", "0000:04:00.0"), ("topology",)):
+        host = hosts.Host(self.root)
+        host.add_gpu("0000:04:00.0", "10de", "1091", driver="nvidia")
+        host.add_gpu("0000:05:00.0", "10de", "2335", driver="vfio-pci")
+        for kind, *words in (
+            ("lxc", "list", "--json"),
+            ("lxc", "show", "0000:04:00.0"),
+            ("lxc", "topology"),
+            ("kvm", "list", "--json"),
+        ):
+            self.configure(kind)
             modules, _ = self.imported(*words)
             self.assertEqual([], sorted(set(_HEAVY) & modules), words)
+            loaded = {each for each in modules if each == "nova" or each.startswith("nova.")}
+            definitions = {f"nova.conf.{each}" for each in novas._MODULES}
+            self.assertEqual({"nova", *definitions}, loaded, words)
 
     def test_nor_where_nova_gives_cards_by_itself(self) -> None:
         """By Nova's own reader of [pci]device_spec, which imports the database in nova-compute."""
