@@ -13,6 +13,11 @@ from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu
 
 _FRAMEBUFFER = re.compile(r"fb(\d+)")
+# drivers/firmware/sysfb_simplefb.c has the first; a driver of it calls the memory by its own name:
+# drivers/video/fbdev/{efifb,vesafb,simplefb}.c, and drivers/gpu/drm/sysfb.
+_FIRMWARE_FRAMEBUFFERS = frozenset(
+    {"BOOTFB", "efifb", "vesafb", "simplefb", "simpledrm", "efidrm", "vesadrm", "ofdrm"}
+)
 # drivers/tty/vt/vt.c: vtcon/name is "(M) " or "(S) " and what the driver calls itself
 _FRAMEBUFFER_CONSOLE = "frame buffer device"
 
@@ -37,6 +42,33 @@ def console(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
 def is_boot_display(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
     """Whether the host's firmware showed itself on one of these functions."""
     return any(sysfs.decimal(sysfs.device(each, roots), "boot_vga") == 1 for each in addresses)
+
+
+def firmware_framebuffer(addresses: Iterable[model.PciAddress], roots: Roots) -> str | None:
+    """Return what the firmware's framebuffer in a BAR of these functions is called, if one is.
+
+    The kernel keeps that memory until a driver of the host takes the card over, or vfio-pci a VGA
+    controller (``vfio_pci_vga_init``, Linux 6.0), as it does for no other class. Who is not root
+    reads /proc/iomem without addresses, and what lies in what (kernel/resource.c, ``r_show``).
+
+    :raises OSError, ValueError: where the kernel does not tell
+    """
+    functions = tuple(addresses)
+    names = {str(function) for function in functions}
+    bars = [bar for function in functions for bar in sysfs.bars(function, roots)]
+    above: list[tuple[int, str]] = []
+    for line in (roots.proc / "iomem").read_text(errors="replace").splitlines():
+        where, _, name = line.partition(" : ")
+        depth = len(where) - len(where.lstrip())
+        above = [each for each in above if each[0] < depth]
+        if name in _FIRMWARE_FRAMEBUFFERS:
+            start, end = (int(number, 16) for number in where.split("-"))
+            if any(parent in names for _, parent in above) or any(
+                end and start <= bar[1] and bar[0] <= end for bar in bars
+            ):
+                return name
+        above.append((depth, name))
+    return None
 
 
 def _console_framebuffer(roots: Roots) -> str | None:

@@ -44,6 +44,24 @@ def is_prepared(addresses: Iterable[model.PciAddress], roots: Roots) -> bool:
     return all(is_with_vfio(address, roots) for address in addresses)
 
 
+def direct_regions(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
+    """Return the regions of memory that the firmware wants the function's group mapped to itself.
+
+    Linux attaches no such group to a guest's domain (drivers/iommu/iommu.c ``require_direct``,
+    before 6.6 drivers/iommu/intel/iommu.c "platform RMRR requirement"). Those that are
+    ``direct-relaxable``, of displays and USB, are in no guest's way
+    (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+
+    :raises OSError: where the kernel does not tell
+    """
+    device = sysfs.device(address, roots)
+    if sysfs.link(device, "iommu_group") is None:
+        return ()
+    regions = sysfs.attribute(f"{device}/iommu_group", "reserved_regions").splitlines()
+    words = (line.split() for line in regions)
+    return tuple(f"{start}-{end}" for start, end, kind in words if kind == "direct")
+
+
 def group_members(address: model.PciAddress, roots: Roots) -> tuple[str, ...]:
     """The devices of the function's IOMMU group, itself included; nothing where it is in none.
 

@@ -64,11 +64,13 @@ def obstacles(
     """All that :func:`obstacle` gives the first of. What cannot be read is in the way too."""
     return _said(
         lambda: without_iommu(gpu.functions, roots),
+        lambda: reserved(gpu.functions, roots),
         lambda: _strangers(gpu, roots),
         lambda: _divided(gpu, roots),
         lambda: _on_switched_board(gpu, roots),
         lambda: _too_large(gpu, roots, room),
         lambda: _shows_console(gpu, roots),
+        lambda: _shows_firmware(gpu, roots),
     )
 
 
@@ -77,6 +79,7 @@ def lasting_obstacles(
 ) -> Iterator[str]:
     """The obstacles that stay where the host boots with its IOMMU on and the card prepared."""
     return _said(
+        lambda: reserved(gpu.functions, roots),
         lambda: _strangers(gpu, roots),
         lambda: _on_switched_board(gpu, roots) or _managed(gpu, roots),
         lambda: _too_large(gpu, roots, room),
@@ -129,6 +132,21 @@ def _group_name(device: str) -> str | None:
         return sysfs.attribute(f"{device}/iommu_group", "name")
     except FileNotFoundError:
         return None  # few groups have one
+
+
+def reserved(own: Iterable[model.PciAddress], roots: Roots) -> str | None:
+    """Return why the firmware lets no guest have these functions.
+
+    :raises OSError, ValueError: where the kernel does not tell
+    """
+    for address in own:
+        if regions := iommu.direct_regions(address, roots):
+            return (
+                f"the firmware wants {regions[0]} of the host's memory mapped for {address} (RMRR, "
+                "reserved_regions of its IOMMU group), with which the kernel gives it to no guest; "
+                "turn that off in the firmware (HPE: conrep, RMRDS), or use another slot or host"
+            )
+    return None
 
 
 def _strangers(gpu: model.GPU, roots: Roots) -> str | None:
@@ -241,4 +259,15 @@ def _shows_console(gpu: model.GPU, roots: Roots) -> str | None:
     return (
         f"{reason}; make another display the host's in its firmware, or name the card in "
         "[gpu]addresses and prepare it for guests with nova-gpu host prepare"
+    )
+
+
+def _shows_firmware(gpu: model.GPU, roots: Roots) -> str | None:
+    name = consoles.firmware_framebuffer(gpu.functions, roots)
+    if name is None:
+        return None
+    return (
+        f"the firmware's framebuffer ({name} in /proc/iomem) is in its memory, which QEMU cannot "
+        "map then; boot with initcall_blacklist=sysfb_init, or make another display the host's in "
+        "its firmware"
     )

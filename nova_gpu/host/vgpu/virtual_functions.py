@@ -138,6 +138,8 @@ def obstacle(function: PciAddress, roots: Roots) -> str | None:
     """
     if reason := passthrough.without_iommu([function], roots):
         return reason
+    if reason := passthrough.reserved([function], roots):
+        return reason
     device = sysfs.device(function, roots)
     if strangers := passthrough.strangers([function], roots):
         return (
@@ -175,4 +177,6 @@ def typed_obstacle(functions: Iterable[PciAddress], roots: Roots) -> str | None:
                 f"its virtual function {function} has no vfio-dev in sysfs, without which libvirt "
                 "starts no guest with it: boot Linux 6.1 or newer"
             )
+        if reason := passthrough.reserved([function], roots):
+            return reason
     return None

@@ -11,11 +11,13 @@ from tests.fixtures import consoles, hosts, pci
 ONE, TWO = "0000:02:00.0", "0000:81:00.0"
 
 
-class TestConsole(base.BaseTestCase):
+class ConsoleTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
 
+
+class TestConsole(ConsoleTestCase):
     def console(self, address: str) -> str | None:
         return host_consoles.console([model.PciAddress.parse(address)], self.host.roots)
 
@@ -56,3 +58,29 @@ class TestConsole(base.BaseTestCase):
         self.assertIn("fb0", str(self.console(ONE)))
         (self.host.roots.sysfs / "class/tty/console/active").unlink()
         self.assertIn("fb0", str(self.console(ONE)))
+
+
+class TestFirmware(ConsoleTestCase):
+    def shown(self) -> str | None:
+        card = model.PciAddress.parse(ONE)
+        return host_consoles.firmware_framebuffer([card], self.host.roots)
+
+    def test_in_a_bar(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1e04")
+        self.host.add_gpu(TWO, "10de", "1e04")
+        self.host.show_firmware(TWO)
+        self.assertIsNone(self.shown())
+        self.host.show_firmware(ONE, "simpledrm")
+        self.assertEqual("simpledrm", self.shown())
+
+    def test_by_its_address(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1e04", mapped_mib=0)
+        self.host.show_firmware(ONE, start=0xE0000000)
+        self.assertIsNone(self.shown())
+        self.host.show_firmware(ONE, start=0xD0000000)
+        self.assertEqual("BOOTFB", self.shown())
+
+    def test_unknown(self) -> None:
+        self.host.add_gpu(ONE, "10de", "1e04")
+        (self.host.roots.proc / "iomem").unlink()
+        self.assertRaises(OSError, self.shown)

@@ -100,6 +100,21 @@ class TestObstacles(PassthroughTestCase):
         self.host.add_device("0000:05:00.0", "10de", "22a3", class_code=0x068000, iommu_group=99)
         self.assertIn("0000:05:00.0", self.reason())
 
+    def test_reserved_regions(self) -> None:
+        self.add()
+        self.host.reserve(AUDIO, "direct-relaxable")
+        self.assertEqual([], self.reasons())
+        self.host.reserve(CARD, "direct")
+        self.assertIn("0x00000000dd800000-0x00000000de7fffff", self.reason())
+        self.assertIn("RMRR", next(passthrough.lasting_obstacles(self.gpu(), self.host.roots)))
+        (self.host.path(CARD) / "iommu_group/reserved_regions").unlink()
+        self.assertIn("reserved_regions", self.reason())
+
+    def test_firmware_framebuffer(self) -> None:
+        self.add(driver="vfio-pci")
+        self.host.show_firmware(CARD)
+        self.assertIn("BOOTFB in /proc/iomem", self.reason())
+
     def test_virtual_functions(self) -> None:
         self.add("2335", totalvfs=16)
         self.host.add_vf(CARD, "0000:81:00.4")
