@@ -118,6 +118,7 @@ _OWN_PREFIXES = (
 _PROVIDER_NAME_LENGTH = 200
 _TRAIT_LENGTH = 255
 
+_WITHOUT_EXTENSIONS = re.compile(r"(\dg\.\d+gb)-(?=[a-z])")
 _WHOLE = "|".join(mode for mode in model.DeliveryMode if mode is not model.DeliveryMode.VGPU)
 _GROUP = re.compile(
     rf"_gpu_([0-9a-f]{{4}})_([0-9a-f]{{4}})_(?:({_WHOLE})|{model.DeliveryMode.VGPU}_(.+))"
@@ -132,9 +133,11 @@ def is_own_trait(trait: str) -> bool:
 def word(value: str | None) -> str | None:
     """``XE-HPC`` as ``xe_hpc``, or ``None`` for what is not known: the form names are compared in.
 
-    In upper case it has only characters that a trait may have.
+    In upper case it has only characters that a trait may have. A MIG profile without media
+    extensions stays another than one with them: ``1g.24gb-me`` is ``1g_24gb_minus_me``.
     """
-    plain = re.sub(r"[^a-z0-9]+", "_", (value or "").lower()).strip("_")
+    signed = _WITHOUT_EXTENSIONS.sub(r"\1_minus_", (value or "").lower())
+    plain = re.sub(r"[^a-z0-9]+", "_", signed).strip("_")
     return plain if plain not in ("", UNKNOWN.lower()) else None
 
 

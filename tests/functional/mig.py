@@ -20,6 +20,8 @@ _OTHERS = ("0000:5d:00.0", "0000:9b:00.0", "0000:bb:00.0", "0000:cb:00.0", "0000
 CARDS = (FIRST, SECOND, WHOLE, *_OTHERS)
 SMALL, LARGE = "1g.18gb", "3g.71gb"
 MEMORY_MIB = {SMALL: 16384, LARGE: 71680, "7g.141gb": 143771}
+WITH_MEDIA, WITHOUT_MEDIA = "1g.24gb+me", "1g.24gb-me"
+MEMORY_MIB |= dict.fromkeys((WITH_MEDIA, WITHOUT_MEDIA), 24192)
 # GPU instance, compute instance, profile
 LAYOUT = ((1, 0, LARGE), (9, 0, SMALL), (10, 0, SMALL), (11, 0, SMALL))
 SHARED = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")

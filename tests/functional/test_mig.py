@@ -52,6 +52,16 @@ class RoadTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.assertEqual(sorted({*nodes, "/dev/nvidia2"}), self.given(server))
         self.assertFound()
 
+    def test_profiles_that_differ_in_a_sign(self) -> None:
+        """Those of an RTX PRO 6000"""
+        self.divide(FIRST, [(5, 0, mig.WITH_MEDIA), (6, 0, mig.WITHOUT_MEDIA)])
+        self.period()
+        without = self.boot(self.of_type(mig.WITHOUT_MEDIA))
+        self.assertInstances(without, [slot(FIRST, 6, 0, mig.WITHOUT_MEDIA)], nodes_of(0, 6))
+        self.boot(self.of_type(mig.WITHOUT_MEDIA), expected_state="ERROR")
+        with_media = self.boot(self.of_type(mig.WITH_MEDIA))
+        self.assertInstances(with_media, [slot(FIRST, 5, 0, mig.WITH_MEDIA)], nodes_of(0, 5))
+
     def test_what_becomes_of_the_guest(self) -> None:
         neighbour, server = (self.boot(self.of_type(SMALL)) for _ in range(2))
         self._reboot_server(server, hard=True)

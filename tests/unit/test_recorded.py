@@ -14,7 +14,7 @@ from typing import Any
 import fixtures
 from oslotest import base
 
-from nova_gpu.core import exception, health
+from nova_gpu.core import exception, health, names
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -23,7 +23,7 @@ from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml, proc
 from nova_gpu.host.nvidia.fabric_manager import FabricManager
-from nova_gpu.host.pci import direct_links, discovery, selection, sysfs
+from nova_gpu.host.pci import direct_links, discovery, products, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import cdi as cdi_files
 from tests.fixtures import hosts, nvfm, nvidia, partitions, recorded
@@ -251,6 +251,32 @@ class TestNames(RecordedTestCase):
                         expected = {}
                     name = f"{product}-{ending}"
                     self.assertEqual(VGPUType("1", name, **expected), sriov.named("1", name))
+
+    def test_each_stays_itself(self) -> None:
+        """No two names of a vendor's table are one word, and so one trait."""
+        types = {
+            f"{product}-{ending}"
+            for record in self.each("names")
+            for product, endings in record["names"].items()
+            for ending in endings.split()
+        }
+        models = {product.name for product in products.table().values() if product.name}
+        models.remove("GK208-INT")  # "GK208 INT", of another sample
+        # NVIDIA's MIG user guide, "Supported MIG Profiles", and the media and graphics extensions
+        # that nvidia-smi mig -lgip lists of an RTX PRO 6000
+        profiles = {
+            f"{compute}{size}{extension}"
+            for compute in ("", "1c.", "2c.")
+            for size in ("1g.5gb", "1g.10gb", "1g.24gb", "2g.48gb", "4g.96gb", "7g.141gb")
+            for extension in ("", "+me", "-me", "+gfx", "+me.all")
+        }
+        for table in (types, models, profiles):
+            self.assertGreater(len(table), 50)
+            words: dict[str | None, set[str]] = {}
+            for name in table:
+                words.setdefault(names.word(name), set()).add(name)
+            self.assertEqual([], [each for each in words.values() if len(each) > 1])
+            self.assertEqual(len(table), len({names.vgpu_type_trait(name) for name in table}))
 
 
 class TestNvml(RecordedTestCase):

@@ -81,6 +81,18 @@ class TraitsTest(unittest.TestCase):
         ):
             self.assertEqual(expected, trait)
 
+    def test_profiles_with_and_without_media_extensions(self) -> None:
+        for name, expected in (
+            ("1g.24gb", "1G_24GB"),
+            ("1g.24gb+me", "1G_24GB_ME"),
+            ("1g.24gb-me", "1G_24GB_MINUS_ME"),
+            ("1c.2g.48gb-me", "1C_2G_48GB_MINUS_ME"),
+            ("Tesla V100-SXM2-32GB-LS", "TESLA_V100_SXM2_32GB_LS"),
+        ):
+            trait = names.vgpu_type_trait(name)
+            self.assertEqual(f"{names.TRAIT_VGPU_TYPE}{expected}", trait)
+            self.assertEqual(names.word(name), names.word(names.word(name)))
+
     def test_fit_placement(self) -> None:
         self.assertEqual(255, len(names.model_trait("x" * 300)))
 
