@@ -163,12 +163,14 @@ class GuestError(GPUError):
     ``address`` is the card it is about, ``None`` where it is about no single one; ``reason`` is the
     fact and ``remedy`` what can be done. ``others`` are whom it concerns beside the instance's own
     user, such as another tenant's instance or a process of the host: the log names them, what the
-    user reads (:meth:`told`) does not. ``host`` is set where it becomes an error of Nova's.
+    user reads (:meth:`told`) does not. ``host`` is set where it becomes an error of Nova's, and
+    ``for_user`` where the remedy is the operator's alone: what the user can do.
 
     Its arguments are kept as they are: privsep sends those, and makes the error of them anew.
     """
 
     host: str | None = None
+    for_user: str | None = None
     _begin = "GPU {address} cannot be given: "
     # Of what the user can do nothing about, where they are told least
     _least = ""
@@ -199,7 +201,8 @@ class GuestError(GPUError):
 
     def _without_places(self) -> str:
         begin = self._begin.replace("GPU {address}", "a GPU")
-        return _PLACE.sub("a device", f"{begin}{self.reason}; {self.remedy}")
+        remedy = self.for_user or self.remedy
+        return _PLACE.sub("a device", f"{begin}{self.reason}; {remedy}")
 
 
 class RequestMismatch(GuestError):

@@ -13,7 +13,7 @@ from nova.virt.libvirt import driver
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import names
-from nova_gpu.virt import signatures
+from nova_gpu.virt import libvirt_errors, signatures
 from nova_gpu.virt.delivery import container_domain, guest_config
 from nova_gpu.virt.host_gpus import HostGPUs
 from nova_gpu.virt.lifecycle import refusals
@@ -83,6 +83,10 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
     def spawn(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
         with self._gpus.starts.starting(instance, spawning=True):
             return super().spawn(context, instance, *args, **kwargs)
+
+    def _create_guest(self, *args: Any, post_xml_callback: Any = None, **kwargs: Any) -> Any:
+        with libvirt_errors.defining(post_xml_callback) as defined:
+            return super()._create_guest(*args, post_xml_callback=defined, **kwargs)
 
     def _soft_reboot(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         if self._gpus.starts.is_reboot_hard(instance):

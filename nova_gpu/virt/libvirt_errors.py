@@ -4,76 +4,205 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import libvirt
 
-from nova_gpu.core import exception, model
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 
 _CHECK = "nova-gpu host check, on that host, says more"
 _GONE = "mend or replace the card, or boot the host again"
 _IOMMU = f"turn on VT-d or AMD-Vi in the host's firmware and kernel; {_CHECK}"
 _BUSY = "end what uses it on the host, or remove the domain with virsh if nobody needs it"
+_RMRR = (
+    "turn off in the firmware what uses it there (HPE: shared memory features of the slot, by "
+    "conrep or hpqcat), or put the card into another host"
+)
+_REMAPPING = "turn on interrupt remapping (x2APIC) in the host's firmware, and intremap=on"
+_FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NAME = rf"(?:{_FUNCTION}|{_UUID})"
+_MAPPING = r"(VFIO_MAP_DMA failed|IOMMU_IOAS_MAP(_FILE)? failed|vfio_(container_)?dma_map\()[^\n]*"
 
-# (what is said, the reason, the remedy): the first that is found in the message counts; its group
-# others is whom the user of the instance is not told. Of libvirt (src/hypervisor/virhostdev.c,
-# src/util/virpci.c, src/util/virprocess.c, src/qemu/qemu_hostdev.c) and QEMU (hw/vfio).
-_TABLE: Sequence[tuple[str, str, str]] = (
-    (r"is in use by driver \S+, domain (?P<others>\S+)", "another domain has it", _BUSY),
-    (r"PCI device \S+ is in use", "another domain has it", _BUSY),
-    (
+
+class _Of(enum.Enum):
+    """What a cause lies in: the device itself, its host or the guest as it was asked for"""
+
+    DEVICE = enum.auto()
+    HOST = enum.auto()
+    HOST_MEMORY = enum.auto()
+    GUEST = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cause:
+    """A cause that libvirt or QEMU tells apart.
+
+    :param said: a pattern; what its group ``others`` matches, the instance's user is not told
+    :param remedy: what the operator can do
+    :param for_user: what the instance's user can do
+    """
+
+    of: _Of
+    said: str
+    reason: str
+    remedy: str
+    for_user: str = "try again; if it fails again, ask the operator"
+
+
+# The first that matches counts. Of libvirt (src/hypervisor/virhostdev.c, src/util/virpci.c,
+# src/util/virprocess.c, src/qemu/qemu_hostdev.c, src/conf/domain_validate.c), of QEMU (hw/vfio,
+# system/physmem.c, backends/hostmem-file.c, util/oslib-posix.c), and of the kernel
+# (drivers/iommu/iommu.c, drivers/iommu/intel/iommu.c, drivers/vfio/vfio_iommu_type1.c,
+# drivers/iommu/iommufd/device.c), which QEMU quotes by its errno alone.
+_CAUSES: Sequence[_Cause] = (
+    _Cause(
+        _Of.HOST,
+        r"is in use by driver \S+, domain (?P<others>\S+)",
+        "another domain has it",
+        _BUSY,
+    ),
+    _Cause(
+        _Of.HOST,
+        r"(PCI|mediated) device \S+ is in use",
+        "another domain has it",
+        _BUSY,
+    ),
+    _Cause(
+        _Of.HOST,
         r"must be manually detached from the host",
         "a driver of the host has it",
         f"bind all functions of the card to vfio-pci; {_CHECK}",
     ),
-    (
+    _Cause(
+        _Of.HOST,
         r"host doesn't support (passthrough of host PCI devices|VFIO PCI)",
         "the host's IOMMU is off or its kernel has no vfio",
         _IOMMU,
     ),
-    (r"no iommu_group found", "the host's IOMMU is off or does not cover it", _IOMMU),
-    (
+    _Cause(
+        _Of.HOST,
+        r"no iommu_group found",
+        "the host's IOMMU is off or does not cover it",
+        _IOMMU,
+    ),
+    _Cause(
+        _Of.HOST,
         r"group (?P<who>\d+) is not viable",
         "drivers of the host have other devices of its IOMMU group {who}",
         f"bind all functions of the card to vfio-pci, or put it into a slot whose ports have ACS; "
         f"{_CHECK}",
     ),
-    (
+    _Cause(
+        _Of.HOST,
         r"is not assignable",
         "libvirt finds it not isolated from other devices",
         f"put it into a slot whose ports have ACS; {_CHECK}",
     ),
-    (
+    _Cause(
+        _Of.HOST,
         r"(failed to open /dev/vfio/\d+|error getting device from group \d+)[^\n]*busy",
         "another process of the host has it open",
         _BUSY,
     ),
-    (
-        r"(VFIO_MAP_DMA failed|vfio_(container_)?dma_map\()[^\n]*Cannot allocate memory|"
-        r"cannot limit locked memory",
-        "the guest's memory cannot be locked for it",
-        "give libvirt's guests a larger limit of locked memory, or the host more free memory",
+    _Cause(
+        _Of.HOST,
+        r"platform RMRR requirement|requested this device have a 1:1 IOMMU mapping|"
+        r"Failed to set group container: Invalid argument",
+        "the host's firmware keeps memory of its own for it (RMRR on Intel, unity map on AMD)",
+        _RMRR,
     ),
-    (r"Device \S+ not found: could not access", "it is no longer on the PCI bus", _GONE),
-    (r"Unknown PCI header type", "it no longer answers on the PCI bus", _GONE),
-    (
+    _Cause(
+        _Of.HOST,
+        r"No interrupt remapping|MSI interrupts are not secure|"
+        r"error bind device fd=\d+ to iommufd=\d+: Operation not permitted",
+        "the host does not remap interrupts, so a device could send another guest's",
+        _REMAPPING,
+    ),
+    # Of both the kernel tells QEMU the same.
+    _Cause(
+        _Of.HOST,
+        r"Failed to set iommu for container: Operation not permitted",
+        "the host's IOMMU refuses it: its firmware keeps memory for it (RMRR), or interrupts are "
+        "not remapped",
+        f"where the kernel's log has 'RMRR': {_RMRR}; where it has 'interrupt remapping': "
+        f"{_REMAPPING}",
+    ),
+    _Cause(
+        _Of.HOST,
+        rf"{_MAPPING}Cannot allocate memory|cannot limit locked memory",
+        "the guest's memory cannot be locked for it",
+        "give libvirt's guests a larger limit of locked memory (LimitMEMLOCK of the service that "
+        "starts them), or the host more free memory",
+    ),
+    _Cause(
+        _Of.GUEST,
+        r"Only one vgpu device can have 'ramfb' enabled",
+        "two of its vGPUs are to show the boot screen (ramfb), and QEMU has one",
+        "take one vGPU, or vGPUs without a display",
+        "take one vGPU, or vGPUs without a display",
+    ),
+    _Cause(
+        _Of.HOST_MEMORY,
+        r"unable to map backing store for guest RAM: Cannot allocate memory|Insufficient free host "
+        r"memory pages|preallocating memory failed|Unable to find any usable hugetlbfs mount|"
+        r"hugetlbfs filesystem is not mounted",
+        "the host has too few free huge pages for the guest",
+        "reserve more of them there (hugepages= of its kernel, or nr_hugepages)",
+        "try again later, or take a flavor without huge pages (hw:mem_page_size)",
+    ),
+    _Cause(
+        _Of.HOST_MEMORY,
+        r"cannot set up guest memory|cannot fork child process: Cannot allocate memory",
+        "the host has too little free memory for the guest",
+        "raise [DEFAULT]reserved_host_memory_mb there, or lower its memory's allocation ratio: a "
+        "guest with GPUs has all of its memory from its start on",
+        "try again later, or take a flavor with less memory",
+    ),
+    _Cause(
+        _Of.HOST,
+        r"Device \S+ not found: could not access",
+        "it is no longer on the PCI bus",
+        _GONE,
+    ),
+    _Cause(
+        _Of.HOST,
+        r"Unknown PCI header type",
+        "it no longer answers on the PCI bus",
+        _GONE,
+    ),
+    _Cause(
+        _Of.DEVICE,
         r"Unable to reset PCI device",
         "it could not be reset",
         f"boot the host again; if it comes back, the card cannot be given to guests one after "
         f"another there; {_CHECK}",
     ),
-    (
+    _Cause(
+        _Of.HOST,
         r"Failed to (bind|detach|unbind) PCI device|Failed to load PCI driver module",
         "libvirt could not take it from the host's driver",
         f"see the kernel's log; {_CHECK}",
     ),
+    # QEMU goes on after some of these, of the memory of devices.
+    _Cause(
+        _Of.HOST,
+        rf"{_MAPPING}(Invalid argument|Bad address|File exists)",
+        "the host's IOMMU cannot map the guest's memory, whose addresses are wider than its own",
+        "keep the guest's addresses within the IOMMU's, which nova-gpu host check names: less "
+        "memory, or fewer address bits (host-phys-bits-limit)",
+        "take a flavor with less memory, or ask the operator",
+    ),
     # What QEMU says of a device of ours and is not above: of containers, groups, iommufd.
-    (
-        r"failed to open /dev/vfio/|error getting device from group|Failed to set iommu|"
-        r"no available container|iommufd|failed to add group \d+ to KVM|"
-        r"vfio [0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]:",
+    _Cause(
+        _Of.DEVICE,
+        rf"failed to open /dev/vfio/|error getting device from group|Failed to set iommu|"
+        rf"no available container|iommufd|failed to add group \d+ to KVM|vfio {_NAME}:",
         "vfio does not give it",
         f"see the kernel's log; {_CHECK}",
     ),
@@ -95,45 +224,159 @@ _IMMOVABLE: Sequence[tuple[str, str]] = (
     (r"vIOMMU", "the guest has an IOMMU of its own"),
     (r"\bvfio\b", "vfio does not move it"),
 )
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# Devices, as the two name them: a function by its address, a mediated device by its uuid
+_NAMED = re.compile(
+    rf"(?P<function>{_FUNCTION})|(?:vfio |mediated device |mdev/devices/)'?(?P<uuid>{_UUID})"
+)
+
+# The codes by which libvirt says that a definition is wrong, and not that it failed to keep it
+_WRONG = (
+    *("VIR_ERR_CONFIG_UNSUPPORTED", "VIR_ERR_XML_ERROR", "VIR_ERR_XML_DETAIL"),
+    *("VIR_ERR_XML_INVALID_SCHEMA", "VIR_ERR_INVALID_ARG"),
+)
+# What another host may have: another QEMU, processor or firmware
+_ANOTHER_MAY = re.compile(
+    r"does not support machine type|emulator|firmware|\bCPU\b|\bhost\b|"
+    r"(by|with|in) this QEMU(?! binary or)",
+    re.IGNORECASE,
+)
+_AT_DEFINITION = "is_at_definition"
+_PATH = re.compile(r"(?<![\w.])/[\w.+@:-]+(/[\w.+@:-]*)+")
+_LONGEST = 160
 
 
 @contextlib.contextmanager
-def translated(cards: Sequence[model.GPU]) -> Iterator[None]:
-    """Translate libvirt's errors in the start of a guest with *cards*.
+def defining(then: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
+    """Mark libvirt's error where it refuses to define a guest, before it starts one.
 
-    :raises DeviceUnavailable: in place of what libvirt says of one of them
+    :param then: what Nova does when the guest is defined
+    :returns: what is to be called in its place
+    """
+    is_defined = False
+
+    def defined() -> None:
+        nonlocal is_defined
+        is_defined = True
+        if then is not None:
+            then()
+
+    try:
+        yield defined
+    except libvirt.libvirtError as error:
+        setattr(error, _AT_DEFINITION, not is_defined)
+        raise
+
+
+@contextlib.contextmanager
+def translated(instance_uuid: str, devices: Collection[GPU | Slot]) -> Iterator[None]:
+    """Translate libvirt's errors in the start of a guest with *devices*.
+
+    :raises GuestCannotStart: in place of what libvirt says of one of them, or of the host's memory
+    :raises GuestUnfit: in place of what libvirt refuses of the guest, on any host
     """
     try:
         yield
     except libvirt.libvirtError as error:
-        said = str(error)
-        found = translate(said, cards)
+        found = translate(str(error), names(instance_uuid, devices)) or _unfit(error, devices)
         if found is None:
             raise
         raise found from error
 
 
-def translate(message: str, cards: Sequence[model.GPU]) -> exception.DeviceUnavailable | None:
-    """What *message* says of one of *cards*; ``None`` where it is about anything else.
+def names(instance_uuid: str, devices: Iterable[GPU | Slot]) -> dict[str, str]:
+    """Return the address or slot of each device by what libvirt and QEMU may call it."""
+    found = {}
+    for device in devices:
+        if isinstance(device, GPU):
+            found.update({str(function): str(device.address) for function in device.functions})
+        else:
+            found[str(device.parent)] = found[device_uuid(instance_uuid, device)] = str(device)
+    return found
 
-    A message that names no device is about the first card, one that names only others about none:
-    the guest may have more devices of the host than its GPUs.
+
+def translate(message: str, device_by_name: Mapping[str, str]) -> exception.GuestError | None:
+    """Return what *message* says of a guest with these devices; ``None`` where it is about
+    anything else.
+
+    A message that names no device is about the first, one that names only others about none: the
+    guest may have more devices of the host than its GPUs.
+
+    :param device_by_name: as :func:`names` has them
     """
-    card_by_function: Mapping[str, model.GPU] = {
-        str(function): card for card in cards for function in card.functions
-    }
-    named = _ADDRESS.findall(message)
-    about = [card_by_function[address] for address in named if address in card_by_function]
-    if not cards or (named and not about):
+    if not device_by_name:
         return None
-    card = about[0] if about else cards[0]
-    for pattern, reason, remedy in _TABLE:
-        if match := re.search(pattern, message, re.IGNORECASE):
-            words = match.groupdict()
-            said = reason.format(**words)
-            return exception.DeviceUnavailable(str(card.address), said, remedy, words.get("others"))
-    return None
+    cause, match = _cause(message)
+    if cause is None or match is None:
+        return None
+    named = list(_named(message))
+    about = [device_by_name[name] for name in named if name in device_by_name]
+    found: exception.GuestError
+    if cause.of is _Of.GUEST:
+        found = exception.GuestUnfit(cause.reason, cause.remedy)
+    elif cause.of is _Of.HOST_MEMORY:
+        found = exception.BetterElsewhere(None, cause.reason, cause.remedy)
+    elif named and not about:
+        return None
+    else:
+        device = about[0] if about else next(iter(device_by_name.values()))
+        words = match.groupdict()
+        reason = cause.reason.format(**words)
+        found = exception.DeviceUnavailable(device, reason, cause.remedy, words.get("others"))
+    found.for_user = cause.for_user
+    return found
+
+
+def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[PciAddress]:
+    """Return those of *functions* of which *error*, of a guest's start with them, says that the
+    function itself is of no use.
+
+    A cause that lies in the request or the host says nothing of a function: whoever asks for the
+    guest decides it. Nor does a definition that is refused, whatever of the request it quotes.
+    """
+    if not isinstance(error, libvirt.libvirtError) or getattr(error, _AT_DEFINITION, False):
+        return frozenset()
+    message = str(error)
+    cause, _ = _cause(message)
+    if cause is None or cause.of is not _Of.DEVICE:
+        return frozenset()
+    named = frozenset(_named(message))
+    return frozenset(each for each in functions if str(each) in named)
+
+
+def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
+    """Return the cause that *message* has, and where.
+
+    libvirt quotes all that QEMU wrote, also what it only warned of.
+    """
+    message = "\n".join(line for line in message.splitlines() if "warning: " not in line)
+    for cause in _CAUSES:
+        if match := re.search(cause.said, message, re.IGNORECASE):
+            return cause, match
+    return None, None
+
+
+def _named(message: str) -> Iterator[str]:
+    """Yield the addresses and uuids of devices in *message*, in their order."""
+    for match in _NAMED.finditer(message):
+        yield match["function"] or match["uuid"]
+
+
+def _unfit(
+    error: libvirt.libvirtError, devices: Collection[GPU | Slot]
+) -> exception.GuestUnfit | None:
+    """Return why no host could start the guest, where libvirt refused to define it for what its
+    image or flavor says."""
+    codes = {getattr(libvirt, name, None) for name in _WRONG} - {None}
+    if not (devices and getattr(error, _AT_DEFINITION, False) and error.get_error_code() in codes):
+        return None
+    said = str(error)
+    if _ANOTHER_MAY.search(said):
+        return None
+    # It may quote the request, and name what is the host's.
+    said = "".join(each if each.isprintable() else " " for each in _PATH.sub("a file", said))
+    return exception.GuestUnfit(
+        f"libvirt refuses it: {said[:_LONGEST]}", "change that in its image or flavor"
+    )
 
 
 def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:

@@ -5,9 +5,11 @@ and back."""
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from lxml import etree
 
+from nova_gpu.virt.health import failed_starts
 from tests.functional import alone, profiled
 from tests.functional.base import Server
 from tests.functional.profiled import FIRST, SECOND, WHOLE, slots
@@ -117,7 +119,16 @@ class AnotherHostTest(profiled.ProfiledServersTestBase):
             self.assertVGPUs(server, slots(1156, function), "host2")
 
 
-class StartsTest(profiled.ProfiledServersTestBase):
+class QEMUServersTestBase(profiled.ProfiledServersTestBase):
+    def qemu_says(self, text: str, of: str = "") -> None:
+        """Let QEMU end with *text* where it starts with the function *of*, or with any."""
+        bus, function = int(of[5:7] or "0", 16), of[-1:]
+        mark = f'bus="0x{bus:02x}" slot="0x00" function="0x{function}"' if of else "<hostdev"
+        connection = self.computes["host1"].driver._host.get_connection()
+        connection.says = lambda xml: text if mark in xml else None
+
+
+class StartsTest(QEMUServersTestBase):
     def test_a_function_with_which_none_starts(self) -> None:
         self.start_host("host1")
         self.kernels["host1"].refused.add(FIRST[0])
@@ -129,3 +140,63 @@ class StartsTest(profiled.ProfiledServersTestBase):
         self.period()
         self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
         self.assertEqual((8, 4, 0), self.inventories()[1147])
+
+    def test_qemu_ends_because_of_the_function(self) -> None:
+        self.start_host("host1")
+        self.qemu_says(
+            f"-device vfio-pci,host={FIRST[0]}: vfio {FIRST[0]}: error getting device from group "
+            "60: Input/output error",
+            of=FIRST[0],
+        )
+        for _ in range(3):
+            self.boot(self.of_type(1155), expected_state="ERROR")
+        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[1]))
+        self.leaves = dict.fromkeys(("reserved",), "the function is out until it is enabled anew")
+
+
+class NotTheFunctionsFaultTest(QEMUServersTestBase):
+    """A failed start that the request or the host decides keeps no function from other guests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+
+    def boot_failing(self, flavor: str, **kwargs: Any) -> str:
+        """Let as many guests fail in a row as withhold a function, and return the last fault."""
+        fault = ""
+        for _ in range(failed_starts.MOST):
+            fault = self.boot_refused(flavor, **kwargs)
+        self.period()
+        self.assertNotIn("is given to nobody new", self.stdlog.logger.output)
+        self.assertEqual(EMPTY, self.inventories())
+        return fault
+
+    def test_image_that_libvirt_refuses(self) -> None:
+        image = self.image("q35", hw_disk_bus="ide")
+        fault = self.boot_failing(self.of_type(1155), image_uuid=image)
+        self.assertIn("IDE controllers are unsupported for this QEMU binary", fault)
+        self.assertNotIn("Exceeded maximum number of retries", fault)
+        self.assertVGPUs(self.boot(self.of_type(1155)), slots(1155, FIRST[0]))
+
+    def test_what_another_host_or_flavor_decides(self) -> None:
+        """QEMU names the function where the guest's memory is not locked for it, and the second one
+        where a guest can have one of its type."""
+        failed = "vfio {}: error getting device from group 61: Input/output error"
+        for text, count, logged in (
+            (
+                "cannot set up guest memory 'pc.ram': Cannot allocate memory",
+                1,
+                "too little free memory for the guest",
+            ),
+            (
+                f"vfio {FIRST[0]}: failed to setup container for group 60: memory listener "
+                "initialization failed: Region pc.ram: vfio_container_dma_map(0x1, 0x0, 0xa0000, "
+                "0x2) = -12 (Cannot allocate memory)",
+                1,
+                f"{FIRST[0]}/nvidia-1155/0 cannot be given: the guest's memory cannot be locked",
+            ),
+            (failed.format(FIRST[1]), 2, "vfio does not give it"),
+        ):
+            self.qemu_says(text)
+            self.boot_failing(self.of_type(1155, count=count))
+            self.assertIn(logged, self.stdlog.logger.output)

@@ -130,7 +130,7 @@ class Starts:
                 LOG.info("Starting with GPUs %s", words, instance=instance)
             with (
                 _in_novas_words(instance, spawning),
-                libvirt_errors.translated(_cards(given)),
+                libvirt_errors.translated(instance.uuid, given),
                 self.vgpus.start(devices),
             ):
                 yield

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import functools
 import itertools
+import os
 import pathlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import futurist
-import libvirt
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
@@ -22,7 +23,7 @@ from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
 from nova_gpu.host.nvidia import nvml_turn
 from nova_gpu.host.pci import selection
-from nova_gpu.virt import threads
+from nova_gpu.virt import libvirt_errors, threads
 from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
@@ -33,6 +34,8 @@ LOG = logging.getLogger(__name__)
 
 # Has what stays at a slot cleaned in its way
 Clean = Callable[[Parts, Slot], None]
+# What the host's driver says of the host (ENOMEM)
+_NO_MEMORY = os.strerror(errno.ENOMEM)
 # By default an hour
 _MOST_PERIODS = 60
 
@@ -136,8 +139,11 @@ class VGPUs:
                 )
             try:
                 self._made.add(slot, instance_uuid, self.cards.names(slot))
-                with self._counted([slot], is_start=False):
-                    self.way(slot).make(slot, instance_uuid)
+                self.way(slot).make(slot, instance_uuid)
+            except exception.DeviceUnavailable as error:
+                if _NO_MEMORY not in str(error):
+                    self._count(self._may_wedge([slot]), error)
+                raise
             except OSError as error:
                 raise exception.DeviceUnavailable(
                     str(slot), f"it cannot be noted that it is made: {error}", "mend that first"
@@ -145,23 +151,30 @@ class VGPUs:
             finally:
                 self.cards.read_again(slot)
 
-    def start(self, devices: Iterable[Device]) -> contextlib.AbstractContextManager[None]:
-        """The start of a guest with *devices*: functions of vGPUs with which several fail one after
-        another are given to nobody new."""
-        return self._counted(device.slots(devices), is_start=True)
-
     @contextlib.contextmanager
-    def _counted(self, slots: Iterable[Slot], *, is_start: bool) -> Iterator[None]:
-        functions = {slot.parent for slot in slots if self.way(slot).may_wedge}
+    def start(self, devices: Iterable[Device]) -> Iterator[None]:
+        """Wrap the start of a guest with *devices*, and withhold a function of a vGPU that is of no
+        use to several guests one after another.
+
+        Of several in one guest no failure tells whether it may have so many.
+        """
+        functions = self._may_wedge(device.slots(devices))
         try:
             yield
-        except (libvirt.libvirtError, exception.DeviceUnavailable) as error:
-            if functions:
-                self._failed.failed(functions, error)
-                self.cards.withhold_functions(self._failed.withheld())
+        except Exception as error:
+            if len(functions) == 1:
+                self._count(libvirt_errors.unusable(error, functions), error)
             raise
-        if is_start and functions:
+        if functions:
             self._failed.started(functions)
+            self.cards.withhold_functions(self._failed.withheld())
+
+    def _may_wedge(self, slots: Iterable[Slot]) -> frozenset[PciAddress]:
+        return frozenset(slot.parent for slot in slots if self.way(slot).may_wedge)
+
+    def _count(self, functions: frozenset[PciAddress], error: Exception) -> None:
+        if functions:
+            self._failed.failed(functions, error)
             self.cards.withhold_functions(self._failed.withheld())
 
     def keep_failed(self) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import unittest
 from typing import ClassVar
@@ -9,13 +10,14 @@ import libvirt
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception
-from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors
 from tests.fixtures import cards
 
 FIRST = dataclasses.replace(cards.card("0000:01:00.0"), companions=cards.addresses("0000:01:00.1"))
 SECOND = cards.card("0000:02:00.0")
 CARDS = (FIRST, SECOND)
+NAMES = libvirt_errors.names(uuids.instance, CARDS)
 MDEV, VF = Slot.parse("0000:3b:00.0/nvidia-63/0"), Slot.parse("0000:3b:00.5/vf/0")
 
 # What was seen (libvirt 9.0, QEMU 7.2), or stands in their sources; the card it is about; the
@@ -69,7 +71,25 @@ SAID = (
         "vfio 0000:01:00.0: failed to setup container for group 13: Failed to set iommu for "
         "container: Operation not permitted",
         FIRST,
-        "vfio does not give it",
+        "firmware keeps memory for it (RMRR), or interrupts are not remapped",
+    ),
+    (
+        "vfio 0000:01:00.0: failed to setup container for group 13: Failed to set group container: "
+        "Invalid argument",
+        FIRST,
+        "firmware keeps memory of its own for it",
+    ),
+    (
+        "vfio-pci 0000:02:00.0: Device is ineligible for IOMMU domain attach due to platform RMRR "
+        "requirement.  Contact your platform vendor.",
+        SECOND,
+        "firmware keeps memory of its own for it",
+    ),
+    (
+        "vfio 0000:02:00.0: memory listener initialization failed: Region pc.ram: "
+        "vfio_container_dma_map(0x5610, 0x8000000000, 0x10000000, 0x7f80) = -22 (Invalid argument)",
+        SECOND,
+        "whose addresses are wider than its own",
     ),
     (
         "vfio 0000:01:00.0: failed to setup container for group 13: memory listener initialization "
@@ -102,7 +122,7 @@ SAID = (
     (
         "vfio 0000:02:00.0: error bind device fd=24 to iommufd=23: Operation not permitted",
         SECOND,
-        "vfio does not give it",
+        "does not remap interrupts",
     ),
     ("failed to add group 14 to KVM VFIO device: Permission denied", FIRST, "vfio does not give"),
     ("vfio 0000:02:00.0: something that no release said yet", SECOND, "vfio does not give it"),
@@ -134,24 +154,74 @@ OTHER = (
 )
 
 
+# Of the host and the request: no device is at fault, whatever else QEMU had to say.
+ELSEWHERE = (
+    (
+        "qemu-system-x86_64: cannot set up guest memory 'pc.ram': Cannot allocate memory",
+        exception.BetterElsewhere,
+        "too little free memory",
+    ),
+    (
+        "-object memory-backend-file,id=ram-node0,mem-path=/dev/hugepages/libvirt/qemu/9-vm01: "
+        "unable to map backing store for guest RAM: Cannot allocate memory",
+        exception.BetterElsewhere,
+        "too few free huge pages",
+    ),
+    (
+        "unsupported configuration: Only one vgpu device can have 'ramfb' enabled",
+        exception.GuestUnfit,
+        "boot screen",
+    ),
+)
+
+
 class TranslateTest(unittest.TestCase):
     def test_said_of_a_card(self) -> None:
         for message, card, reason in SAID:
             with self.subTest(message=message):
-                found = libvirt_errors.translate(message, CARDS)
+                found = libvirt_errors.translate(message, NAMES)
                 assert found is not None
+                self.assertIsInstance(found, exception.DeviceUnavailable)
                 self.assertEqual(str(card.address), found.address)
                 self.assertIn(reason, found.reason)
-                self.assertTrue(found.remedy)
+                self.assertIn(found.remedy, str(found))
+                self.assertNotIn(found.remedy, found.told(exception.Detail.FITTING))
+                self.assertIn("ask the operator", found.told(exception.Detail.FITTING))
+
+    def test_said_of_parts(self) -> None:
+        names = libvirt_errors.names(uuids.instance, (MDEV, VF))
+        uuid = device_uuid(uuids.instance, MDEV)
+        for message, slot in (
+            (f"vfio {uuid}: error getting device from group 5: Input/output error", MDEV),
+            (f"mediated device {uuid} is in use by driver QEMU, domain other", MDEV),
+            ("vfio 0000:3b:00.5: error getting device from group 5: Input/output error", VF),
+        ):
+            with self.subTest(message=message):
+                found = libvirt_errors.translate(message, names)
+                assert found is not None
+                self.assertEqual(str(slot), found.address)
+        others = f"vfio {uuids.mdev}: error getting device from group 5: Input/output error"
+        self.assertIsNone(libvirt_errors.translate(others, names))
+
+    def test_said_of_host_and_request(self) -> None:
+        warned = "qemu: warning: vfio 0000:01:00.0: Could not enable error recovery for the device"
+        for message, error, reason in ELSEWHERE:
+            with self.subTest(message=message):
+                found = libvirt_errors.translate(f"{warned}\n{message}", NAMES)
+                assert found is not None
+                self.assertIsInstance(found, error)
+                self.assertIn(reason, found.reason)
+                self.assertNotIn("0000:", found.told(exception.Detail.FITTING))
+        self.assertIsNone(libvirt_errors.translate(warned, NAMES))
 
     def test_said_of_anything_else(self) -> None:
         for message in OTHER:
             with self.subTest(message=message):
-                self.assertIsNone(libvirt_errors.translate(message, CARDS))
+                self.assertIsNone(libvirt_errors.translate(message, NAMES))
 
     def test_without_cards(self) -> None:
         for message, _, _ in SAID:
-            self.assertIsNone(libvirt_errors.translate(message, ()))
+            self.assertIsNone(libvirt_errors.translate(message, {}))
 
 
 class TranslatedTest(unittest.TestCase):
@@ -159,16 +229,98 @@ class TranslatedTest(unittest.TestCase):
         said = libvirt.libvirtError(SAID[0][0])
         with (
             self.assertRaises(exception.DeviceUnavailable) as caught,
-            libvirt_errors.translated(CARDS),
+            libvirt_errors.translated(uuids.instance, CARDS),
         ):
             raise said
         self.assertIs(said, caught.exception.__cause__)
 
     def test_what_is_not_translated_passes(self) -> None:
         for error in (libvirt.libvirtError(OTHER[0]), ValueError(SAID[0][0])):
-            with self.assertRaises(type(error)) as caught, libvirt_errors.translated(CARDS):
+            with (
+                self.assertRaises(type(error)) as caught,
+                libvirt_errors.translated(uuids.instance, CARDS),
+            ):
                 raise error
             self.assertIs(error, caught.exception)
+
+
+class DefiningTest(unittest.TestCase):
+    TEXT = "unsupported configuration: IDE\x1b controllers of 0000:01:00.0 in /etc/o/t.xml"
+
+    def define(self, text: str, code: int, *, is_defined: bool = False) -> Exception:
+        """Return what a start ends with, of which libvirt says *text*."""
+        said, done = libvirt.libvirtError(text), []
+        said.err = (code,)
+        with (
+            self.assertRaises(Exception) as caught,
+            libvirt_errors.translated(uuids.instance, CARDS),
+            libvirt_errors.defining(lambda: done.append(1)) as defined,
+        ):
+            if is_defined:
+                defined()
+            raise said
+        self.assertEqual([1] if is_defined else [], done)
+        return caught.exception
+
+    def test_what_no_host_starts(self) -> None:
+        error = self.define(self.TEXT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
+        assert isinstance(error, exception.GuestUnfit)
+        told = error.told(exception.Detail.FITTING)
+        self.assertIn("IDE  controllers of a device in a file; change that in its image", told)
+
+    def test_what_another_host_may_start(self) -> None:
+        for text, code in (
+            (self.TEXT, libvirt.VIR_ERR_SYSTEM_ERROR),
+            (
+                "unsupported configuration: Emulator '/usr/bin/qemu' does not support machine type "
+                "'pc-q35-9.2'",
+                libvirt.VIR_ERR_CONFIG_UNSUPPORTED,
+            ),
+        ):
+            self.assertIsInstance(self.define(text, code), libvirt.libvirtError)
+        error = self.define(self.TEXT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED, is_defined=True)
+        self.assertIsInstance(error, libvirt.libvirtError)
+
+
+class UnusableTest(unittest.TestCase):
+    FUNCTIONS = cards.addresses("0000:3b:00.4", "0000:3b:00.5")
+    TEXT = "vfio 0000:3b:00.4: error getting device from group 60: Input/output error"
+
+    def unusable(self, text: str, *, is_defined: bool = True) -> list[str]:
+        error = libvirt.libvirtError(text)
+        with (
+            contextlib.suppress(libvirt.libvirtError),
+            libvirt_errors.defining(None) as defined,
+        ):
+            if is_defined:
+                defined()
+            raise error
+        return sorted(map(str, libvirt_errors.unusable(error, self.FUNCTIONS)))
+
+    def test_names_the_function(self) -> None:
+        self.assertEqual(["0000:3b:00.4"], self.unusable(self.TEXT))
+
+    def test_names_none_or_another(self) -> None:
+        self.assertEqual([], self.unusable("failed to open /dev/vfio/60: Input/output error"))
+        self.assertEqual([], self.unusable(self.TEXT.replace("3b", "3c")))
+        self.assertEqual([], self.unusable(f"qemu: warning: {self.TEXT}"))
+        self.assertEqual([], self.unusable("IDE controllers are unsupported"))
+
+    def test_definition_that_quotes_the_request(self) -> None:
+        """As a machine type, which an image may call whatever it likes."""
+        text = f"unsupported configuration: no machine type '{self.TEXT}'"
+        self.assertEqual([], self.unusable(text, is_defined=False))
+
+    def test_host_and_request(self) -> None:
+        for message, _, reason in SAID:
+            if reason != "vfio does not give it" and reason != "could not be reset":
+                text = message.replace("0000:02:00.0", "0000:3b:00.4")
+                self.assertEqual([], self.unusable(text), text)
+        for message, _, _ in ELSEWHERE:
+            self.assertEqual([], self.unusable(f"vfio 0000:3b:00.4: {message}"), message)
+        self.assertEqual(
+            frozenset(), libvirt_errors.unusable(ValueError(self.TEXT), self.FUNCTIONS)
+        )
 
 
 # Of QEMU 8.2 and libvirt 10.0, by their sources

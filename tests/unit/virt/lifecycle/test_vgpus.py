@@ -141,9 +141,9 @@ class FailedStartsTest(VGPUsTestCase):
         card = self.vgpus.cards.look.cards[PciAddress.parse(PROFILED)]
         return {str(slot.parent) for slot in card.free_slots("nvidia-1155", (), ())}
 
-    def fail(self, slot: Slot) -> None:
-        with self.assertRaises(libvirt.libvirtError), self.vgpus.start([slot]):
-            raise libvirt.libvirtError("guest ended")
+    def fail(self, *slots: Slot, text: str = "vfio {}: error getting device from group 6") -> None:
+        with self.assertRaises(libvirt.libvirtError), self.vgpus.start(slots):
+            raise libvirt.libvirtError(text.format(slots[0].parent))
 
     def test_function_that_fails_again_and_again(self) -> None:
         first, second = self.functions
@@ -161,6 +161,13 @@ class FailedStartsTest(VGPUsTestCase):
         self.assertEqual({second}, self.offered(), "it is still there")
         self.compute.restart()
         self.assertEqual({second}, self.offered())
+
+    def test_what_says_nothing_of_the_function(self) -> None:
+        slots = [Slot.parse(f"{each}/nvidia-1155/0") for each in self.functions]
+        for _ in range(failed_starts.MOST):
+            self.fail(slots[0], text="guest ended")
+            self.fail(*slots)
+        self.assertEqual(set(self.functions), self.offered())
 
     def test_mediated_devices_are_not_counted(self) -> None:
         for _ in range(failed_starts.MOST):
