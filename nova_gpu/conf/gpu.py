@@ -23,7 +23,9 @@ OPTS: Sequence[cfg.Opt] = (
         default=["10de", "1002", "8086"],
         help="""
 Vendors whose cards are offered, by PCI vendor id (four hexadecimal digits). The default is NVIDIA,
-AMD and Intel.
+AMD and Intel. Cards are what PCI calls a display, and of AMD also a processing accelerator; other
+vendors' accelerators, as the NPU of an Intel processor, are offered only where
+``[gpu]product_ids`` or ``[gpu]addresses`` name them.
 
 Related options:
 

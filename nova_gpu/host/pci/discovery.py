@@ -19,9 +19,6 @@ from nova_gpu.host.roots import Roots
 
 LOG = logging.getLogger(__name__)
 
-# Base class and subclass of displays (VGA, 3D, other) and of processing accelerators, as in the
-# kernel's include/linux/pci_ids.h
-_CLASSES = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
 _FUNCTIONS = range(8)
 
 NvmlQuery = Callable[[], Mapping[model.PciAddress, nvml_facts.NvmlFacts]]
@@ -113,16 +110,17 @@ def _scan(devices: str, names: list[str], selection: Selection) -> Iterator[mode
             if _is_virtual_function(device):
                 continue
             class_code = sysfs.hexadecimal(device, "class")
-            if class_code >> 8 not in _CLASSES:
-                continue
             slot = name.rpartition(".")[0]
+            if class_code >> 8 not in products.CLASSES or slot in slots:
+                continue
+            card = _read(device, name, class_code)
+            takes = selection.takes(card.address, card.product, class_code)
             # Several displays in one slot are one card: nobody else can be given the second.
-            if slot not in slots:
+            if takes or products.is_gpu(card.product.vendor_id, class_code):
                 slots.add(slot)
-                card = _read(device, name, class_code)
-                if selection.takes(card.address, card.product):
-                    companions = _companions(devices, card.address, present)
-                    yield dataclasses.replace(card, companions=companions)
+            if takes:
+                companions = _companions(devices, card.address, present)
+                yield dataclasses.replace(card, companions=companions)
         except (OSError, ValueError, exception.InvalidPciAddress) as error:
             if not _vanished(device, error):
                 LOG.warning(

@@ -38,4 +38,4 @@ def card_of(function: PciAddress, options: Any) -> GPU | None:
 
 def _is_chosen(found: GPU, options: Any) -> bool:
     chosen = selection.Selection.parse(options.vendors, options.addresses, options.product_ids)
-    return chosen.takes(found.address, found.product)
+    return chosen.takes(found.address, found.product, found.class_code)

@@ -15,6 +15,16 @@ from nova_gpu.core import exception, model
 
 NVIDIA, AMD = "10de", "1002"  # their vendor ids
 
+# Base class and subclass of displays (VGA, 3D, other) and of processing accelerators, as in the
+# kernel's include/linux/pci_ids.h
+_VGA, _3D, _OTHER_DISPLAY, _ACCELERATOR = 0x0300, 0x0302, 0x0380, 0x1200
+_DISPLAYS = frozenset({_VGA, _3D, _OTHER_DISPLAY})
+CLASSES = _DISPLAYS | {_ACCELERATOR}
+# Vendors whose accelerators are GPUs: amdgpu takes all of AMD's (drivers/gpu/drm/amd/amdgpu,
+# amdgpu_drv.c, pciidlist). Intel's are the NPUs of its processors (drivers/accel/ivpu), NVIDIA has
+# none (kernel-open/nvidia/nv-pci-table.c).
+_WITH_ACCELERATORS = frozenset({AMD})
+
 OPTION = "product"
 
 _REMEDY = (
@@ -25,6 +35,12 @@ _KEY = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})", re.IGNORECASE)
 _MEMORY = re.compile(r"0*[1-9][0-9]{0,8}")
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _MAKERS = re.compile(r"^(nvidia|amd|intel|advanced micro devices|intel corporation)\b(\(r\))?\s*")
+
+
+def is_gpu(vendor_id: str, class_code: int) -> bool:
+    """Return whether a function of that vendor and class is a GPU by itself."""
+    kind = class_code >> 8
+    return kind in _DISPLAYS or (kind == _ACCELERATOR and vendor_id in _WITH_ACCELERATORS)
 
 
 def parse_key(text: str) -> tuple[str, str] | None:

@@ -35,15 +35,16 @@ class Selection:
             product_ids=frozenset(map(_product_id, product_ids)),
         )
 
-    def takes(self, address: model.PciAddress, product: model.Product) -> bool:
-        """Whether the card is the operator's to offer.
+    def takes(self, address: model.PciAddress, product: model.Product, class_code: int) -> bool:
+        """Return whether the card is the operator's to offer.
 
-        One that is named is, whoever made it. Where any are named no others are. Else its vendor
-        decides.
+        One that is named is, whoever made it and whatever accelerator it is. Where any are named no
+        others are. Else its vendor decides, and whether it is a GPU.
         """
         if self.addresses or self.product_ids:
             return self.names(address, product)
-        return product.vendor_id in self.vendors
+        is_gpu = products.is_gpu(product.vendor_id, class_code)
+        return is_gpu and product.vendor_id in self.vendors
 
     def names(self, address: model.PciAddress, product: model.Product) -> bool:
         """Whether the card is named, by its address or its product."""

@@ -126,8 +126,13 @@ class TestSelected(DiscoveryTestCase):
 class TestFunctions(DiscoveryTestCase):
     def test_every_display_class_and_no_other(self) -> None:
         for bus, code in enumerate((0x030000, 0x030200, 0x038000, 0x120000, 0x030100, 0x040300)):
-            self.host.add_gpu(f"0000:{bus:02x}:00.0", "10de", "1023", class_code=code)
+            self.host.add_gpu(f"0000:{bus:02x}:00.0", "1002", "74a1", class_code=code)
         self.assertEqual([f"0000:0{bus}:00.0" for bus in range(4)], self.addresses())
+
+    def test_an_npu_beside_the_display_of_a_slot(self) -> None:
+        self.host.add_device("0000:02:00.0", "8086", "7d1d", class_code=0x120000)
+        self.host.add_device("0000:02:00.1", "8086", "7d55", class_code=pci.VGA)
+        self.assertEqual(["0000:02:00.1"], self.addresses())
 
     def test_virtual_functions_are_neither_cards_nor_companions(self) -> None:
         self.host.add_gpu("0000:81:00.0", "10de", "2335", companions=(pci.AUDIO,), totalvfs=2)
