@@ -123,7 +123,9 @@ def in_use(gpu: GPU, roots: Roots) -> Iterator[str]:
     :raises OSError: where the card cannot be read
     """
     prepared = iommu.is_prepared(gpu.functions, roots)
-    if not prepared and (who := _holders(gpu, roots)):
+    if not prepared and not roots.shows_all_processes():
+        yield f"{open_devices.UNSEEN}; {open_devices.UNSEEN_REMEDY}"
+    elif not prepared and (who := _holders(gpu, roots)):
         yield f"it is in use by {who}; end that first"
 
 

@@ -6,10 +6,15 @@ in.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 from typing import Any
 
 from nova_gpu.core import exception
+
+# What /proc/PID/ns/pid shows of the host's own PID namespace, whose number is fixed
+# (PROC_PID_INIT_INO in Linux' include/linux/proc_ns.h).
+_HOSTS_PID_NAMESPACE = "pid:[4026531836]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,6 +33,22 @@ class Roots:
         :raises OSError: where the kernel does not tell
         """
         return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
+
+    def shows_all_processes(self) -> bool:
+        """Return whether proc shows the processes of the whole host, and not those of a container.
+
+        A process may not read that of init without rights, but its own. A kernel without such
+        namespaces has no file of the name.
+        """
+        is_unread = False
+        for process in ("1", "self"):
+            try:
+                return os.readlink(self.proc / process / "ns/pid") == _HOSTS_PID_NAMESPACE
+            except FileNotFoundError:
+                continue
+            except OSError:
+                is_unread = True
+        return not is_unread
 
     @classmethod
     def of(cls, options: Any) -> Roots:

@@ -16,7 +16,7 @@ from nova_gpu.host import child, clean_command
 from nova_gpu.host.container import guest_processes
 from nova_gpu.host.pci import ours
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.vfio import card_reset, rebinder
+from nova_gpu.host.vfio import card_reset, open_devices, rebinder
 
 
 @nova.privsep.sys_admin_pctxt.entrypoint  # type: ignore[untyped-decorator]
@@ -40,6 +40,8 @@ def end_processes(address: str) -> list[str]:
     :raises NotClean: where one of them does not end
     """
     means, target = _means(), _device(address)
+    if not means.roots.shows_all_processes():
+        raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     uids = guest_processes.ranges(CONF.libvirt.uid_maps)
     with _looked_for(address):
         found, left = guest_processes.end(target, means, uids)

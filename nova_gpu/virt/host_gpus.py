@@ -140,6 +140,12 @@ class HostGPUs:
         with periodic.contained("Which modules of their boards the GPUs are is not kept"):
             self._discovery.keep_modules()
         self.refresh(starting=True)
+        if not self.roots.shows_all_processes():
+            LOG.error(
+                "nova-compute runs in a PID namespace of its own, where the host's processes are "
+                "not seen. No GPU that the host's driver has is given to a VM, and none is clean "
+                "after a guest. Give its container that of the host (pid_mode: host)."
+            )
         with periodic.contained("Device nodes and libraries of guests were not looked at"):
             cards = (*self._published.cards(), *self.vgpus.containers_cards())
             self.delivery.serve(cards, self._host)

@@ -11,7 +11,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_gpu.core import exception
 from nova_gpu.host.state import quarantine
-from tests.fixtures import daemons
+from tests.fixtures import daemons, kernel
 from tests.functional import alone, base, cleaned
 
 MINE, NEXT = base.FIRST_SOCKET[:2]
@@ -44,6 +44,15 @@ class ReleaseTest(alone.Alone, CleaningTestBase):
         self.assertIn("[gpu]clean_command for GPU 0000:04:00.0: 10de:1091 lxc", self.log())
         self.assertInventory(used=0)
         self.assertGPUs(self.boot(self.gpu_flavor(8), host="host1"), base.ALL)
+
+    def test_in_a_pid_namespace_of_its_own(self) -> None:
+        """What its guest has left on the card is not seen there."""
+        self.leaves = {"quarantine": "what has it open is not known", "reserved": "so"}
+        kernel.contain(self.hosts["host1"])
+        self._delete_server(self.server)
+        said = f"GPU {MINE} is in quarantine: whether a process of the host has it open is not"
+        self.assertIn(said, self.log())
+        self.assertInventory(reserved=1, used=0)
 
     def log(self) -> str:
         return str(self.stdlog.logger.output)

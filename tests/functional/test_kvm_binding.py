@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tests.fixtures import pci
+from tests.fixtures import kernel, pci
 from tests.functional import alone, kvm
 
 CARD, OTHER = "0000:3b:00.0", "0000:5e:00.0"
@@ -86,6 +86,24 @@ class LateBindingTest(alone.Alone, _LateBinding):
         self.stand_in.boot("00000000-0000-4000-8000-000000000001")
         self.restart_host("host1")
         self.assertDrivers(GUESTS, HOSTS)
+
+    def test_in_a_pid_namespace_of_its_own(self) -> None:
+        """Who has the host's card open is not seen there; one that vfio-pci has is no process's."""
+        self.leaves = {"reserved": "the host's processes are not seen", "quarantine": "nor these"}
+        kernel.contain(self.hosts["host1"])
+        self.restart_host("host1")
+        said = "ERROR [nova_gpu.virt.host_gpus] nova-compute runs in a PID namespace of its own"
+        self.assertIn(said, self.stdlog.logger.output)
+        self.assertIn("whether a process of the host has it open is", self.stdlog.logger.output)
+        self.boot_refused(self.gpu_flavor(1))
+        self.assertEqual([], self.stand_in.done)
+        for function in (CARD, CARD.replace(".0", ".1")):
+            self.hosts["host1"].bind(function, "vfio-pci")
+        self.period()
+        server = self.boot(self.gpu_flavor(1))
+        self.assertGPUs(server, [CARD])
+        self._delete_server(server)
+        self.assertIn(f"GPU {CARD} is in quarantine: whether a process", self.stdlog.logger.output)
 
     def test_card_that_cannot_be_had(self) -> None:
         """Of two cards the second refuses: the first goes back too."""

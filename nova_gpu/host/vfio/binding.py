@@ -216,6 +216,8 @@ def _move(
 def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> Mapping[str, Any]:
     """:raises _NotMoved: where the script is not through with it within the time"""
     _refuse_hanging(gpu.address)
+    if request["devices"] and not means.roots.shows_all_processes():
+        raise _NotBegun(open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     try:
         answer = rebinder.move(request, means)
     except child.TimedOut as error:

@@ -43,6 +43,9 @@ def reset(gpu: model.GPU, means: Means, *, required: bool = True) -> None:
     :raises NotClean: where one of them is not reset, or does not answer afterwards
     """
     functions, roots = gpu.functions, means.roots
+    if not roots.shows_all_processes():
+        address = str(gpu.address)
+        raise exception.NotClean(address, open_devices.UNSEEN, open_devices.UNSEEN_REMEDY)
     request = {
         "devices": f"{roots.sysfs}/bus/pci/devices",
         "functions": [str(each) for each in functions],

@@ -28,6 +28,13 @@ _TAKEN_AWAY = frozenset({"input", "usb", "block"})
 
 Number = tuple[int, int]  # major, minor
 
+# Where proc shows no processes but those of a container
+UNSEEN = (
+    "whether a process of the host has it open is not known: nova-compute runs in a PID namespace "
+    "of its own"
+)
+UNSEEN_REMEDY = "give its container that of the host (pid_mode: host)"
+
 
 def numbers(gpu: model.GPU, roots: Roots) -> frozenset[Number]:
     """The devices of all functions of the card, with those that VFIO made of it."""

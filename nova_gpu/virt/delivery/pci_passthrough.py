@@ -15,7 +15,7 @@ from nova_gpu.core import refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
-from nova_gpu.host.vfio import passthrough
+from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.delivery import guest_address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
@@ -130,6 +130,9 @@ class PCIPassthrough(WholeCards):
         ]
         if not hosts_own:
             return {}
+        if not self._roots.shows_all_processes():
+            reason = f"{open_devices.UNSEEN}; {open_devices.UNSEEN_REMEDY}"
+            return {PciAddress.parse(address): reason for address in hosts_own}
         # Only now: half a second, and only nova-compute asks for privilege here.
         import nova_gpu.privsep.vfio
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 from collections.abc import Iterator
@@ -56,13 +57,26 @@ class CleaningTest(tests.unit.privsep.test_daemon.DaemonTestCase):
         (device / "dev").write_text(f"{os.major(full)}:{os.minor(full)}\n")
         guests = next(processes := self._with_it_open(UID + 7, "/dev/full"))
         own = next(processes_of_host := self._with_it_open(1, "/dev/full"))
-        self.assertTrue(guest_processes.may_be_left(Roots(), [(UID, COUNT)]))
-        (ended,) = self.call("cleaning.end_processes", CARD, proc="/proc")
+        # Processes are the machine's, which may be a container with others outside.
+        proc = self.root / "proc-of-this-machine"
+        proc.mkdir(mode=0o755)
+        for pid in (1, guests.pid, own.pid):
+            (proc / str(pid)).mkdir(mode=0o755)
+            for name in ("status", "stat", "cgroup", "cmdline", "fd"):
+                (proc / str(pid) / name).symlink_to(f"/proc/{pid}/{name}")
+        roots = dataclasses.replace(Roots(), proc=proc)
+        self.assertTrue(guest_processes.may_be_left(roots, [(UID, COUNT)]))
+        (ended,) = self.call("cleaning.end_processes", CARD, proc=str(proc))
         self.assertIn(f"(pid {guests.pid})", ended)
         self.assertEqual(-9, guests.wait(200))
         self.assertIsNone(own.poll())
         self.assertEqual([], self.call("cleaning.end_processes", CARD))
-        self.assertFalse(guest_processes.may_be_left(Roots(), [(UID, COUNT)]))
+        self.assertFalse(guest_processes.may_be_left(roots, [(UID, COUNT)]))
+        (proc / "self/ns").mkdir(parents=True)
+        (proc / "self/ns/pid").symlink_to("pid:[4026532555]")
+        name, args, _ = self.call("cleaning.end_processes", CARD)
+        self.assertEqual("NotClean", name)
+        self.assertIn("in a PID namespace of its own", args[1])
         processes.close()
         processes_of_host.close()
 
