@@ -93,11 +93,25 @@ an integer) and ``name`` (the rest of the line, hence the last), for example
 Cards that direct links (NVLink, XGMI) join with each other, by PCI address:
 ``0000:04:00.0 0000:05:00.0``. May be given several times, once for each set. Only for cards of
 which neither NVML nor the AMD driver says it: those of KVM hosts, which are with no driver that
-would know.
+would know. There the cards of one set are given to one guest at a time.
 
 Related options:
 
 * ``[gpu]nvml``
+* ``[gpu]split_link_groups``
+""",
+    ),
+    cfg.BoolOpt(
+        "split_link_groups",
+        default=False,
+        help="""
+Give cards that direct links join to several KVM guests at a time. Who has one of them may reach the
+memory of the others over the links, which nothing blocks: only where all users trust each other, or
+the links are switched off in another way.
+
+Related options:
+
+* ``[gpu]link_groups``
 """,
     ),
     cfg.BoolOpt(

@@ -20,6 +20,10 @@ from nova_gpu.virt.lifecycle import vgpus
 LOG = logging.getLogger(__name__)
 
 UNREAD = "Nova's database has not said yet which cards instances have parts of"
+_LINKED = (
+    "direct links join it with {peer}, which is given in parts, and a guest would reach that over "
+    "them; see [gpu]split_link_groups"
+)
 UNSEEN = "the last look at this host's GPUs failed; see nova-compute's log"
 
 
@@ -66,6 +70,10 @@ class Step:
         # Outside of what every claim waits for: it may be slow.
         whole = [gpu for gpu in found if gpu.address not in divided]
         obstacles = {**self._discovery.obstacles(whole), **divided}
+        for gpu in whole:
+            peers = self._discovery.delivery.joined().get(gpu.address, frozenset())
+            if gpu.address not in given_whole and (parted := peers & divided.keys()):
+                obstacles[gpu.address] = _LINKED.format(peer=min(parted))
         ailments = self._watch.look(found)
         quarantined = self._discovery.quarantined(found)
         offered = [gpu for gpu in whole if gpu.address in given_whole]

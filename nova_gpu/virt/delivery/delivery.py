@@ -153,6 +153,10 @@ class WholeCards(Delivery, Protocol):
         *free*; nothing where guests get any of them."""
         return frozenset()
 
+    def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
+        """Return the cards that one guest at a time may have, by each of them."""
+        return {}
+
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
         """Whether a guest's driver can be told that *cards* reach each other's memory"""
         return False

@@ -13,6 +13,7 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
+from nova_gpu.core.topology import topology
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import open_devices, passthrough
@@ -73,6 +74,7 @@ class PCIPassthrough(WholeCards):
         self._holders: Mapping[str, str] = {}
         self._fabric = fabric
         self._peers = peers
+        self._joined: dict[PciAddress, frozenset[PciAddress]] = {}
         if ledger is not None:
             # Only now: privsep takes half a second, and the commands give nobody a card.
             from nova_gpu.virt.delivery import binding
@@ -97,6 +99,31 @@ class PCIPassthrough(WholeCards):
     def look(self, found: Collection[GPU]) -> None:
         self._fabric.look(found)
         self._peers.look_again()
+        self._look_at_links(found)
+
+    def _look_at_links(self, found: Collection[GPU]) -> None:
+        """Keep which cards direct links join: a card with VFIO tells nothing of its own any more.
+
+        No driver of the host blocks the links of such cards, and what is at their other end is
+        mapped by the card itself (of XGMI drivers/gpu/drm/amd/amdgpu, amdgpu_xgmi.c). Those that
+        switches join Fabric Manager parts.
+        """
+        switched = self.board.cards if self.board else ()
+        linked = [gpu for gpu in found if gpu.links and gpu.address not in switched]
+        circles = topology.circles(linked)
+        for number in set(circles.values()):
+            members = frozenset(card for card in circles if circles[card] == number)
+            known = members.union(*(self._joined.get(card, ()) for card in members))
+            if known != self._joined.get(min(known)) and CONF.gpu.split_link_groups:
+                LOG.warning(
+                    "GPUs %s are joined by direct links and given to several guests, which can "
+                    "reach each other's memory over them ([gpu]split_link_groups)",
+                    ", ".join(map(str, sorted(known))),
+                )
+            self._joined.update(dict.fromkeys(known, known))
+
+    def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
+        return {} if CONF.gpu.split_link_groups else self._joined
 
     @property
     def board(self) -> Board | None:

@@ -161,7 +161,9 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         kept -= frozenset[Device]().union(*usage.reached.values()) & usage.counted()
 
         def offer(group: GPUGroup) -> provider_tree.Offer:
-            reserved = len(self._lost(group) | (kept & group.gpus.keys()))
+            given = usage.taken() | usage.counted() | usage.started()
+            away = kept | (self._beside_given() - given)
+            reserved = len(self._lost(group) | (away & group.gpus.keys()))
             return provider_tree.Offer(
                 inventory.inventory(len(group.gpus), reserved, most=most.get(group.key)),
                 lambda present: self._traits(group, hypervisor_type, present),
@@ -205,14 +207,30 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
         usage = self._ledger.now
-        return frozenset(well & set(addresses)) - usage.taken() - usage.used - unbound
+        given = device.cards(device.parse(each.identifier) for each in assigned)
+        taken = usage.taken() | usage.used | self._beside_given(given)
+        return frozenset(well & set(addresses)) - taken - unbound
 
     def free(self) -> frozenset[PciAddress]:
         """All that an instance could be given, by what was read last"""
         usage = self._ledger.now
-        given = usage.taken() | usage.used | usage.counted()
+        given = usage.taken() | usage.used | usage.counted() | self._beside_given()
         well = {a for group in self._groups.values() for a in group.gpus.keys() - group.withheld}
         return frozenset(well - given - self._delivery.unbound())
+
+    def _beside_given(self, given: Collection[Device] = ()) -> frozenset[PciAddress]:
+        """Return the cards that direct links join with one that an instance has: one guest may
+        have those, and a later claim is another's.
+
+        :param given: what else is given, beside what is known
+        """
+        joined = self._delivery.joined()
+        if not joined:
+            return frozenset()
+        usage = self._ledger.now
+        every = usage.taken() | usage.used | usage.counted() | usage.started()
+        cards = device.cards(every.union(given)) & joined.keys()
+        return frozenset[PciAddress]().union(*(joined[card] - {card} for card in cards))
 
     def claimant(self) -> Claimant | None:
         return self._neighbours.claimant()
