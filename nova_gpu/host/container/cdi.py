@@ -2,6 +2,7 @@
 """Container Device Interface specifications: what a vendor says a container needs for its card.
 
 Read anew at every start of a guest: the vendor's tools rewrite the files when the driver changes.
+A file of a newer minor version, or with fields that are not known, is read as far as it is known.
 Hooks are never executed. What create-symlinks is told becomes ``Edits.links``, which with
 update-ldcache is done on the host (:mod:`nova_gpu.host.container.libraries`); what the others do, a
 guest with user namespaces does not need, or is for the guest's own root to do.
@@ -14,6 +15,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -71,29 +73,61 @@ class Device:
     edits: Edits
 
 
-def devices(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> dict[str, Device]:
-    """The devices described in *folders*, by qualified name, later folders over earlier ones.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ignored:
+    """A file, or a folder, that is not used; ``text`` is ``None`` where it is not known."""
+
+    path: pathlib.Path
+    reason: str
+    text: str | None = None
+
+    def may_describe(self, nodes: Iterable[str]) -> bool:
+        """Return whether one of *nodes* stands in it, or nothing is known of it."""
+        return self.text is None or any(
+            re.search(rf"{re.escape(node)}(?![\w-])", self.text) for node in nodes
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """The devices by qualified name, and the files that are ignored."""
+
+    devices: Mapping[str, Device]
+    ignored: tuple[Ignored, ...] = ()
+
+
+def find(folders: Iterable[pathlib.Path], owner_uid: int = 0) -> Found:
+    """Read the specifications in *folders*, of which later ones override earlier ones.
 
     A file that is not valid, or that anybody but *owner_uid* could have written, is logged and
     ignored alone. Two files of one folder that describe one device are a conflict: neither counts.
     """
     found: dict[str, Device] = {}
+    ignored: list[Ignored] = []
     for folder in folders:
         here: dict[str, Device] = {}
         conflicts: set[str] = set()
-        for device in _folder(folder, owner_uid):
-            other = here.setdefault(device.name, device)
-            if other is not device:
-                conflicts.add(device.name)
-                LOG.warning(
-                    "CDI device %(name)s is ignored: %(one)s and %(other)s both describe it; "
-                    "remove one of them",
-                    {"name": device.name, "one": other.file, "other": device.file},
+        for each in _folder(folder, owner_uid):
+            if isinstance(each, Ignored):
+                ignored.append(each)
+                continue
+            other = here.setdefault(each.name, each)
+            if other is not each:
+                conflicts.add(each.name)
+                _warn(
+                    f"CDI device {each.name} is ignored: {other.file} and {each.file} both "
+                    "describe it; remove one of them"
                 )
         found |= here
         for name in conflicts:
             del found[name]
-    return found
+    return Found(found, tuple(ignored))
+
+
+@functools.lru_cache(maxsize=256)
+def _warn(text: str) -> None:
+    """Log *text* once: the files are read at every start of a guest."""
+    LOG.warning("%s", text)
 
 
 def describing(nodes: Iterable[str], described: Mapping[str, Device]) -> Device | None:
@@ -124,23 +158,32 @@ def load(path: pathlib.Path, owner_uid: int = 0) -> tuple[Device, ...]:
     )
 
 
-def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device]:
+def _folder(folder: pathlib.Path, owner_uid: int) -> Iterator[Device | Ignored]:
     try:
-        names = sorted(os.listdir(folder))
-        reason = files.distrust(os.stat(folder), owner_uid)
+        paths = [folder / each for each in sorted(os.listdir(folder)) if each.endswith(_SUFFIXES)]
+        reason = files.distrust(os.stat(folder), owner_uid) if paths else None
     except FileNotFoundError:
         return
     except OSError as error:
-        reason = str(error)
+        paths, reason = [], str(error)
     if reason is not None:
-        LOG.warning("CDI folder %(path)s is ignored: %(why)s", {"path": folder, "why": reason})
+        _warn(f"CDI folder {folder} is ignored: {reason}")
+        yield Ignored(folder, reason)
         return
-    for name in names:
-        if name.endswith(_SUFFIXES):
-            try:
-                yield from load(folder / name, owner_uid)
-            except exception.InvalidCDISpec as error:
-                LOG.warning("%s", error)
+    for path in paths:
+        try:
+            yield from load(path, owner_uid)
+        except exception.InvalidCDISpec as error:
+            _warn(str(error))
+            yield Ignored(path, error.reason, _text(path))
+
+
+def _text(path: pathlib.Path) -> str | None:
+    try:
+        with files.opened(path) as fd:
+            return files.text(fd)
+    except (OSError, ValueError):
+        return None
 
 
 def _edits(document: Mapping[str, Any]) -> Edits:
@@ -193,7 +236,7 @@ def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
     :raises InvalidCDISpec: where it cannot be read, believed or understood
     """
     try:
-        document = _document(path, _read(path, owner_uid))
+        document, unknown = cdi_schema.known(_document(path, _read(path, owner_uid)))
         reason = cdi_schema.fault(document)
     except OSError as error:
         reason = str(error)
@@ -204,6 +247,11 @@ def _load(path: pathlib.Path, owner_uid: int) -> dict[str, Any]:
         reason = f"it cannot be parsed: {error}"
     if reason is not None:
         raise exception.InvalidCDISpec(str(path), reason)
+    if unknown:
+        _warn(
+            f"CDI file {path} is read as far as it is known: it has {', '.join(unknown[:8])}; "
+            "install a newer nova-gpu if guests lack anything of it"
+        )
     assert isinstance(document, dict)
     return document
 

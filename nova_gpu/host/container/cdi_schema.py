@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Container Device Interface specification may say, versions 0.3.0 to 1.1.0.
+"""What a Container Device Interface specification may say, from version 0.3.0 on.
 
-Written from SPEC.md of cncf-tags/container-device-interface. Unknown fields make a file invalid, as
-does a field newer than the version the file names.
+Written from SPEC.md of cncf-tags/container-device-interface, version 1.1.0. The version is one of
+Semantic Versioning 2.0: a newer minor version adds fields, of which a reader uses those it knows; a
+newer major version may mean something else by all of them. Which version a field came in is for
+those who write a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jsonschema
 
-_VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
+_OLDEST, _NEWEST = (0, 3), (1, 1)
+_VERSION = re.compile(
+    r"v?(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})([-+][0-9A-Za-z.+-]+)?"
+)
 
 # What may stand in a domain's XML and in a path: no control characters, no halves of characters.
 _CHARACTER = r"[^\x00-\x1f\ud800-\udfff\ufffe\uffff]"
@@ -61,18 +67,10 @@ _MOUNT = _object(
     options=_array(_TEXT),
 )
 
+# No hook is executed: of what other runtimes call the moment for it, nothing depends.
 _HOOK = _object(
     ["hookName", "path"],
-    hookName={
-        "enum": [
-            "prestart",
-            "createRuntime",
-            "createContainer",
-            "startContainer",
-            "poststart",
-            "poststop",
-        ]
-    },
+    hookName=_TEXT,
     path=_PATH,
     args=_array(_TEXT),
     env=_array(_ENV),
@@ -105,15 +103,14 @@ _DEVICE = _object(
     ["name", "containerEdits"],
     name={"type": "string", "pattern": r"\A[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?\Z"},
     annotations=_ANNOTATIONS,
-    # Of a device that changes nothing, nobody can have meant anything.
-    containerEdits={**_EDITS, "minProperties": 1},
+    containerEdits=_EDITS,
 )
 
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     **_object(
         ["cdiVersion", "kind", "devices"],
-        cdiVersion={"enum": [*_VERSIONS, *(f"v{version}" for version in _VERSIONS)]},
+        cdiVersion={"type": "string"},
         kind={"type": "string", "pattern": rf"\A(?=[^/]{{1,253}}/.{{1,63}}\Z){_LABEL}/{_LABEL}\Z"},
         annotations=_ANNOTATIONS,
         devices=_array(_DEVICE, at_least=1),
@@ -125,51 +122,61 @@ _VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def fault(document: object) -> str | None:
-    """What is wrong with *document*, a parsed specification, or ``None``"""
+    """Return what is wrong with *document*, a parsed specification without unknown fields."""
+    version = document.get("cdiVersion") if isinstance(document, dict) else None
+    if isinstance(version, str) and (reason := _unfit(version)):
+        return reason
     error = jsonschema.exceptions.best_match(_VALIDATOR.iter_errors(document))
     if error is not None:
         where = "/".join(str(step) for step in error.absolute_path)
         return f"{where}: {error.message}" if where else str(error.message)
     assert isinstance(document, dict)
-    version = document["cdiVersion"].removeprefix("v")
-    for feature, since in _features(document):
-        if _VERSIONS.index(version) < _VERSIONS.index(since):
-            return f"{feature} is known since cdiVersion {since}, and the file says {version}"
-    for edits in _edits(document):
-        if version == "1.1.0" and {"enableCMT", "enableMBM"} & edits.get("intelRdt", {}).keys():
-            return "enableCMT and enableMBM of intelRdt are gone since cdiVersion 1.1.0"
     names = [device["name"] for device in document["devices"]]
     twice = sorted({name for name in names if names.count(name) > 1})
     return f"device {twice[0]!r} is there twice" if twice else None
 
 
-def _features(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the document uses that came after 0.3.0, with the version it came in"""
-    described = (document, *document["devices"])
-    if any(part.get("annotations") for part in described):
-        yield "annotations", "0.6.0"
-    if "." in document["kind"].partition("/")[2]:
-        yield "a dot in the class of kind", "0.6.0"
-    for device in document["devices"]:
-        if device["name"][0].isdigit():
-            yield f"a digit at the start of a device's name ({device['name']})", "0.5.0"
-    for edits in _edits(document):
-        rdt = edits.get("intelRdt", {})
-        if any(mount.get("type") for mount in edits.get("mounts", ())):
-            yield "type of a mount", "0.4.0"
-        if any(node.get("hostPath") for node in edits.get("deviceNodes", ())):
-            yield "hostPath of a device node", "0.5.0"
-        if "intelRdt" in edits:
-            yield "intelRdt", "0.7.0"
-        if edits.get("additionalGids"):
-            yield "additionalGids", "0.7.0"
-        if edits.get("netDevices"):
-            yield "netDevices", "1.1.0"
-        if "schemata" in rdt or rdt.get("enableMonitoring"):
-            yield "schemata and enableMonitoring of intelRdt", "1.1.0"
+def known(document: object) -> tuple[object, list[str]]:
+    """Return *document* without the fields that are not known, and what is not known of it."""
+    unknown: list[str] = []
+    stripped = _stripped(document, SCHEMA, unknown)
+    version = document.get("cdiVersion") if isinstance(document, dict) else None
+    if isinstance(version, str) and _numbers(version) > _NEWEST:
+        unknown.insert(0, f"cdiVersion {version}")
+    return stripped, list(dict.fromkeys(unknown))
 
 
-def _edits(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield document.get("containerEdits", {})
-    for device in document["devices"]:
-        yield device["containerEdits"]
+def _stripped(value: object, schema: Mapping[str, Any], unknown: list[str]) -> object:
+    if isinstance(value, list) and "items" in schema:
+        return [_stripped(each, schema["items"], unknown) for each in value]
+    properties = schema.get("properties")
+    if not isinstance(value, dict) or properties is None:
+        return value
+    unknown += (f"field {str(key)[:64]!r}" for key in value if key not in properties)
+    return {
+        key: _stripped(inner, properties[key], unknown)
+        for key, inner in value.items()
+        if key in properties
+    }
+
+
+def _unfit(version: str) -> str | None:
+    """Return why nothing can be said of a file of that version, where nothing can."""
+    numbers = _numbers(version)
+    if not numbers:
+        return f"cdiVersion: {version[:64]!r} is not a version, such as 1.1.0"
+    if numbers < _OLDEST:
+        return f"cdiVersion: {version} is older than 0.3.0, the first that is understood"
+    if numbers[0] > _NEWEST[0]:
+        return (
+            f"cdiVersion: {version} is of a newer major version than 1, in which known fields may "
+            "mean something else; install a nova-gpu that knows it, or have the vendor's tool "
+            "write version 1"
+        )
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the major and the minor version, nothing of what is none."""
+    match = _VERSION.fullmatch(version)
+    return (int(match[1]), int(match[2])) if match else ()

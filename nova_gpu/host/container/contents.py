@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from oslo_log import log as logging
 
@@ -136,18 +136,35 @@ def _described(
     roots: host_roots.Roots,
     owner_uid: int,
 ) -> Iterator[tuple[model.PciAddress, cdi.Device]]:
-    """The cards that a usable CDI device describes, with it"""
+    """The cards that a usable CDI device describes, with it
+
+    :raises DeviceUnavailable: where only a file that cannot be used may describe one
+    """
     if not gpus and not slots:
         return
-    devices: Mapping[str, cdi.Device] = cdi.devices(roots.cdi_spec_dirs, owner_uid)
-    found = [(gpu.address, cdi.describing(_marks(gpu, roots), devices)) for gpu in gpus]
+    read = cdi.find(roots.cdi_spec_dirs, owner_uid)
+    devices = read.devices
+    marks = [tuple(_marks(gpu, roots)) for gpu in gpus]
+    found = [
+        (gpu.address, own, cdi.describing(own, devices))
+        for gpu, own in zip(gpus, marks, strict=True)
+    ]
     for slot in slots:
         # What describes the instance; else its card, for the driver's files, which are the same.
         node, *caps = nodes.instance_nodes(slot, roots)
         device = cdi.describing(caps[-1:], devices) or cdi.describing([node], devices)
-        found.append((slot.parent, device))
-    for address, device in found:
+        found.append((slot.parent, (node, *caps[-1:]), device))
+    for address, own, device in found:
         if device is None:
+            for each in read.ignored:
+                if each.may_describe(own):
+                    raise exception.DeviceUnavailable(
+                        str(address),
+                        "the host's CDI file with the driver's files for it cannot be used",
+                        "have the vendor's tool write it anew (nvidia-ctk cdi generate), or remove "
+                        "it where images bring the driver's files",
+                        f"{each.path}: {each.reason}",
+                    )
             continue
         unfit = [node for node in _kept(device, allowed) if not _is_expressible(node, roots)]
         if not unfit:

@@ -36,7 +36,7 @@ class CDITestCase(base.BaseTestCase):
         return path
 
     def devices(self) -> dict[str, cdi.Device]:
-        return cdi.devices(self.folders, UID)
+        return dict(cdi.find(self.folders, UID).devices)
 
 
 class TestLoad(CDITestCase):
@@ -101,7 +101,7 @@ class TestRefusal(CDITestCase):
         return self.root / name
 
     def test_against_the_specification(self) -> None:
-        self.refused(self.save("etc/a.yaml", document(unknown=[])), "unknown")
+        self.refused(self.save("etc/a.yaml", document(env=[1])), "env/0")
 
     def test_what_cannot_be_parsed(self) -> None:
         self.refused(self.write("etc/a.json", "{"), "parsed")
@@ -149,9 +149,29 @@ class TestRefusal(CDITestCase):
 
 
 class TestDevices(CDITestCase):
+    def test_a_newer_minor_version_is_read_with_one_warning(self) -> None:
+        path = self.save("etc/a.yaml", document(env=["A=1"], later=1) | {"cdiVersion": "1.2.0"})
+        for _ in range(3):
+            self.assertEqual((("A", "1"),), self.devices()["vendor.com/gpu=gpu0"].edits.env)
+        said = f"{path} is read as far as it is known: it has cdiVersion 1.2.0, field 'later';"
+        self.assertEqual(1, self.log.output.count(said))
+        self.assertEqual(1, self.log.output.count("\n"))
+
+    def test_what_may_describe_a_card(self) -> None:
+        newer = document(deviceNodes=[{"path": "/dev/gpu1"}]) | {"cdiVersion": "2.0.0"}
+        path = self.save("etc/a.json", newer)
+        (ignored,) = cdi.find(self.folders, UID).ignored
+        self.assertEqual(path, ignored.path)
+        self.assertIn("newer major version", ignored.reason)
+        self.assertTrue(ignored.may_describe(["/dev/gpu9", "/dev/gpu1"]))
+        self.assertFalse(ignored.may_describe(["/dev/gpu"]))
+        path.write_bytes(b"\xff")
+        (ignored,) = cdi.find(self.folders, UID).ignored
+        self.assertTrue(ignored.may_describe(["/dev/gpu"]), "what it has is not known")
+
     def test_a_bad_file_is_named_and_ignored_alone(self) -> None:
         self.save("etc/good.yaml", document("good"))
-        bad = self.save("etc/bad.yaml", document("bad", unknown=1))
+        bad = self.save("etc/bad.yaml", document("bad", env=1))
         self.assertEqual({"vendor.com/gpu=good"}, self.devices().keys())
         self.assertIn(f"CDI file {bad} is ignored", self.log.output)
 
@@ -162,7 +182,7 @@ class TestDevices(CDITestCase):
 
     def test_a_bad_file_overrides_nothing(self) -> None:
         self.save("etc/a.yaml", document(env=["FROM=etc"]))
-        self.save("run/a.yaml", document(env=["FROM=run"], unknown=1))
+        self.save("run/a.yaml", document(env=1))
         self.assertEqual((("FROM", "etc"),), self.devices()["vendor.com/gpu=gpu0"].edits.env)
 
     def test_conflict_in_one_folder(self) -> None:
@@ -181,7 +201,7 @@ class TestDevices(CDITestCase):
         self.assertEqual("", self.log.output)
 
     def test_no_folder(self) -> None:
-        self.assertEqual({}, cdi.devices([self.root / "nowhere"], UID))
+        self.assertEqual({}, cdi.find([self.root / "nowhere"], UID).devices)
         self.assertEqual("", self.log.output)
 
     def test_a_folder_not_to_be_believed(self) -> None:
@@ -190,7 +210,7 @@ class TestDevices(CDITestCase):
         self.assertEqual({}, self.devices())
         self.assertIn(f"CDI folder {self.folders[0]} is ignored", self.log.output)
         self.folders[0].chmod(0o755)
-        self.assertEqual({}, cdi.devices(self.folders, UID + 1))
+        self.assertEqual({}, cdi.find(self.folders, UID + 1).devices)
         self.assertEqual(1, len(self.devices()))
 
 

@@ -306,9 +306,32 @@ class TestFiles(CDITestCase):
         self.assertIn("uid 1", self.log.output)
 
     def test_a_specification_of_another_owner(self) -> None:
-        given = self.given(ONE, owner_uid=UID + 1)
-        self.assertEqual(((), ()), (given.mounts, given.env))
-        self.assertIn("/dev/nvidia1", given.nodes)
+        self.assertNotUsed("uid", owner_uid=UID + 1)
+
+    def test_a_specification_of_a_newer_major_version(self) -> None:
+        self.document["cdiVersion"] = "2.0.0"
+        self.assertNotUsed("newer major version")
+
+    def test_that_of_others_keeps_no_guest_back(self) -> None:
+        other = {"cdiVersion": "2.0.0", "devices": [{"path": "/dev/nvidia11"}]}
+        fake.save(self.host.roots.cdi_spec_dirs[0] / "other.json", other)
+        self.assertTrue(self.given(ONE).mounts)
+
+    def test_a_specification_of_a_newer_minor_version(self) -> None:
+        expected = self.given(ONE)
+        self.document["cdiVersion"] = "1.2.0"
+        self.edits["later"] = [{"path": "/usr/bin/later"}]
+        self.edits["mounts"][0]["later"] = True
+        self.assertEqual(expected, self.given(ONE))
+
+    def assertNotUsed(self, reason: str, owner_uid: int = UID) -> None:
+        """No guest starts without the driver's files; its user is told so, the operator why."""
+        error = self.assertRaises(exception.DeviceUnavailable, self.given, ONE, owner_uid=owner_uid)
+        self.assertIn("/var/run/cdi", str(error))
+        self.assertIn(reason, str(error))
+        told = error.told(exception.Detail.FITTING)
+        self.assertIn("CDI file with the driver's files for it cannot be used", told)
+        self.assertNotIn("/var/run/cdi", told)
 
     def test_a_specification_older_than_the_driver(self) -> None:
         (self.driver / f"usr/lib/x86_64-linux-gnu/libcuda.so.{fake.VERSION}").unlink()
