@@ -16,6 +16,7 @@ from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
 from nova_gpu.host import address_bits
+from nova_gpu.host import health as host_health
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind_script
 from nova_gpu.virt.delivery import guest_address_space
@@ -82,7 +83,8 @@ def _finding(
     :param alike: how many cards of its product the host has
     """
     functions = gpu.functions
-    found = [reason for reason in (undivided, looked.obstacle(gpu)) if reason]
+    broken = host_health.unusable(gpu, looked.roots)
+    found = [reason for reason in (undivided, broken, looked.obstacle(gpu)) if reason]
     remarks: tuple[str, ...] = ()
     if not looked.delivery.shares_driver:
         found += passthrough.obstacles(gpu, looked.roots, guest_address_space.of_host(looked.roots))

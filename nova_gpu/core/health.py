@@ -32,6 +32,8 @@ _RECOVERY_ACTIONS = {
 # nvml.h: NVML_GPU_FABRIC_STATE_*; 0 is a card without one
 _FABRIC_STATES = {1: "not started", 2: "in progress"}
 _FABRIC_COMPLETED = 3
+# nvml.h: NVML_COMPUTEMODE_PROHIBITED
+_PROHIBITED = 2
 _FABRIC_REMEDY = (
     "see that nvidia-fabricmanager runs, is of the driver's version and what its log says, and "
     "nvidia-smi -q (Fabric)"
@@ -67,7 +69,8 @@ class NvmlHealth:
     the driver could not initialise (RmInitAdapter, kernel-open/nvidia/nv.c). ``uncorrected`` are
     ECC errors since the driver was loaded or the card was reset; those of its whole life would say
     nothing. ``recovery_action`` is nvml.h's number, and so are ``fabric_state``, how far the card
-    has joined the fabric of its NVSwitches, and ``fabric_status``, how that ended.
+    has joined the fabric of its NVSwitches, ``fabric_status``, how that ended, and
+    ``compute_mode``, how many programs may use the card.
     """
 
     lost: bool = False
@@ -79,6 +82,7 @@ class NvmlHealth:
     fabric_state: int | None = None
     fabric_status: int | None = None
     refused: str | None = None
+    compute_mode: int | None = None
 
 
 def of_bus_errors(first: ErrorCounts, now: ErrorCounts) -> Verdict | None:
@@ -112,6 +116,11 @@ def of_nvml(told: NvmlHealth) -> Verdict | None:
         return Verdict("its driver asks for a recovery action", action)
     if told.uncorrected:
         return Verdict(f"{told.uncorrected} ECC errors of its memory were not corrected", _RESET)
+    if told.compute_mode == _PROHIBITED:
+        return Verdict(
+            "its compute mode is PROHIBITED, so that no program may use it",
+            "set it back (nvidia-smi --compute-mode=0)",
+        )
     if reason := _of_fabric(told):
         return Verdict(f"{reason}, and CUDA would fail with error 802", _FABRIC_REMEDY)
     if told.retirement_pending:

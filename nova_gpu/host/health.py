@@ -7,6 +7,7 @@ import os
 
 from nova_gpu.core import model
 from nova_gpu.core.health import ErrorCounts
+from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
 
@@ -37,6 +38,31 @@ def _is_silent(address: model.PciAddress, roots: Roots) -> bool:
         return True  # drivers/pci/access.c: the error of a configuration read
     finally:
         os.close(fd)
+
+
+def unusable(gpu: model.GPU, roots: Roots) -> str | None:
+    """Return why the card works for no guest, by what the kernel and its driver show of it."""
+    try:
+        for address in gpu.functions:
+            if sysfs.has_homeless_bar(address, roots):
+                return (
+                    f"the host has no place for a BAR of {address}; turn on Above 4G Decoding in "
+                    "its firmware, and see the kernel's log about it (BAR, failed to assign)"
+                )
+            # Its firmware is to be replaced: drivers/gpu/drm/xe/xe_survivability_mode.c
+            if os.path.exists(f"{sysfs.device(address, roots)}/survivability_mode"):
+                return (
+                    "Intel's driver has it in survivability mode, in which it does nothing; see "
+                    "the kernel's log about it, and update its firmware"
+                )
+    except (OSError, ValueError) as error:
+        if not os.path.exists(sysfs.device(address, roots)):
+            return None  # gone, which others tell
+        return f"sysfs cannot be read about it: {error}; see the kernel's log"
+    # kernel-open/nvidia/nv-procfs.c: NVreg_ExcludedGpus, and what it excludes by itself
+    if gpu.driver == "nvidia" and proc.card(gpu.address, roots).get("GPU Excluded") == "Yes":
+        return "NVIDIA's driver excludes it (NVreg_ExcludedGpus); take it out of that"
+    return None
 
 
 def bus_errors(gpu: model.GPU, roots: Roots) -> ErrorCounts | None:

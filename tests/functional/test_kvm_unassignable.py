@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.fixtures import hosts
+from tests.fixtures import ailments, hosts
 from tests.functional import alone, kvm
 
 RESERVED, RELAXABLE, SHOWN, WELL = kvm.ALL
@@ -22,3 +22,29 @@ class UnassignableTest(alone.Alone, kvm.KVMServersTestBase):
         said = self.stdlog.logger.output
         for card, reason in ((RESERVED, "wants 0x00000000dd800000"), (SHOWN, "'s framebuffer")):
             self.assertRegex(said, rf"GPU {card} \(.*\) is not offered: the firmware ?{reason}")
+
+
+class UnusableTest(alone.Alone, kvm.KVMServersTestBase):
+    """Cards that work for nobody, whoever has them"""
+
+    leaves = {"reserved": "they stay so"}  # noqa: RUF012
+
+    def test_a_bar_without_a_place(self) -> None:
+        self.start_host()
+        ailments.leave_without_place(self.hosts["host1"], WELL)
+        self.period()
+        self.assertInventory(total=4, reserved=1)
+        self.assertIn(f"no place for a BAR of {WELL}", self.stdlog.logger.output)
+        ailments.leave_without_place(self.hosts["host1"], SHOWN)
+        self.restart_host("host1")
+        self.assertInventory(total=4, reserved=2)
+
+    def test_intels_survivability_mode(self) -> None:
+        self.start_host(machine="amd-intel")
+        self.assertIn("56c0", self.groups())
+        card = "0000:43:00.0"
+        (self.hosts["host1"].path(card) / "survivability_mode").write_text("Boot\n")
+        self.period()
+        self.assertIn("survivability mode", self.stdlog.logger.output)
+        told = self._get_provider_inventory(self.groups()["56c0"])["PGPU"]
+        self.assertEqual((2, 1), (told["total"], told["reserved"]))

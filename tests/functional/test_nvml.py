@@ -83,10 +83,25 @@ class DeadCardTest(alone.Alone, base.GPUServersTestBase):
         )
         self.assertOneIsDead(7, "NVIDIA's driver has lost it")
 
+    def test_one_that_no_program_may_use(self) -> None:
+        """nvidia-smi -c 2"""
+        more = {"compute_mode": "2"}
+        self.library.say(dataclasses.replace(self.cards[0], more=more), *self.cards[1:])
+        self.assertOneIsDead(0, "its compute mode is PROHIBITED")
+
     def test_one_whose_memory_is_not_told(self) -> None:
         more = {"memory": machines.NOT_SUPPORTED}
         self.library.say(dataclasses.replace(self.cards[0], more=more), *self.cards[1:])
         self.assertOneIsDead(0, "its memory is not known")
+
+    def test_one_that_its_driver_excludes(self) -> None:
+        self.flags(nvml=False, group="gpu")
+        self.start_host(machine="h200-8")
+        information = self.hosts["host1"].roots.proc / "driver/nvidia/gpus/0000:3b:00.0/information"
+        information.write_text(information.read_text().replace("Excluded:\t No", "Excluded:\t Yes"))
+        self.period()
+        self.assertInventory(reserved=1)
+        self.assertIn("NVIDIA's driver excludes it", self.stdlog.logger.output)
 
     def test_a_library_that_does_not_answer(self) -> None:
         """The nodes are there: they are all that is known."""

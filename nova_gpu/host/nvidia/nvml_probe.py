@@ -27,7 +27,8 @@ but where that is the rights of whoever asks::
 
     {"cards": [{"address": "0000:19:00.0", "lost": false, "refused": null, "uncorrected": 0,
                 "retirement_pending": null, "remapping_pending": false, "remapping_failed": false,
-                "recovery_action": 0, "fabric_state": 3, "fabric_status": 0}, ...]}
+                "recovery_action": 0, "fabric_state": 3, "fabric_status": 0,
+                "compute_mode": 0}, ...]}
 
 With ``--usage`` before the addresses it says what is used of them, by whoever may use them now::
 
@@ -205,6 +206,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, Any]:
         "recovery_action": _field(nvml, handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
         "fabric_state": fabric.get("state"),
         "fabric_status": fabric.get("status"),
+        "compute_mode": ask("nvmlDeviceGetComputeMode", handle),
     }
 
 

@@ -31,6 +31,7 @@ _IORESOURCE_IO = 0x100
 _IORESOURCE_MEM = 0x200
 _IORESOURCE_PREFETCH = 0x2000
 _IORESOURCE_MEM_64 = 0x100000
+_IORESOURCE_UNSET = 0x20000000
 _HIGH = _IORESOURCE_MEM | _IORESOURCE_PREFETCH | _IORESOURCE_MEM_64
 
 # The function's own; the ROM's line and those of its virtual functions follow.
@@ -133,6 +134,17 @@ def has_io_bar(address: model.PciAddress, roots: Roots) -> bool:
     :raises OSError, ValueError: as :func:`high_bars`
     """
     return any(start and flags & _IORESOURCE_IO for start, _, flags in bars(address, roots))
+
+
+def has_homeless_bar(address: model.PciAddress, roots: Roots) -> bool:
+    """Return whether the host had no place for a BAR of memory (drivers/pci/setup-res.c).
+
+    :raises OSError, ValueError: as :func:`high_bars`
+    """
+    return any(
+        flags & _IORESOURCE_MEM and (flags & _IORESOURCE_UNSET or not start)
+        for start, _, flags in bars(address, roots)
+    )
 
 
 def bars(address: model.PciAddress, roots: Roots) -> Iterator[tuple[int, int, int]]:

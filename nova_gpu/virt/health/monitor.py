@@ -52,7 +52,8 @@ class Watch:
             self._ask_nvml(found)
             self._ask_at = time.monotonic() + CONF.gpu.health_interval
         self._count(found)
-        ill = {gpu.address: SILENT for gpu in found if host_health.silent(gpu, self._roots)}
+        ill = {g.address: why for g in found if (why := host_health.unusable(g, self._roots))}
+        ill |= {gpu.address: SILENT for gpu in found if host_health.silent(gpu, self._roots)}
         lost = {gpu.address: why for gpu in found if (why := _unusable(self._tells(gpu)))}
         kept_back = {}
         for gpu in found:

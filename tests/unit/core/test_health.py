@@ -39,6 +39,7 @@ class TestNvml(unittest.TestCase):
         for told, words in (
             (NvmlHealth(uncorrected=2), "2 ECC errors"),
             (NvmlHealth(retirement_pending=True), "retired"),
+            (NvmlHealth(compute_mode=2), "PROHIBITED"),
             (NvmlHealth(remapping_pending=True), "remapped"),
             (NvmlHealth(recovery_action=2), "boot the host"),
             (NvmlHealth(recovery_action=99), "nvidia-smi -q"),

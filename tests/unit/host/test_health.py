@@ -56,6 +56,27 @@ class TestSilent(HealthTest):
         self.assertEqual([], self.silent())
 
 
+class TestUnusable(HealthTest):
+    def unusable(self) -> str | None:
+        return health.unusable(self.card, self.host.roots)
+
+    def test_one_that_works(self) -> None:
+        self.assertIsNone(self.unusable())
+
+    def test_any_function(self) -> None:
+        pci.write_bars(self.host.path(SOUND), [(16, True), (1, False)])
+        self.assertIsNone(self.unusable())
+        ailments.leave_without_place(self.host, SOUND)
+        self.assertIn(f"no place for a BAR of {SOUND}", str(self.unusable()))
+
+    def test_unread_and_gone(self) -> None:
+        resource = self.host.path(CARD) / "resource"
+        resource.unlink()
+        self.assertIn("cannot be read", str(self.unusable()))
+        self.host.remove(CARD)
+        self.assertIsNone(self.unusable())
+
+
 class TestBusErrors(HealthTest):
     def test_without_aer(self) -> None:
         self.assertIsNone(self.counts())
