@@ -6,6 +6,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
 from nova.virt import virtapi as nova_virtapi
@@ -14,6 +15,7 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
+from nova_gpu.host import service_socket
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version, periodic, reporter
 from nova_gpu.virt.health import monitor, xids
@@ -136,7 +138,11 @@ class HostGPUs:
     # Looking
 
     def begin(self) -> None:
-        """At service start, before guests are resumed: look, and have there what cards lack."""
+        """At service start, before guests are resumed: look, and have there what cards lack.
+
+        :raises nova.exception.InvalidConfiguration: where another nova-compute gives the same cards
+        """
+        self._refuse_second()
         with periodic.contained("Which modules of their boards the GPUs are is not kept"):
             self._discovery.keep_modules()
         self.refresh(starting=True)
@@ -149,6 +155,17 @@ class HostGPUs:
         with periodic.contained("Device nodes and libraries of guests were not looked at"):
             cards = (*self._published.cards(), *self.vgpus.containers_cards())
             self.delivery.serve(cards, self._host)
+
+    def _refuse_second(self) -> None:
+        try:
+            has_cards = bool(self._discovery.find())
+        except exception.DiscoveryFailed:
+            return  # nothing is offered before it can be read
+        if has_cards and (other := service_socket.claim(self.roots)):
+            raise nova_exception.InvalidConfiguration(
+                f"another nova-compute ({other}) gives the GPUs of this host; stop it first, or "
+                "have this one use Nova's own driver (compute_driver = libvirt.LibvirtDriver)"
+            )
 
     def refresh(self, *, starting: bool = False) -> None:
         """Looks at the host, at libvirt and at the database. What cannot be read stays as it was.

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 
+from nova import exception as nova_exception
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from tests.fixtures import hosts
 from tests.functional import alone, base
 
 TAKEN = base.FIRST_SOCKET[0]
@@ -96,3 +100,34 @@ class LocalDeleteTest(base.GPUServersTestBase):
         self.period()
         self.assertInventory(reserved=0, used=0)
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+
+_HOLDS = """
+import pathlib, sys
+from nova_gpu.host import roots, service_socket
+assert service_socket.claim(roots.Roots(sysfs=pathlib.Path(sys.argv[1]))) is None
+print(flush=True)
+input()
+"""
+
+
+class SecondServiceTest(alone.Alone, base.GPUServersTestBase):
+    """Another nova-compute gives the same cards, by whatever name and state path."""
+
+    def prepare(self, host: hosts.Host) -> None:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", _HOLDS, str(host.roots.sysfs)]
+        self.other = subprocess.Popen(command, stdin=pipe, stdout=pipe)
+        self.addCleanup(self.other.communicate)
+        self.addCleanup(self.other.kill)
+        assert self.other.stdout
+        self.other.stdout.readline()
+
+    def test_it_is_refused(self) -> None:
+        said = self.assertRaises(nova_exception.InvalidConfiguration, self.start_host)
+        self.assertIn(f"another nova-compute (pid {self.other.pid}) gives the GPUs", str(said))
+        self.other.kill()
+        self.other.wait()
+        with self._state_of("host1"):
+            self.start_compute("host1")
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), base.ALL[:1])

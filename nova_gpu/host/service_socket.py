@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket by which the one nova-compute that gives a host's cards is known.
+
+Two that each know their own starts alone would give one card to two guests, and clean it while the
+other's guest starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import struct
+
+from nova_gpu.host.roots import Roots
+
+LOG = logging.getLogger(__name__)
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid (unix(7))
+_BACKLOG = 4096
+# As long as this process lives
+_own: dict[str, socket.socket] = {}
+
+
+def claim(roots: Roots) -> str | None:
+    """Take the cards below *roots* for this process; return which other process has them.
+
+    An abstract socket (unix(7)) goes with its process, however that ends, and needs no folder that
+    both can write. As any user can bind it, only root's and those of this process's user are
+    believed.
+    """
+    name = "\0nova-gpu " + hashlib.sha256(os.fsencode(roots.sysfs.resolve())).hexdigest()
+    if name in _own:
+        return None
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        own.bind(name)
+        own.listen(_BACKLOG)
+    except OSError as error:
+        own.close()
+        holder = _holder(name)
+        if holder is None:
+            LOG.error("Whether another nova-compute gives the same GPUs is not known: %s", error)
+        return holder
+    _own[name] = own
+    return None
+
+
+def _holder(name: str) -> str | None:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.setblocking(False)
+        asked.connect(name)
+        answer = asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(answer)
+        if uid in (0, os.geteuid()):
+            return f"pid {pid}"
+        LOG.error("A process of user %d (pid %d) says that it gives this host's GPUs", uid, pid)
+    return None
