@@ -17,7 +17,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.host import service_socket
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import diagnostics, libvirt_version, periodic, reporter
+from nova_gpu.virt import diagnostics, libvirt_version, periodic, repeats, reporter
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import (
     assigned,
@@ -100,6 +100,7 @@ class HostGPUs:
             lambda card: monitor.put_away_left_mig(card, self.roots, self.releases.put_away)
         )
         self._xids = xids.Xids(self.roots)
+        self._repeats = repeats.Repeats()
         self.starts = starts.Starts(
             self.assigned,
             self._discovery.ways,
@@ -173,9 +174,8 @@ class HostGPUs:
         Where it fails of anything else nobody new gets a card before a look that does not.
         :param starting: look even where there is no card: an instance may have one that is gone
         """
-        with periodic.contained(
-            "GPU discovery failed; no GPU is given to new instances until it succeeds"
-        ):
+        failed = "GPU discovery failed; no GPU is given to new instances until it succeeds"
+        with self._repeats.left_out(begins=True), periodic.contained(failed):
             try:
                 self._look(starting)
             except Exception:
@@ -261,22 +261,23 @@ class HostGPUs:
 
     def update_provider_tree(self, tree: nova_provider_tree.ProviderTree, nodename: str) -> None:
         """Writes the groups into the tree, from what is known. Runs inside every claim."""
-        with periodic.contained("Placement may not be told of all of this host's GPUs"):
-            try:
-                self._published.publish(tree, nodename, self.hypervisor_type())
-                self.vgpus.published.publish(tree, nodename, self.hypervisor_type())
-            except Exception:
-                provider_tree.refuse_claims(tree, nodename, self.ledger.now.recorded)
-                raise
-            self.assigned.keep_providers(nodename)
-            usage = self.ledger.now
-            self._reporter.report_reached(usage, self.releases.products)
-            self._reporter.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
-            self._reporter.report_shared(self._usage_reader.opened)
-            self._reconciliation.is_due = True
-        with periodic.contained("Nova's own passthrough takes any of its devices first"):
-            free = self._published.free()
-            self._neighbours.sort_pools(c for c in self._published.cards() if c.address in free)
+        with self._repeats.left_out():
+            with periodic.contained("Placement may not be told of all of this host's GPUs"):
+                try:
+                    self._published.publish(tree, nodename, self.hypervisor_type())
+                    self.vgpus.published.publish(tree, nodename, self.hypervisor_type())
+                except Exception:
+                    provider_tree.refuse_claims(tree, nodename, self.ledger.now.recorded)
+                    raise
+                self.assigned.keep_providers(nodename)
+                usage = self.ledger.now
+                self._reporter.report_reached(usage, self.releases.products)
+                self._reporter.report_strangers(usage.strangers(), usage.unjudged(), usage.reached)
+                self._reporter.report_shared(self._usage_reader.opened)
+                self._reconciliation.is_due = True
+            with periodic.contained("Nova's own passthrough takes any of its devices first"):
+                free = self._published.free()
+                self._neighbours.sort_pools(c for c in self._published.cards() if c.address in free)
 
     def stats(self) -> str | None:
         """What the scheduler reads of this host, ``None`` without GPUs or where that is not known:

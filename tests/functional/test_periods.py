@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import fixtures
+from nova import exception as nova_exception
 from oslo_utils import importutils
 
 from tests.functional import base
@@ -79,3 +81,42 @@ class PeriodTest(base.GPUServersTestBase):
         self.period()
         self.assertInventory(reserved=2)
         self.assertIn(f"the domain {server['id']} has it", self.stdlog.logger.output)
+
+
+class RepeatsTest(base.GPUServersTestBase):
+    """A warning that comes each minute hides what is new."""
+
+    SAID = "What was known before is kept"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+
+    def warnings(self) -> list[str]:
+        """Those of this package in four periods"""
+        before = len(self.stdlog.logger.output)
+        for _ in range(4):
+            self.period()
+        lines = str(self.stdlog.logger.output)[before:].splitlines()
+        return [line for line in lines if re.search(r" (WARNING|ERROR) \[nova_gpu", line)]
+
+    def test_a_host_with_nothing_to_say(self) -> None:
+        """Nor where the kernel does not tell its boot, of which nothing depends yet."""
+        self.assertFalse((self.hosts["host1"].roots.proc / "sys").exists())
+        self.assertEqual([], self.warnings())
+
+    def test_what_lasts_is_said_when_it_begins(self) -> None:
+        host = self.computes["host1"].driver._host
+
+        answer = host.list_guests
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            if kwargs != {"only_running": False}:  # Nova asks on
+                return answer(*args, **kwargs)
+            raise nova_exception.HypervisorUnavailable()
+
+        for _ in range(2):
+            with fixtures.MockPatchObject(host, "list_guests", refuse):
+                found = self.warnings()
+                self.assertEqual(1, len([each for each in found if self.SAID in each]), found)
+            self.assertEqual([], self.warnings())

@@ -62,7 +62,7 @@ class Xids:
         """The slots of those MIG instances of *cards* that nobody new is given. One that is no
         longer there is forgotten: what is made in its place is another."""
         try:
-            return self._withheld.slots(cards, self._roots.boot_id())
+            return self._withheld.slots(cards, self._roots.boot_id)
         except OSError as error:
             LOG.warning("Which MIG instances are withheld is not known: %s", error)
             return frozenset()
@@ -131,11 +131,17 @@ class WithheldInstances:
         told = sorted((str(address), name) for address, name in instances)
         files.write_json(self._path, {"boot_id": boot_id, "instances": told})
 
-    def slots(self, cards: Iterable[SharedCard], boot_id: str) -> frozenset[Slot]:
+    def slots(
+        self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]
+    ) -> frozenset[Slot]:
         """Those of *cards* that are withheld; those that the cards have no more are forgotten.
 
-        :raises OSError: where that cannot be written
+        :param read_boot_id: not called where none is withheld
+        :raises OSError: where that cannot be written, or the host's boot is not known
         """
+        if not self._path.exists():
+            return frozenset()
+        boot_id = read_boot_id()
         withheld = self.of_boot(boot_id)
         if not withheld:
             return frozenset()
