@@ -10,7 +10,9 @@ import fixtures
 from nova.conf import devices
 from oslo_messaging import exceptions as messaging_exceptions
 
+from nova_gpu.cmd import cards
 from nova_gpu.conf import CONF
+from nova_gpu.virt.inventory.discovery import Discovery
 from tests.fixtures import sriov_kernel
 from tests.functional import alone, divided, mig, profiled, test_plain_functions
 from tests.functional.profiled import FIRST, slots
@@ -59,6 +61,11 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         """Of the other card no instance has any, and no option says that it is divided."""
         self.boot_host()
         self.assertWhole(of_25b6=1, of_26b9=1)
+        self._point_options_at("host1")
+        with self._state_of("host1"):
+            listed = {str(card.gpu.address): card.reason for card in cards.read(Discovery())}
+        self.assertIn(f"one vGPU is {FIRST[0]}/nvidia-1155/0", str(listed["0000:3b:00.0"]))
+        self.assertIsNone(listed["0000:af:00.0"])
         self.assertIn(
             "GPU 0000:3b:00.0 (L40S) is not offered: instances have vGPUs of it",
             self.stdlog.logger.output,

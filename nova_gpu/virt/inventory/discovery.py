@@ -19,7 +19,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml, nvml_turn
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+_HELD = (
+    "instances have vGPUs of it, and its driver makes none now; have it divided again (its "
+    "vendor's script, see the kernel's log), or move or delete those instances; one vGPU is"
+)
 _DIVIDED_SINCE = (
     "it is in MIG mode, and was given whole before that; turn that off (nvidia-smi -mig 0), or "
     "delete the instance, after which it is given in parts"
@@ -117,7 +121,10 @@ class Discovery:
         self, found: Iterable[GPU]
     ) -> tuple[dict[PciAddress, DividedCard], dict[PciAddress, str]]:
         """The cards given in parts, by :func:`in_parts`"""
-        return in_parts(found, self.ways, MadeVGPUs(self.vgpus).told())
+        made, gpus = MadeVGPUs(self.vgpus), tuple(found)
+        parts, others = in_parts(gpus, self.ways, made.told())
+        addresses = [gpu.address for gpu in gpus]
+        return parts, {**held_in_parts(addresses, parts, made.instances()), **others}
 
     def divided_since(self, given_whole: Iterable[GPU]) -> dict[PciAddress, str]:
         """Why nobody new is given those of *given_whole* that instances have and that somebody has
@@ -222,6 +229,22 @@ def in_parts(
     gpus = {gpu.address: gpu for gpu in found}
     cards, others = sorted_out(gpus, ways.divided(gpus.values(), told), ways)
     return {address: shared.card for address, shared in cards.items()}, others
+
+
+def held_in_parts(
+    cards: Collection[PciAddress], divided: Collection[PciAddress], held: Collection[Slot]
+) -> dict[PciAddress, str]:
+    """Return why those of *cards* are not given whole of which instances have parts, and that are
+    not *divided*.
+
+    :param held: what instances have
+    """
+    found = {device.card_of(slot.parent, cards): slot for slot in sorted(held, reverse=True)}
+    return {
+        card: f"{_HELD} {slot}"
+        for card, slot in found.items()
+        if card is not None and card not in divided
+    }
 
 
 def selected(card: DividedCard, unfit: Collection[str] = ()) -> DividedCard | None:

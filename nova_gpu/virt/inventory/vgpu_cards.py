@@ -25,10 +25,6 @@ LOG = logging.getLogger(__name__)
 WHOLE_IS_DIVIDED = "it is given in parts, as vGPUs"
 _NOT_JUDGED = "nova-compute has not finished looking at it"
 _NOT_DIVIDED = "its driver makes no vGPUs of it any more"
-_HELD = (
-    "instances have vGPUs of it, and its driver makes none now; have it divided again (its "
-    "vendor's script, see the kernel's log), or move or delete those instances; one vGPU is"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,10 +118,7 @@ class VGPUCards:
                         reason = _NOT_DIVIDED if address in gpus else card_groups.GONE
                         reason = others.get(address, reason)
                         cards[address] = dataclasses.replace(before, ill=reason)
-                for slot in sorted(held):
-                    card = device.card_of(slot.parent, gpus)
-                    if card is not None and card not in cards:
-                        others.setdefault(card, f"{_HELD} {slot}")
+                others = {**discovery.held_in_parts(gpus, cards, held), **others}
                 self._others, self._found = others, gpus
                 self._take_in(cards, there)
         return {**others, **dict.fromkeys(cards.keys() & gpus.keys(), WHOLE_IS_DIVIDED)}
