@@ -19,7 +19,7 @@ from nova.scheduler.client import report
 from nova_gpu.cmd import host_check, libvirt_connection, waiting
 from nova_gpu.cmd.output import print_json
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import exception, printable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.virt.inventory import discovery
 from nova_gpu.virt.verify import compare, gather, repair
@@ -95,7 +95,7 @@ def text(verdict: Verdict) -> str:
             lines.append(f"  - {outcome or each.remedy}")
     if not lines:
         lines.append("sysfs, libvirt, Nova's database and Placement agree about this host's GPUs.")
-    return "\n".join(lines)
+    return printable.lines("\n".join(lines))
 
 
 def as_plain(verdict: Verdict) -> dict[str, Any]:

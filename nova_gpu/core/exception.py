@@ -39,13 +39,21 @@ import dataclasses
 import enum
 import re
 
+from nova_gpu.core import printable
+
 # A PCI address, or the slot of a vGPU on it
 _PLACE = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](/[^\s/:;,]+/[0-9]+)?")
 _LEAST = "no host can give the GPUs asked for now"
 
 
 class GPUError(Exception):
-    """The root: everything this package raises on purpose."""
+    """The root: everything this package raises on purpose.
+
+    It reads as one printable line, whatever the values in it are: logs and faults have it.
+    """
+
+    def __str__(self) -> str:
+        return printable.printable(super().__str__(), printable.MOST_OF_A_LINE)
 
 
 class InvalidValue(GPUError):

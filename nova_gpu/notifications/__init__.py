@@ -21,7 +21,7 @@ from nova import rpc
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import device
+from nova_gpu.core import device, printable
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import Product
 
@@ -56,11 +56,6 @@ class EventType(enum.StrEnum):
         "an instance has GPUs of this host no more: delete, a build that failed, shelve offload, "
         "the source of a move that was confirmed or live, the destination of a reverted one, a "
         "stop where ``gpu:on_stop`` says release",
-    )
-    NOTICE = (
-        *("gpu.notice", "compute", False),
-        "an instance was told when its GPUs are taken for others (``openstack gpu preempt``), or "
-        "that they are not; told in a period, and again when nova-compute starts",
     )
     FAULT = (
         *("gpu.fault", "compute", True),
@@ -124,8 +119,8 @@ class Event:
     ] = None
     reason: Annotated[
         str | None,
-        "what is wrong and what to do about it; of gpu.recover what it was, of gpu.notice what was "
-        "told. Null of gpu.claim and gpu.release.",
+        "what is wrong and what to do about it; of gpu.recover what it was. "
+        "Null of gpu.claim and gpu.release.",
     ] = None
     vgpu_type: Annotated[str | None, "of gpu.claim and gpu.release of vGPUs: ``nvidia-35``"] = None
 
@@ -135,10 +130,11 @@ class Event:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What is sent: plain values, null for what is not known or does not apply"""
+        """What is sent: plain values, printable texts, null for what is not known or not meant"""
         fields = dataclasses.asdict(self)
         del fields["type"]
-        return fields | {"addresses": list(self.addresses)}
+        sent: dict[str, Any] = printable.within(fields | {"addresses": list(self.addresses)})
+        return sent
 
 
 def of_devices(

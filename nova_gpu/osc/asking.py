@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import requests
@@ -13,6 +13,8 @@ from osc_lib import exceptions
 from osc_lib.command import command
 from requests import adapters
 
+from nova_gpu.core import printable
+
 TIMEOUT_S = 60
 # A thousand years of seconds are no deadline, and select(2) refuses them.
 _MOST_S = 24 * 3600
@@ -20,7 +22,11 @@ _EVERY_S = 30
 
 
 class Command(command.Command):
-    """A command whose requests have a deadline."""
+    """A command whose requests have a deadline, and that prints nothing a terminal obeys.
+
+    Names, metadata and faults are their projects' and come out as :func:`printable.lines` has them,
+    in each form of the output.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -46,15 +52,40 @@ class Command(command.Command):
 
     def say(self, text: str) -> None:
         """Writes a line beside the output, whose machine-readable forms have no place for it."""
-        print(text, file=self.app.stderr, flush=True)
+        print(printable.lines(text), file=self.app.stderr, flush=True)
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Do what the command does, and return its exit status.
+
+        :raises CommandError: as :meth:`take_action`
+        """
+        try:
+            status: int = super().run(parsed_args)
+        except exceptions.CommandError as e:
+            e.args = tuple(printable.within(list(e.args)))
+            raise
+        return status
 
 
 class Lister(Command, command.Lister):
-    pass
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]
+    ) -> int:
+        rows = (tuple(map(_cell, row)) for row in data)
+        status: int = super().produce_output(parsed_args, column_names, rows)
+        return status
 
 
 class ShowOne(Command, command.ShowOne):
-    pass
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]
+    ) -> int:
+        status: int = super().produce_output(parsed_args, column_names, tuple(map(_cell, data)))
+        return status
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, columns.FormattableColumn) else printable.within(value)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -155,7 +186,7 @@ class Lines(columns.FormattableColumn[list[Any]]):
     """A column of several things: programs get them as they are, people a line for each."""
 
     def __init__(self, things: Iterable[Any], line: Callable[[Any], str] = str) -> None:
-        super().__init__(list(things))
+        super().__init__(printable.within(list(things)))
         self._line = line
 
     def human_readable(self) -> str:
@@ -169,8 +200,8 @@ class Short(columns.FormattableColumn[str]):
     """A column of a long text: programs get it as it is, people a short one."""
 
     def __init__(self, text: str, short: str) -> None:
-        super().__init__(text)
-        self._short = short
+        super().__init__(printable.lines(text))
+        self._short = printable.lines(short)
 
     def human_readable(self) -> str:
         return self._short

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.core import names
 from nova_gpu.core.flavor import validation
+from nova_gpu.core.printable import printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import failures, hosts, query, rest, servers
@@ -36,7 +36,7 @@ class ExplainServer(servers.ShowOne):
             "name": server.name,
             "status": server.status,
             "asked_for": servers.asked_for(server),
-            "fault": (server.fault or {}).get("message", ""),
+            "fault": printable((server.fault or {}).get("message", "")),
         }
         failed = failures.last_failed(connection, server)
         shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
@@ -65,10 +65,13 @@ class ExplainServer(servers.ShowOne):
 
 def _preempted(connection: Any, server: Any) -> list[str]:
     """When the server's GPUs are taken for others, or were, as its metadata say"""
-    at = (server.metadata or {}).get(names.PREEMPT_AT)
-    if not at or not servers.request_of(server).is_preemptible:
+    at = preemptible.told_at(server)
+    if at is None or not servers.request_of(server).is_preemptible:
         return []
-    return [f"told that its GPUs are taken at {at}, for", *preemptible.takers(connection, server)]
+    return [
+        f"told that its GPUs are taken at {at.isoformat()}Z, for",
+        *preemptible.takers(connection, server),
+    ]
 
 
 def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[str]:

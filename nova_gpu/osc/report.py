@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import hashlib
 import pathlib
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
@@ -22,6 +21,7 @@ from oslo_utils import timeutils
 
 from nova_gpu.core import names
 from nova_gpu.core.placement import inventory
+from nova_gpu.core.printable import MOST_OF_A_LINE, printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from nova_gpu.osc import asking, flavors, hosts, providers, query, rest, usage
@@ -139,7 +139,7 @@ def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
             E.meta({"http-equiv": "Content-Security-Policy", "content": _policy(style)}),
             E.meta({"name": "viewport", "content": "width=device-width, initial-scale=1"}),
             E.meta({"name": "robots", "content": "noindex"}),
-            E.title(_clean(title)),
+            E.title(printable(title)),
             E.style(style),
         ),
         E.body(
@@ -173,16 +173,8 @@ def _policy(style: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def _clean(text: str) -> str:
-    """The text without what XML cannot say, and what a terminal or an editor would obey"""
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) in ("Cc", "Cs", "Cn") else each
-        for each in text
-    )
-
-
 def _text(text: str) -> Any:
-    return E.bdi(_clean(text))
+    return E.bdi(printable(text, MOST_OF_A_LINE))
 
 
 def _tiles(fleet: Fleet) -> Iterator[Any]:

@@ -210,7 +210,6 @@ class HostGPUs:
                     self._end_moves()
                     self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
-                self._reporter.noticed(self.ledger.now, self.releases.products)
             elif self.ledger.now.records is None:
                 unread = {c.address: periodic.UNREAD for c in self._published.cards()}
                 self._published.keep_back(unread)

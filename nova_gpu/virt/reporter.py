@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import collections
-import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from nova import objects
 from oslo_log import log as logging
-from oslo_utils import timeutils
 
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
@@ -38,7 +36,6 @@ class Reporter:
         self._unjudged: Mapping[Device, str] = {}
         self._reached: Mapping[tuple[str, Device], frozenset[str]] = {}
         self._shared: Mapping[Device, tuple[str, ...]] = {}
-        self._notices: Mapping[str, tuple[datetime.datetime, str]] = {}
 
     # Guests
 
@@ -63,27 +60,6 @@ class Reporter:
         }
         self._released.extend((instance.uuid, each) for each in news)
         self._emit(EventType.RELEASE, news, Owner(instance.uuid, instance.project_id))
-
-    def noticed(
-        self, usage: Snapshot, products: Callable[[frozenset[Device]], Mapping[Device, Product]]
-    ) -> None:
-        """Notify of instances that were told when their GPUs are taken, or that they are not."""
-        if usage.records is None:
-            return
-        told, now = usage.records.notices, timeutils.utcnow()
-        news = {
-            uuid: f"its GPUs are taken for others at {due.isoformat()}Z, as its guest is told"
-            + (f": {takers}" if takers else "")
-            for uuid, (due, takers) in told.items()
-            if due > now and due != self._notices.get(uuid, (None,))[0]
-        }
-        for uuid, (due, _) in self._notices.items():
-            if uuid not in told and due > now:
-                news[uuid] = f"its GPUs are not taken for others at {due.isoformat()}Z"
-        for uuid, reason in news.items():
-            owner = Owner(uuid, usage.records.projects.get(uuid))
-            self._emit(EventType.NOTICE, products(usage.counted_for(uuid)), owner, reason)
-        self._notices = told
 
     # Cards
 

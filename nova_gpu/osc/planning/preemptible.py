@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -21,10 +22,12 @@ from nova_gpu.core.flavor.preemptible import End, Preemptible
 from nova_gpu.core.planning import victims
 from nova_gpu.core.planning.fleet import Fleet, Instance, Need
 from nova_gpu.core.planning.room import Room
+from nova_gpu.core.printable import printable
 from nova_gpu.osc import flavors, hosts, rest, servers
 from nova_gpu.osc.planning import closed, instances
 
 _DELETED = ("deleting", "soft-deleting")
+_AS_TOLD = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -254,14 +257,24 @@ def _time(text: str) -> datetime.datetime:
 
 
 def _told(server: Any, now: datetime.datetime, notice_s: float) -> datetime.datetime | None:
-    """When the server's GPUs are taken, as its metadata have it, unless that is long ago. Its users
-    can write there, too, and nothing later than a notice from now is believed."""
+    """Return when the server's GPUs are taken, as its metadata have it, unless that is long ago.
+
+    Its users can write there, too: what this command does not write itself is no notice, and
+    nothing later than a notice from now is believed.
+    """
     notice = datetime.timedelta(seconds=notice_s)
-    try:
-        due = _time((server.metadata or {})[names.PREEMPT_AT])
-    except (KeyError, ValueError):
+    due = told_at(server)
+    return min(due, now + notice) if due and now - notice < due else None
+
+
+def told_at(server: Any) -> datetime.datetime | None:
+    """Return the time in the server's metadata, in UTC, where it is as :func:`tell` writes it."""
+    text = (server.metadata or {}).get(names.PREEMPT_AT, "")
+    if not _AS_TOLD.fullmatch(text):
         return None
-    return min(due, now + notice) if now - notice < due else None
+    with contextlib.suppress(ValueError):
+        return datetime.datetime.fromisoformat(text.removesuffix("Z"))
+    return None
 
 
 def tell(connection: Any, server: Any, due: datetime.datetime, takers: str) -> None:
@@ -285,7 +298,11 @@ def takers(connection: Any, server: Any) -> Iterator[str]:
     said = (server.metadata or {}).get(names.PREEMPT_FOR, "")
     for each in filter(None, said.split(",")):
         taker = _ever(connection, each) if uuidutils.is_uuid_like(each) else None
-        yield f"{taker['name']} ({each}) of project {taker['tenant_id']}" if taker else each
+        yield (
+            f"{taker['name']} ({each}) of project {taker['tenant_id']}"
+            if taker
+            else printable(each)
+        )
 
 
 def _ever(connection: Any, uuid: str) -> Any:

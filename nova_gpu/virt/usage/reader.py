@@ -76,7 +76,9 @@ class UsageReader:
         try:
             nodename = self._host.get_hostname()
             self._noted.read_records(
-                lambda guests: records.read(context, self._compute_host, nodename, guests)
+                lambda guests: records.read(
+                    context, self._compute_host, nodename, guests, self._noted.now.records
+                )
             )
         except Exception as error:  # whatever the conductor, the bus or the database raise
             LOG.warning("The GPUs of this host's instances cannot be read: %s", error)

@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states, vm_states
-from oslo_utils import timeutils
+from oslo_log import log as logging
 
-from nova_gpu.core import names
+from nova_gpu.core import device, names
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,8 +31,7 @@ class Records:
     resize is being reverted and that are no longer the other host's and not yet this one's.
     ``projects``: the project of each instance in ``counted``. ``stopped``: those that are
     stopped, without a task. ``has_moves``: whether the host takes part in a migration that has not
-    ended, or ended in error. ``notices``: when whose GPUs are taken, and for whom, as its metadata
-    say.
+    ended, or ended in error.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -40,7 +40,6 @@ class Records:
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
     has_moves: bool = False
-    notices: Mapping[str, tuple[datetime.datetime, str]] = dataclasses.field(default_factory=dict)
 
     def without(self, identifier: str) -> Records:
         """These records without any holder of the GPU *identifier*."""
@@ -52,7 +51,11 @@ class Records:
 
 
 def read(
-    context: nova_context.RequestContext, host: str, nodename: str, guests: Collection[str]
+    context: nova_context.RequestContext,
+    host: str,
+    nodename: str,
+    guests: Collection[str],
+    last: Records | None = None,
 ) -> Records:
     """One look at the database, through the conductor; never while a claim waits.
 
@@ -61,56 +64,72 @@ def read(
     One that ended in error keeps nothing once its instance is not moving any more.
     Providers of other hosts may be among them, which the caller has to leave out.
 
+    An instance whose own record cannot be read keeps what *last* counted for it, and counts as
+    busy; the others are read all the same.
+
     :param guests: the uuids of the domains here that have GPUs, to be looked up if need be
+    :param last: the answer before this one
     """
     counted: dict[str, frozenset[tuple[str, str]]] = {}
     # First: a move that ends in between is then in the instance, and not in neither.
     migrations = objects.MigrationList.get_in_progress_and_error(context, host, nodename)
     instances = objects.InstanceList.get_by_host(
-        context, host, expected_attrs=["resources", "migration_context", "metadata"]
+        context, host, expected_attrs=["resources", "migration_context"]
     )
     by_uuid = {instance.uuid: instance for instance in instances}
     projects: dict[str, str] = {}
+    stopped: set[str] = set()
+    busy: set[str] = set()
+    unread: set[str] = set()
+
+    @contextlib.contextmanager
+    def alone(uuid: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever its fields are made of
+            unread.add(uuid)
+            LOG.warning(
+                "Cannot read the GPUs in its record: %s. It keeps those that it had.",
+                error,
+                instance_uuid=uuid,
+            )
+
     for uuid, instance in by_uuid.items():
-        counted[uuid] = frozenset(_gpus(instance.resources))
-        projects[uuid] = instance.project_id
-    stopped = {uuid for uuid, each in by_uuid.items() if _is_stopped(each)}
-    busy = {uuid for uuid, instance in by_uuid.items() if _is_busy(instance)}
+        with alone(uuid):
+            projects[uuid] = instance.project_id
+            counted[uuid] = frozenset(_gpus(instance.resources))
+            if _is_busy(instance):
+                busy.add(uuid)
+            elif instance.vm_state == vm_states.STOPPED:
+                stopped.add(uuid)
     for migration in migrations:
         uuid = migration.instance_uuid
         moving = by_uuid.get(uuid) or _instance(context, uuid)
         if moving is not None and migration.dest_compute == host and _is_busy(moving):
             busy.add(uuid)
-        if moving is None or not _keeps(migration, moving):
+        if moving is None:
             continue
-        sides = [(migration.source_compute, "old_resources")]
-        sides += [(migration.dest_compute, "new_resources")]
-        for compute, attribute in sides:
-            if compute == host and attribute in moving.migration_context:
-                kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
-                counted[uuid] = counted.get(uuid, frozenset()) | kept
-                projects[uuid] = moving.project_id
+        with alone(uuid):
+            if not _keeps(migration, moving):
+                continue
+            sides = [(migration.source_compute, "old_resources")]
+            sides += [(migration.dest_compute, "new_resources")]
+            for compute, attribute in sides:
+                if compute == host and attribute in moving.migration_context:
+                    kept = frozenset(_gpus(getattr(moving.migration_context, attribute)))
+                    counted[uuid] = counted.get(uuid, frozenset()) | kept
+                    projects[uuid] = moving.project_id
+    for uuid in unread:
+        before = last.counted.get(uuid) if last else None
+        counted[uuid] = counted.get(uuid, frozenset()) | (before or frozenset())
     return Records(
         counted,
-        frozenset(busy),
+        frozenset(busy | unread),
         frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
         projects,
-        frozenset(stopped),
+        frozenset(stopped - unread),
         has_moves=bool(migrations),
-        notices={uuid: said for uuid, each in by_uuid.items() if (said := _notice(each))},
     )
-
-
-def _notice(instance: objects.Instance) -> tuple[datetime.datetime, str] | None:
-    """When its GPUs are taken, and for whom, where it has some and they may be: its users write
-    there, too."""
-    text = instance.metadata.get(names.PREEMPT_AT)
-    if not text or not instance.resources or not request_of(instance).is_preemptible:
-        return None
-    with contextlib.suppress(ValueError):
-        due: datetime.datetime = timeutils.normalize_time(timeutils.parse_isotime(text))
-        return due, instance.metadata.get(names.PREEMPT_FOR, "")
-    return None
 
 
 def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
@@ -140,10 +159,6 @@ def _is_busy(instance: objects.Instance) -> bool:
     return instance.task_state is not None or instance.vm_state == vm_states.BUILDING
 
 
-def _is_stopped(instance: objects.Instance) -> bool:
-    return instance.vm_state == vm_states.STOPPED and instance.task_state is None
-
-
 def _is_returning(context: nova_context.RequestContext, uuid: str) -> bool:
     instance = _instance(context, uuid)
     return instance is not None and instance.task_state == task_states.RESIZE_REVERTING
@@ -157,8 +172,10 @@ def _instance(context: nova_context.RequestContext, uuid: str) -> objects.Instan
 
 
 def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, str]]:
+    """:raises InvalidValue: where an identifier is none"""
     for each in resources or ():
         if each.resource_class in names.RESOURCE_CLASSES:
+            device.parse(each.identifier)
             yield each.provider_uuid, each.identifier
 
 

@@ -147,7 +147,7 @@ def _instances(
     for uuid, identifiers in counted.counted.items():
         instance = by_uuid.get(uuid)
         state = instance.vm_state if instance else None
-        asked = request.of(instance.flavor.extra_specs if instance else {})
+        asked = records.request_of(instance) if instance else request.of({})
         devices = [(provider, device.parse(text)) for provider, text in identifiers]
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,

@@ -224,7 +224,7 @@ class PageTest(unittest.TestCase):
                 text = render(Fleet((provider,), (held,), (wrong, could)), strange)
                 self.assertHarmless(text)
                 shown = strange.translate(
-                    dict.fromkeys((0, 8, 27, 0xD800), "\N{REPLACEMENT CHARACTER}")
+                    dict.fromkeys((0, 8, 27, 0xD800, 0x202E), "\N{REPLACEMENT CHARACTER}")
                 )
                 for where in ("//h1/bdi", "//title", "//td/bdi[1]", "//li/bdi"):
                     self.assertIn(shown, texts(text, where))

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 
 import fixtures
 from nova import objects
 from oslo_config import fixture as config_fixture
-from oslo_utils import timeutils
 from oslotest import base
 
 from nova_gpu.conf import CONF
@@ -45,50 +43,6 @@ class BulletinTest(base.BaseTestCase):
         types = [str(event.type) for event in self.events]
         self.events.clear()
         return types
-
-
-class NoticedTest(BulletinTest):
-    def setUp(self) -> None:
-        super().setUp()
-        self.due = timeutils.utcnow() + datetime.timedelta(minutes=10)
-
-    def noticed(self, due: Mapping[str, datetime.datetime], takers: str = "") -> list[str | None]:
-        """The reasons that are told"""
-        counted = {UUID: frozenset({("group", A)})}
-        notices = {uuid: (each, takers) for uuid, each in due.items()}
-        told = records.Records(counted, projects={UUID: "a-project"}, notices=notices)
-        self.events.clear()
-        self.reporter.noticed(
-            ledger.Snapshot(records=told), lambda devices: dict.fromkeys(devices, FERMI)
-        )
-        for each in self.events:
-            self.assertEqual("gpu.notice", each.type)
-            self.assertEqual((UUID, "a-project", (A,)), (*self.owner(each), each.addresses))
-        return [each.reason for each in self.events]
-
-    def owner(self, event: Event) -> tuple[str | None, str | None]:
-        return event.instance_uuid, event.project_id
-
-    def test_once_and_when_it_is_another(self) -> None:
-        (said,) = self.noticed({UUID: self.due})
-        self.assertEqual(
-            f"its GPUs are taken for others at {self.due.isoformat()}Z, as its guest is told", said
-        )
-        self.assertEqual([], self.noticed({UUID: self.due}))
-        (named,) = self.noticed({UUID: self.due + datetime.timedelta(seconds=2)}, "s1,s2")
-        self.assertTrue(named and named.endswith("Z, as its guest is told: s1,s2"), named)
-        self.assertEqual(1, len(self.noticed({UUID: self.due + datetime.timedelta(seconds=1)})))
-
-    def test_taken_back(self) -> None:
-        self.noticed({UUID: self.due})
-        said = f"its GPUs are not taken for others at {self.due.isoformat()}Z"
-        self.assertEqual([said], self.noticed({}))
-        self.assertEqual([], self.noticed({}))
-
-    def test_nothing_of_what_is_over(self) -> None:
-        over = timeutils.utcnow() - datetime.timedelta(seconds=1)
-        self.assertEqual([], self.noticed({UUID: over}))
-        self.assertEqual([], self.noticed({}))
 
 
 class ReportTest(BulletinTest):

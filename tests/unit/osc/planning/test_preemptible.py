@@ -177,7 +177,11 @@ class PreemptibleTest(unittest.TestCase):
         self.notices["a"] = at(-61)
         self.assertIsNone(self.due("2026-11-24T13:59:00Z"))
         self.notices.clear()
-        for text in ("soon", ""):
+        for text in (
+            *("soon", "", "2026-11-24T15:05:00", "2026-11-24T15:05:00+00:00"),
+            *("9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00", "0000-00-00T00:00:00Z"),
+            *("2026-11-24T15:05:00Z\n", "\u0662026-11-24T15:05:00Z"),
+        ):
             self.assertIsNone(self.due(text))
         self.assertEqual(at(10), self.due("2099-01-01T00:00:00Z"))
         # What this run has said holds, whatever users write there.

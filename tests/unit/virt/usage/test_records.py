@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import datetime
 import unittest
 from collections.abc import Mapping, Sequence
 from unittest import mock
@@ -32,6 +31,7 @@ def resources(
 
 
 PROJECT = "a-project"
+RESIZED = {"vm_state": "resized"}
 
 
 def instance(
@@ -42,8 +42,6 @@ def instance(
     vm_state: str = "active",
     task_state: str | None = None,
     migration_id: int = 1,
-    metadata: Mapping[str, str] | None = None,
-    specs: Mapping[str, str] | None = None,
 ) -> objects.Instance:
     moving = None
     if old is not None or new is not None:
@@ -57,8 +55,6 @@ def instance(
         migration_context=moving,
         vm_state=vm_state,
         task_state=task_state,
-        metadata=dict(metadata or {}),
-        flavor=objects.Flavor(extra_specs=dict(specs or {})),
     )
 
 
@@ -99,6 +95,7 @@ class ReadTest(unittest.TestCase):
         migrations: Sequence[objects.Migration] = (),
         others: Sequence[objects.Instance] = (),
         guests: Sequence[str] = (),
+        last: records.Records | None = None,
     ) -> records.Records:
         elsewhere = {each.uuid: each for each in others}
 
@@ -114,28 +111,23 @@ class ReadTest(unittest.TestCase):
             ),
             mock.patch.object(objects.Instance, "get_by_uuid", by_uuid),
         ):
-            return records.read(mock.sentinel.context, "host1", "node1", guests)
+            return records.read(mock.sentinel.context, "host1", "node1", guests, last)
 
     def test_what_instances_have(self) -> None:
         found = self.read([instance(ONE, resources(A, B)), instance(TWO, None)])
         self.assertEqual({ONE: {(GROUP, A), (GROUP, B)}, TWO: set()}, found)
 
-    def test_who_was_told(self) -> None:
-        spot, at = (
-            {"gpus": "1", "gpu:preemptible": "30m"},
-            {"gpu:preempt_at": "2026-11-24T20:30:00Z", "gpu:preempt_for": "s1,s2"},
-        )
-        due = datetime.datetime(2026, 11, 24, 20, 30)
-        for notices, has, metadata, specs in (
-            ({ONE: (due, "s1,s2")}, resources(A), at, spot),
-            ({ONE: (due, "")}, resources(A), {"gpu:preempt_at": at["gpu:preempt_at"]}, spot),
-            ({}, resources(A), at, {"gpus": "1"}),  # its user wrote it
-            ({}, resources(A), {"gpu:preempt_at": "soon"}, spot),
-            ({}, resources(), at, spot),  # it gave them back
-            ({}, resources(A), {}, spot),
-        ):
-            told = instance(ONE, has, metadata=metadata, specs=specs)
-            self.assertEqual(notices, self.answer([told]).notices)
+    def test_a_record_that_cannot_be_read_costs_its_instance_alone(self) -> None:
+        """Of a second answer, in which its last devices stay its own; of a first it has none."""
+        first = self.answer([instance(ONE, resources(A)), instance(TWO, resources(B))])
+        broken = [instance(ONE, resources("a card\n")), instance(TWO, resources(B))]
+        for last, expected in ((first, {(GROUP, A)}), (None, set())):
+            found = self.answer(broken, last=last)
+            self.assertEqual({ONE: expected, TWO: {(GROUP, B)}}, found.counted)
+            self.assertEqual({ONE}, found.busy)
+        moving = instance(ONE, resources(A), old=resources("x"), new=resources(A), **RESIZED)
+        found = self.answer([moving], [migration(ONE, "host1", "host2")], last=first)
+        self.assertEqual(({ONE: {(GROUP, A)}}, {ONE}), (found.counted, found.busy))
 
     def test_who_is_stopped(self) -> None:
         three, four = uuidutils.generate_uuid(), uuidutils.generate_uuid()

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text that a tenant, or a service on a tenant's behalf, has written, as people can be shown it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+# What Nova's database has for a name, for an item of metadata and for the message of a fault
+MOST = 255
+# A line of ours, in which there are several of these
+MOST_OF_A_LINE = 2000
+_INSTEAD = "\N{REPLACEMENT CHARACTER}"
+
+
+def printable(text: str, most: int = MOST) -> str:
+    """Return *text* as one line without what a terminal, a log or a page obeys.
+
+    Unicode's control, format (the marks of direction among them), surrogate and unassigned
+    characters and its separators of lines and paragraphs are replaced; spaces stay spaces.
+
+    :param most: how many characters it has at most
+    """
+    # What is far too long is cut before each of its characters is looked at.
+    cut = f"{text[: most - 3]}..." if len(text) > most else text
+    return cut if cut.isprintable() else "".join(map(_shown, cut))
+
+
+def lines(text: str) -> str:
+    """Return *text*, each line of it printable; the line feeds stay."""
+    return "\n".join(printable(each, MOST_OF_A_LINE) for each in text.split("\n"))
+
+
+def within(value: Any) -> Any:
+    """Return *value*, of JSON's kinds, with each text in it as :func:`lines` has it."""
+    if isinstance(value, str):
+        return lines(value)
+    if isinstance(value, Mapping):
+        return {within(key): within(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(within, value))
+    return value
+
+
+def _shown(character: str) -> str:
+    if character.isprintable():
+        return character
+    is_space = character in "\t\n\r" or unicodedata.category(character) == "Zs"
+    return " " if is_space else _INSTEAD
