@@ -242,11 +242,11 @@ class DeviceUnavailable(GuestCannotStart):
 
 
 # By which a client knows it.
-GAVE_BACK = "the instance gave its GPUs back when it was stopped"
+GAVE_BACK = "the instance gave its GPUs back"
 
 
 class NoneFree(GuestCannotStart):
-    """An instance that gave its GPUs back when it was stopped finds none to start with."""
+    """An instance that gave its GPUs back finds none to start with."""
 
     _begin = f"{GAVE_BACK}, and gets none now: "
 

@@ -98,7 +98,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return super()._soft_reboot(instance, *args, **kwargs)
 
     def _hard_reboot(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._gpus.starts.starting(instance):
+        with self._gpus.starts.starting(instance, end=lambda: self._destroy(instance)):
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
     def rescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:

@@ -249,12 +249,13 @@ class HostGPUs:
     def _end_moves(self) -> None:
         """What Nova does not give back when it ended in the midst of a move."""
         client, now = self._virtapi.reportclient, self.ledger.now
-        if now.records and now.records.has_moves:
+        has_moves = bool(now.records and now.records.has_moves)
+        if has_moves:
             self._abandoned.end(
                 client, self._host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
             )
         providers = frozenset(self.assigned.provider_uuids().values())
-        self._orphans.release(client, providers, now.counted_by_instance())
+        self._orphans.release(client, providers, now.counted_by_instance(), has_moves)
 
     # Publishing
 

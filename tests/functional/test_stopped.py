@@ -62,7 +62,7 @@ class Stopped(Stopping):
         second = self.boot(self.all)
         self.assertGPUs(second, every)
         (said,) = self.refused({"os-start": None}, first)
-        self.assertIn("the instance gave its GPUs back when it was stopped, and gets none", said)
+        self.assertIn("the instance gave its GPUs back, and gets none", said)
         self.assertNotIn(second["id"], said)
         # Which its user may not read with Nova's default policies.
         _, shown, _ = sdk.shown(self, explain.ExplainServer, "-f", "json", first["id"], admin=False)

@@ -41,7 +41,8 @@ class Tracker:
             _save(instance, [each for each in instance.resources or () if each not in own])
             assigned = self._find().assigned_resources
             for each in own:
-                assigned[each.provider_uuid][each.resource_class].discard(each)
+                if each.provider_uuid in assigned:  # else it is another host's
+                    assigned[each.provider_uuid][each.resource_class].discard(each)
 
         _locked(take_back)()
 

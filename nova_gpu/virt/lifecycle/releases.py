@@ -71,14 +71,19 @@ class Releases:
         self._cleaning = cleaning.Cleaning(looked.delivery, looked.roots)
 
     @contextlib.contextmanager
-    def domain_goes(self, instance: objects.Instance) -> Iterator[None]:
+    def domain_goes(
+        self, instance: objects.Instance, recorded: Collection[Device] = ()
+    ) -> Iterator[None]:
         """Wrap the removal of a domain: its GPUs are free for the next claim when this ends, not a
-        period later."""
+        period later.
+
+        :param recorded: what Nova counted for it here, which no domain may have named
+        """
         if not self._published.groups() and not self._vgpus:
             yield
             return
         usage = self._ledger.now
-        had = usage.had_by(instance.uuid)
+        had = usage.had_by(instance.uuid).union(recorded)
         reached = usage.reached.get(instance.uuid, frozenset())
         rebuilding = _is_rebuilding(instance)
         comes_back = rebuilding or usage.is_starting(instance.uuid)

@@ -90,6 +90,7 @@ class Starts:
         spawning: bool = False,
         arriving: bool = False,
         running: bool = True,
+        end: Callable[[], None] | None = None,
     ) -> Iterator[None]:
         """Wrap every start of a guest: look at what the instance holds, compare it with its flavor
         and hold the GPUs until libvirt knows the guest. One that gave its GPUs back when it was
@@ -97,6 +98,8 @@ class Starts:
 
         :param arriving: the instance was moved here, or resized
         :param running: whether its guest runs then, and is not only defined
+        :param end: ends its guest, where Nova is about to do that: then it also gives up what a
+            failed move has left it, and gets GPUs for the flavor that it has
         :raises nova.exception.ComputeResourcesUnavailable: where another host could do better
         :raises nova.exception.BuildAbortException: while *spawning*, where no other host could
         :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
@@ -104,6 +107,8 @@ class Starts:
         with contextlib.ExitStack() as stack:
             with _in_novas_words(instance, spawning):
                 asked, again = records.request_of(instance), False
+                if end and self.assigned:
+                    self.stops.give_up(instance, end)
                 if running:
                     again = stack.enter_context(self.stops.starting(instance, asked))
                 elif self.stops.is_released(instance, asked):

@@ -94,20 +94,30 @@ class Stops:
         # What it could not ask for again it keeps.
         return own if len(own) == _count(asked) else []
 
+    def give_up(self, instance: objects.Instance, end: Callable[[], None]) -> None:
+        """Give back what a failed move left, so that a start gets what the flavor asks for.
+
+        :param end: ends the guest
+        """
+        if records.is_left_by_move(instance, set(self._providers().values())):
+            end()
+            self._give_back(instance, _gpus(instance))
+
     def _give_back(self, instance: objects.Instance, own: Collection[objects.Resource]) -> None:
-        devices = {device.parse(each.identifier) for each in own}
-        with self.releases.domain_goes(instance):
+        ours = set(self._providers().values())
+        devices = {device.parse(each.identifier) for each in own if each.provider_uuid in ours}
+        with self.releases.domain_goes(instance, devices):
             self._take_out(instance, devices)
             # First, or who finds none in a start would not know that it is to get some.
             instance.system_metadata[names.RELEASED] = "true"
             instance.save()
             self.tracker.take_back(instance, own)
         LOG.info(
-            "Stopped, it has given back GPUs %s",
+            "Gave back GPUs %s",
             ", ".join(sorted(map(str, devices))),
             instance=instance,
         )
-        self._count_none(instance)
+        self._count_none(instance, {each.provider_uuid for each in own})
 
     def _take_out(self, instance: objects.Instance, devices: Collection[Device]) -> None:
         """Has the domain of a guest that does not run name them no more."""
@@ -117,17 +127,25 @@ class Stops:
             return
         if guest.is_active():
             raise exception.DeviceUnavailable(
-                min(map(str, devices)), "the guest runs", "stop the instance", instance.uuid
+                min(map(str, devices), default=None),
+                "the guest runs",
+                "stop the instance",
+                instance.uuid,
             )
         mdevs = {device_uuid(instance.uuid, slot) for slot in device.slots(devices)}
         xml = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
         self.host.write_instance_config(domains.without(xml, devices, self.parts(), mdevs))
 
-    def _count_none(self, instance: objects.Instance) -> None:
-        """Has Placement count none for it, now or in a later period."""
+    def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
+        """Has Placement count none for it, now or in a later period.
+
+        :param others: providers of which it had some, where a move has failed of another host's
+        """
         self._owing.add(instance.uuid)
-        client, ours = self.assigned.placement(), set(self._providers().values())
-        if not self._allocated(instance) or placement.write_allocations(client, instance, ours, {}):
+        client, ours = self.assigned.placement(), {*self._providers().values(), *others}
+        if not placement.allocations(client, instance.uuid, ours) or placement.write_allocations(
+            client, instance, ours, {}
+        ):
             self._owing.discard(instance.uuid)
 
     # A start

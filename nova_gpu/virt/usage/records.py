@@ -155,6 +155,27 @@ def _is_moving(instance: objects.Instance) -> bool:
     )
 
 
+def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
+    """Return whether a failed resize or cold migration left *instance* with wrong GPUs.
+
+    ``ComputeManager._finish_resize`` gives an instance its old flavor back where the driver fails,
+    and leaves it what was claimed for the new one, for a hard reboot at the destination; where the
+    call to the destination is lost, the instance is there with what it had at the source.
+
+    :param ours: the providers of the host that the instance is on
+    """
+    if instance.new_flavor is None or instance.task_state in task_states.resizing_states:
+        return False
+    moving, own = instance.migration_context, set(_gpus(instance.resources))
+    asked = request_of(instance)
+    if moving is None or not (own or asked.asks_for_gpus or asked.vgpu_words):
+        return False
+    if own == set(_gpus(moving.new_resources)):
+        return bool(instance.flavor.id != instance.new_flavor.id)
+    is_of_source = own == set(_gpus(moving.old_resources))
+    return is_of_source and not any(provider in ours for provider, _ in own)
+
+
 def _is_busy(instance: objects.Instance) -> bool:
     return instance.task_state is not None or instance.vm_state == vm_states.BUILDING
 

@@ -120,9 +120,10 @@ class Orphans:
     the last look.
 
     Nobody gets one while that stays: an instance is deleted or has moved away before it is left
-    behind, and a service that has died looks when it is started. Placement says in one answer how
-    often each provider of a host was written to, its allocations included; who has what of one, it
-    says of that one only.
+    behind, and a service that has died looks when it is started. Only a move that failed may have
+    begun and ended between two looks; the database lists it as long as its instance lives.
+    Placement says in one answer how often each provider of a host was written to, its allocations
+    included; who has what of one, it says of that one only.
     """
 
     def __init__(self) -> None:
@@ -135,12 +136,14 @@ class Orphans:
         reportclient: Any,
         provider_uuids: Collection[str],
         counted: Mapping[str, Collection[object]],
+        has_moves: bool = False,
     ) -> None:
         """Deletes those of these providers; never while a claim waits, and nothing raises.
 
         :param reportclient: Nova's client of Placement
         :param counted: what the database counts, by the uuids of all instances here, about which
             nobody is asked
+        :param has_moves: whether there is a move from or to the host that goes on, or has failed
         """
         if not provider_uuids:  # the service starts, and has no group yet
             return
@@ -149,7 +152,8 @@ class Orphans:
             self._counted,
             {uuid: each for uuid, each in counted.items() if each},
         )
-        if before == self._counted and self._settled.keys() >= set(provider_uuids):
+        is_same = before == self._counted and not has_moves
+        if is_same and self._settled.keys() >= set(provider_uuids):
             return
         context = nova_context.get_admin_context(read_deleted="yes")
         try:
@@ -198,11 +202,17 @@ def ended(context: nova_context.RequestContext, consumer: str) -> str | None:
         migration = objects.Migration.get_by_uuid(context, consumer)
     except nova_exception.MigrationNotFound:
         return None
-    # One that is reverted will yet be moved to the instance, which lives.
     if migration.status == "confirmed":
         return "it is confirmed"
     try:
         instance = objects.Instance.get_by_uuid(context, migration.instance_uuid)
     except nova_exception.InstanceNotFound:
         return None
-    return "its instance is deleted" if instance.deleted else None
+    if instance.deleted:
+        return "its instance is deleted"
+    # While it is reverted the instance has a task. Else that failed where it is, and a hard reboot
+    # recovers it there.
+    is_there = instance.host == migration.dest_compute and instance.task_state is None
+    if migration.status in ("error", "reverted") and is_there:
+        return "it could not be reverted, and its instance stays at the destination"
+    return None

@@ -14,7 +14,7 @@ from osc_lib import exceptions
 from nova_gpu.osc import rest, start
 
 NONE_FREE = (
-    "on host1: the instance gave its GPUs back when it was stopped, and gets none now: 1 GPU asked "
+    "on host1: the instance gave its GPUs back, and gets none now: 1 GPU asked "
     "for, at most 0 free on its host; start it when some are free"
 )
 GIVES = {"gpus": "1", "gpu:on_stop": "release"}

@@ -222,7 +222,7 @@ class StopTest(StopsTestCase):
         self.assertNothing(instance)
         # Who bills by these bills nothing from now on.
         self.assertEqual([("gpu.release", 2, instance.uuid)], self.told())
-        self.assertIn(f"it has given back GPUs {ONE}, {TWO}", self.log.output)
+        self.assertIn(f"Gave back GPUs {ONE}, {TWO}", self.log.output)
         usage = self.compute.gpus.ledger.now
         self.assertEqual(frozenset(), usage.taken() & devices([ONE, TWO]))
 

@@ -263,6 +263,31 @@ class ReadTest(unittest.TestCase):
 
 
 class RequestOfTest(base.BaseTestCase):
+    def test_left_by_a_failed_move(self) -> None:
+        elsewhere = resources(A, provider=ELSEWHERE)
+        for has, old, new, flavors, expected in (
+            (resources(A, B), elsewhere, resources(A, B), ("1", "2"), True),
+            (resources(A, B), elsewhere, resources(A, B), ("2", "2"), False),  # it has the new one
+            (resources(B), elsewhere, resources(A), ("1", "2"), False),  # it was recovered
+            (None, elsewhere, None, ("1", "0"), True),
+            (None, None, resources(A), ("0", "1"), False),  # it failed at the source
+            (resources(A), None, resources(A), ("0", "1"), True),
+            (resources(A), resources(A), elsewhere, ("1", "2"), False),  # it is at the source
+            (elsewhere, elsewhere, resources(A), ("1", "1"), True),  # it is at the destination
+        ):
+            with self.subTest(has=has, flavors=flavors):
+                here, then = (
+                    objects.Flavor(id=int(gpus), extra_specs={"gpus": gpus} if gpus != "0" else {})
+                    for gpus in flavors
+                )
+                moved = instance(ONE, has, old, new)
+                moved.flavor, moved.new_flavor = here, then
+                self.assertEqual(expected, records.is_left_by_move(moved, {GROUP}))
+                moved.task_state = "resize_finish"
+                self.assertFalse(records.is_left_by_move(moved, {GROUP}))
+                moved.task_state, moved.new_flavor = None, None
+                self.assertFalse(records.is_left_by_move(moved, {GROUP}))
+
     def test_of_a_flavor_that_came_without(self) -> None:
         """Nova's object raises for what it was not read with."""
         objects.register_all()

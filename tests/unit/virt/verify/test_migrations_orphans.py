@@ -105,6 +105,14 @@ class OrphansTest(base.BaseTestCase):
         self.assertEqual([ONE, "tree"], self.asked())
         self.assertEqual([], self.asked())
 
+    def test_a_move_that_failed_between_two_looks(self) -> None:
+        self.asked()
+        self.placement.add(ONE, MIGRATION)
+        self.ended = "it could not be reverted"
+        self.assertEqual([], self.asked())
+        self.looked.release(self.placement, {ONE, TWO}, dict(self.counted), has_moves=True)
+        self.assertEqual({INSTANCE}, self.placement.consumers[ONE])
+
     def test_nothing_to_ask_about(self) -> None:
         self.looked.release(self.placement, set(), {})
         self.assertEqual([], self.placement.asked)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator does after a move has failed, and what the instance has then.
+
+The tables name each step of Nova's that fails; what Nova's log and its documentation say to do next
+is done. The same for containers and for KVM guests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fixtures
+
+from tests.fixtures import economy
+from tests.functional import base, kvm
+
+_MANAGER = "nova.compute.manager.ComputeManager"
+_DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"
+_RPC = "nova.compute.rpcapi.ComputeAPI"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A method of Nova's that fails before, or else after, it has done what it does."""
+
+    method: str
+    after: bool = False
+
+    def __str__(self) -> str:
+        return f"{'after' if self.after else 'in'} {self.method.rpartition('.')[2]}"
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        module, owner, name = self.method.rsplit(".", 2)
+        original: Callable[..., Any] = getattr(
+            getattr(importlib.import_module(module), owner), name
+        )
+
+        def fail(*args: Any, **kwargs: Any) -> None:
+            if self.after:
+                original(*args, **kwargs)
+            raise RuntimeError("this step fails")
+
+        with fixtures.MonkeyPatch(self.method, fail):
+            yield
+
+
+GUEST = Step(f"{_DRIVER}._create_guest_with_network")
+GUEST_RUNS = Step(f"{_DRIVER}._create_guest_with_network", after=True)
+BEFORE_GUEST = Step(f"{_MANAGER}._update_volume_attachments")
+AFTER_GUEST = Step(f"{_MANAGER}._complete_volume_attachments")
+SOURCE = Step(f"{_DRIVER}.migrate_disk_and_power_off", after=True)
+CAST = Step(f"{_RPC}.finish_resize")
+
+# The steps of a resize, and whether the instance has its new flavor after that
+RESIZE = {
+    SOURCE: False,
+    CAST: False,
+    BEFORE_GUEST: True,
+    GUEST: False,
+    GUEST_RUNS: False,
+    AFTER_GUEST: True,
+}
+# And of a revert, with the host that the instance is on
+REVERT = {
+    Step(f"{_DRIVER}.destroy"): "host2",
+    Step(f"{_RPC}.finish_revert_resize"): "host2",
+    BEFORE_GUEST: "host1",
+    GUEST: "host1",
+    GUEST_RUNS: "host1",
+}
+
+
+class Recoveries:
+    TOTAL = len(base.ALL)
+    # As in a cloud: no host hears of what fails at another one.
+    CAST_AS_CALL = False
+    leaves = dict.fromkeys(("domain", "hold", "reserved"), "what it was at the source")
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ("host1", "host2"):
+            self.start_host(name)
+
+    def of(self, gpus: int) -> str:
+        return self.gpu_flavor(gpus) if gpus else self.flavor()
+
+    def act(self, **action: Any) -> None:
+        self.api.post_server_action(self.server["id"], action)
+
+    def fails(self, step: Step, status: str = "ERROR", **action: Any) -> None:
+        with step.failing():
+            self.act(**action)
+            self.settles(status)
+
+    def settles(self, status: str) -> None:
+        expected = {"status": status, "OS-EXT-STS:task_state": None}
+        self._wait_for_server_parameter(self.server, expected)
+        economy.wait_for_quiet(5)
+
+    def hard_reboot(self) -> None:
+        self.act(reboot={"type": "HARD"})
+        self.settles("ACTIVE")
+
+    def assertHas(self, gpus: int, host: str) -> None:
+        """That many of that host, everywhere the same ones, and nothing is counted elsewhere"""
+        for name in self.hosts:
+            self.period(name)
+            self.period(name)
+        got = self.recorded(self.server)
+        self.assertEqual(gpus, len(got))
+        self.assertGPUs(self.server, got, host)
+        used = {name: self.inventory(name)["used"] for name in self.hosts}
+        self.assertEqual({name: gpus if name == host else 0 for name in self.hosts}, used)
+
+    def sweep(self) -> None:
+        """An operator removes what stock Nova leaves at the source of a failed move."""
+        self._delete_server(self.server)
+        for name in self.hosts:
+            for domain in self._domains(name):
+                domain.undefine()
+            self.period(name)
+            self.period(name)
+            self.assertInventory(total=self.TOTAL, host=name)
+
+    def _resizes(self, gpus: int, then: int, *steps: Step) -> None:
+        for step in steps:
+            with self.subTest(gpus=gpus, then=then, step=str(step)):
+                self.server = self.boot(self.of(gpus), host="host1")
+                self.fails(step, resize={"flavorRef": self.of(then)})
+                self.hard_reboot()
+                self.assertHas(
+                    then if RESIZE[step] else gpus, "host1" if step is SOURCE else "host2"
+                )
+                self.sweep()
+
+    def test_resize_up(self) -> None:
+        self._resizes(1, 2, *RESIZE)
+        self._resizes(0, 1, CAST, GUEST, GUEST_RUNS)
+
+    def test_resize_down(self) -> None:
+        self._resizes(1, 0, *RESIZE)
+        self._resizes(2, 1, GUEST, GUEST_RUNS)
+
+    def test_cold_migration(self) -> None:
+        for step in RESIZE:
+            with self.subTest(step=str(step)):
+                self.server = self.boot(self.of(1), host="host1")
+                with step.failing():
+                    self.admin_api.post_server_action(self.server["id"], {"migrate": None})
+                    self.settles("ERROR")
+                self.hard_reboot()
+                self.assertHas(1, "host1" if step is SOURCE else "host2")
+                self.sweep()
+
+    def test_revert(self) -> None:
+        for step, host in REVERT.items():
+            with self.subTest(step=str(step)):
+                self.server = self.boot(self.of(1), host="host1")
+                self._resize_server(self.server, self.of(2))
+                self.fails(step, revertResize=None)
+                self.hard_reboot()
+                self.assertHas(2 if host == "host2" else 1, host)
+                self.sweep()
+
+    def test_confirm(self) -> None:
+        self.server = self.boot(self.of(1), host="host1")
+        self._resize_server(self.server, self.of(2))
+        with self.on("host1"):
+            self.fails(Step(f"{_DRIVER}.confirm_migration"), confirmResize=None)
+        self.hard_reboot()
+        self.assertHas(2, "host2")
+        self.sweep()
+
+    def test_evacuation(self) -> None:
+        for again in (True, False):
+            with self.subTest(again=again):
+                self.server = self.boot(self.of(1), host="host1")
+                self.force_down("host1")
+                self.fails(GUEST, evacuate={})
+                if again:
+                    self.act(evacuate={})
+                    self.settles("ACTIVE")
+                self.bring_back("host1")
+                if not again:
+                    self.hard_reboot()
+                self.assertHas(1, "host2" if again else "host1")
+                self.sweep()
+
+    def test_unshelve(self) -> None:
+        self.flags(shelved_offload_time=0)
+        self.server = self.boot(self.of(1), host="host1")
+        self._shelve_server(self.server)
+        self.fails(GUEST, status="SHELVED_OFFLOADED", unshelve=None)
+        self.assertEqual({}, self.allocated(self.server))
+        self.act(unshelve=None)
+        self.settles("ACTIVE")
+        self.assertHas(1, str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]))
+        self.sweep()
+
+    def test_where_the_destination_has_none_free(self) -> None:
+        """Nothing is counted for the instance, and its user reads what to do."""
+        self.flags(fault_detail="all", group="gpu")
+        other = self.boot(self.of(self.TOTAL), host="host2")
+        self.server = self.boot(self.of(1), host="host1")
+        self.fails(GUEST, resize={"flavorRef": self.of(0)})
+        (said,) = self.refused({"reboot": {"type": "HARD"}}, self.server)
+        self.assertIn("the instance gave its GPUs back, and gets none now: 1 GPU asked", said)
+        self.assertIn("start it when some are free", said)
+        economy.wait_for_quiet(5)
+        self.assertEqual(([], {}), (self.recorded(self.server), self.allocated(self.server)))
+        self._delete_server(other)
+        self.hard_reboot()
+        self.assertHas(1, "host2")
+        self.sweep()
+
+
+class LXCRecoveriesTest(Recoveries, base.GPUServersTestBase):
+    pass
+
+
+class KVMRecoveriesTest(Recoveries, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
