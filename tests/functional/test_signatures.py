@@ -23,6 +23,9 @@ NOVA = int(importlib.metadata.version("nova").partition(".")[0])
 DRIVER_34 = {
     "__init__": "self, virtapi, read_only=False",
     "_create_domain_cleanup_lxc": "self, instance",
+    "_create_guest": (
+        "self, context, xml, instance, power_on=True, pause=False, post_xml_callback=None"
+    ),
     "_create_idmaps": "klass, map_strings",
     "_destroy": "self, instance",
     "_get_guest_config": (
