@@ -208,6 +208,10 @@ def _types(told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "instances", {int(profile): count for profile, count in instances.items()}
 
 
+# Of a type, where the library tells it
+_ALSO = ("profile", "per_instance", "per_guest")
+
+
 def _type(told: Mapping[str, Any]) -> _Entry:
     found = {
         "name": told["name"],
@@ -216,4 +220,4 @@ def _type(told: Mapping[str, Any]) -> _Entry:
         "heads": told["heads"],
         "resolution": told["resolution"] and "x".join(map(str, told["resolution"])),
     }
-    return found | {key: told[key] for key in ("profile", "per_instance") if told[key] is not None}
+    return found | {key: told[key] for key in _ALSO if told[key] is not None}

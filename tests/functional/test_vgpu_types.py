@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import fixtures
 from nova.tests import fixtures as nova_fixtures
 
@@ -63,3 +65,26 @@ class MIGBackedTest(alone.Alone, divided.DividedServersTestBase):
         self.start_host()
         self.assertIn("nvmlInit: Driver Not Loaded", self.stdlog.logger.output)
         self.assertIn(1414, self.totals("2335"))
+
+
+class OneInAGuestTest(alone.Alone, profiled.ProfiledServersTestBase):
+    """NVML says how many vGPUs of a type a guest can have."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(nova_fixtures.PrivsepFixture())
+        nvml.report.cache_clear()
+        self.flags(nvml=True, nvml_timeout=120, health_interval=1, group="gpu")
+        first, second = machines.l40s()
+        named = {"0000:3b:00.0": first, "0000:af:00.0": second}
+        library = self.useFixture(machines.Library())
+        library.say(*(dataclasses.replace(c, address=address) for address, c in named.items()))
+        self.start_host()
+
+    def test_two(self) -> None:
+        fault = self.boot_refused(self.flavor(vgpus="= 2", vgpu_type="NVIDIA L40S-1B"))
+        self.assertIn("the most in one guest is 1", fault)
+        split = {f"resources{n}:VGPU": "1" for n in (1, 2)} | {"group_policy": "none"}
+        split |= {f"trait{n}:CUSTOM_GPU_VGPU_TYPE_NVIDIA_1145": "required" for n in (1, 2)}
+        self.boot(self.flavor(**split), expected_state="ERROR")
+        self.boot(self.flavor(vgpus="= 2", vgpu_type="NVIDIA L40S-24Q"))

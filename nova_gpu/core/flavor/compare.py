@@ -148,6 +148,23 @@ def vgpu_mismatch(asked: FlavorRequest, held: Sequence[VGPUType]) -> str | None:
     return None
 
 
+def more_than_a_guest_can_have(held: Sequence[VGPUType]) -> str | None:
+    """Return why a guest cannot have vGPUs of these types together, where that is known.
+
+    Placement refuses more of one group; flavors in its own words may ask for several groups.
+
+    :param held: the type of each of them
+    """
+    for facts in held:
+        count = sum(each.id == facts.id for each in held)
+        if facts.per_guest is not None and facts.per_guest < count:
+            return (
+                f"a guest can have {facts.per_guest} vGPU of type {facts.name or facts.id}, and "
+                f"the instance holds {count}"
+            )
+    return None
+
+
 def other_vgpu_facts(request: VGPURequest, held: Sequence[VGPUGroup]) -> str | None:
     """A mismatch in what drivers and NVML may tell in one run of the service and not in the next.
 

@@ -99,11 +99,14 @@ def traits(
     return frozenset(kept | own)
 
 
-def inventory_of(rooms: Iterable[Room]) -> Mapping[str, Mapping[str, int | float]]:
+def inventory_of(
+    rooms: Iterable[Room], *, most: int | None = None
+) -> Mapping[str, Mapping[str, int | float]]:
     """The inventory of a group on cards with these *rooms*.
 
     What another type has of a card is reserved, so that what is left is what can be had.
 
+    :param most: how many of the type one guest can have, where that is known
     :returns: the body of one provider's inventories, keyed by resource class; empty where no card
         carries any, because Placement takes no inventory of nothing
     """
@@ -112,7 +115,7 @@ def inventory_of(rooms: Iterable[Room]) -> Mapping[str, Mapping[str, int | float
     if not total:
         return {}
     reserved = sum(room.reserved for room in listed)
-    return inventory(total, reserved, names.VGPU_RESOURCE_CLASS)
+    return inventory(total, reserved, names.VGPU_RESOURCE_CLASS, most=most)
 
 
 # Asked in every claim, of each type, about the same hundreds of names.

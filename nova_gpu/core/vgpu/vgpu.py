@@ -42,7 +42,7 @@ class VGPUType:
     ``per_card`` is how many of it an otherwise empty card carries, ``resolution`` the largest of
     one head in pixels, ``slices`` the part of a MIG card's compute that is behind it, ``profile``
     the driver's number for the GPU instances that it is made of: types of different ones take
-    nothing from one another.
+    nothing from one another. ``per_guest`` is how many of it one guest can have.
     """
 
     id: str
@@ -53,6 +53,7 @@ class VGPUType:
     per_card: int | None = None
     slices: int | None = None
     profile: int | None = None
+    per_guest: int | None = None
 
 
 class Kind(enum.Enum):

@@ -48,11 +48,13 @@ no other card is opened::
 With ``--vgpus`` before the addresses it says into which vGPUs a vGPU host's driver can divide
 them; ``most`` are those of a type on a card of which nothing else is made, ``per_instance`` those
 on one GPU instance of the ``profile`` that the type needs, and ``instances`` how many GPU instances
-there are, by profile, of a card in MIG mode. To count those takes root::
+there are, by profile, of a card in MIG mode. To count those takes root. ``per_guest`` is how many
+of it one guest can have::
 
     {"cards": [{"address": "0000:3b:00.0", "instances": {"19": 7}, "types": [
         {"id": 1414, "name": "NVIDIA H200X-1-18C", "memory": 19327352832, "heads": 1,
-         "resolution": [4096, 2160], "most": 7, "profile": 19, "per_instance": 1}, ...]}, ...]}
+         "resolution": [4096, 2160], "most": 7, "profile": 19, "per_instance": 1,
+         "per_guest": 1}, ...]}, ...]}
 """
 
 from __future__ import annotations
@@ -295,6 +297,7 @@ def _vgpu_type(nvml: Any, card: Any, number: int) -> dict[str, Any]:
         "most": ask("nvmlVgpuTypeGetMaxInstances", card, number),
         "profile": None if profile == _NO_PROFILE else profile,
         "per_instance": ask("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number),
+        "per_guest": ask("nvmlVgpuTypeGetMaxInstancesPerVm", number),
     }
 
 

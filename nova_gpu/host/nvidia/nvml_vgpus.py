@@ -62,6 +62,8 @@ def _type(told: Mapping[str, Any], instances: Mapping[str, int | None] | None) -
         resolution=(int(resolution[0]), int(resolution[1])) if resolution else None,
         per_card=min(_most(told, profile, instances), MAX_PER_CARD),
         profile=profile,
+        # 0 would be a type of which no guest can have any.
+        per_guest=nvml.known(int, told["per_guest"]) or None,
     )
 
 

@@ -11,9 +11,9 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.core.vgpu.vgpu import DividedCard, Kind
+from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, VGPUType
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import nvml_vgpus
+from nova_gpu.host.nvidia import nvml, nvml_vgpus
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import division
 
@@ -22,7 +22,8 @@ LOG = logging.getLogger(__name__)
 
 class VGPUTypes:
     """NVML opens each card that it is asked about, so that it is asked seldom, and only about cards
-    of which vGPUs are made: nobody binds those to another driver."""
+    of which vGPUs are made: nobody binds those to another driver. Of mediated devices sysfs tells
+    all but how many of a type a guest can have."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
@@ -38,13 +39,21 @@ class VGPUTypes:
         typed = {
             card.address: self._layout(card)
             for card in cards
-            if card.address in divided and _is_typed(divided[card.address])
+            if card.address in divided and _is_nvidias(card, divided[card.address])
         }
         if typed and CONF.gpu.nvml:
             self._ask(typed)
         found = dict(divided)
         for address in typed.keys() & self._told.keys():
-            found[address] = division.with_facts(divided[address], self._told[address])
+            told = self._told[address]
+            if not _has(divided[address], Kind.TYPED):
+                types = divided[address].types
+                told = {
+                    each: VGPUType(each, per_guest=facts.per_guest)
+                    for each, facts in told.items()
+                    if each in types
+                }
+            found[address] = division.with_facts(divided[address], told)
         return found
 
     def _ask(self, typed: Mapping[PciAddress, tuple[str, ...]]) -> None:
@@ -77,5 +86,11 @@ class VGPUTypes:
             return ()
 
 
-def _is_typed(card: DividedCard) -> bool:
-    return any(parent.kind is Kind.TYPED for parent in card.parents.values())
+def _is_nvidias(card: GPU, divided: DividedCard) -> bool:
+    return _has(divided, Kind.TYPED) or (
+        card.driver == nvml.DRIVER and _has(divided, Kind.MEDIATED)
+    )
+
+
+def _has(card: DividedCard, kind: Kind) -> bool:
+    return any(parent.kind is kind for parent in card.parents.values())

@@ -85,8 +85,11 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         is_new: bool,
     ) -> str | None:
         reason = compare.vgpu_mismatch(asked, [each.group.facts for each in held])
-        if asked.vgpus and reason is None and is_new:
-            return compare.other_vgpu_facts(asked.vgpus, [each.group for each in held])
+        if reason is None and is_new:
+            groups = [each.group for each in held]
+            reason = compare.more_than_a_guest_can_have([each.facts for each in groups])
+            if asked.vgpus and reason is None:
+                return compare.other_vgpu_facts(asked.vgpus, groups)
         return reason
 
     # Publishing
@@ -103,7 +106,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
 
         def offer(group: VGPUGroup) -> provider_tree.Offer:
             return provider_tree.Offer(
-                inventory.inventory_of(rooms(group)),
+                inventory.inventory_of(rooms(group), most=group.facts.per_guest),
                 lambda present: (
                     provider_tree.traits(
                         group.product, hypervisor_type, present, vgpu_type=group.facts

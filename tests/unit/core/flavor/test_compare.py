@@ -165,6 +165,18 @@ class VGPUMismatchTest(unittest.TestCase):
                 self.assertIn(reason, compare.vgpu_mismatch(request.of(specs), held) or "")
 
 
+class MoreThanAGuestCanHaveTest(unittest.TestCase):
+    def test_of_each_type(self) -> None:
+        one, two = (VGPUType(f"nvidia-{n}", f"L40S-{n}B", per_guest=n) for n in (1, 2))
+        unknown = VGPUType("nvidia-3")
+        for held in ([], [one], [one, two, two], [unknown] * 9):
+            self.assertIsNone(compare.more_than_a_guest_can_have(held))
+        reason = compare.more_than_a_guest_can_have([unknown, two, one, one])
+        self.assertEqual(
+            "a guest can have 1 vGPU of type L40S-1B, and the instance holds 2", reason
+        )
+
+
 class OtherVGPUFactsTest(unittest.TestCase):
     def group(self, product: Product, memory_mib: int | None) -> VGPUGroup:
         facts = VGPUType("nvidia-64", "GRID P4-2Q", memory_mib, heads=memory_mib and 4)

@@ -41,6 +41,9 @@ class TypesTest(base.BaseTestCase):
             types["nvidia-1147"],
         )
         self.assertEqual(4, len(types))
+        most = {each.name: each.per_guest for each in types.values()}
+        named = {"NVIDIA L40S-1B": 1, "NVIDIA L40S-24Q": 16}
+        self.assertEqual(named, {name: n for name, n in most.items() if n is not None})
 
     def test_by_gpu_instances(self) -> None:
         small, large = "NVIDIA H200X-1-18C", "NVIDIA H200X-3-71C"

@@ -21,7 +21,7 @@ TYPED, MEDIATED = "0000:82:00.0", "0000:3b:00.0"
 def told(address: str) -> dict[str, object]:
     """As nova_gpu/host/scripts/nvml_probe.py writes it, of a card that is not in MIG mode"""
     own = {"id": 1155, "name": "NVIDIA L40S-8Q", "memory": 8 << 30, "profile": None, "heads": 4}
-    more = {"resolution": [7680, 4320], "most": 6, "per_instance": 1}
+    more = {"resolution": [7680, 4320], "most": 6, "per_instance": 1, "per_guest": 1}
     return {"address": address, "instances": None, "types": [{**own, **more}]}
 
 
@@ -52,12 +52,22 @@ class VGPUTypesTest(base.BaseTestCase):
             card = PciAddress.parse(address)
             types = {"nvidia-1155": VGPUType("nvidia-1155")}
             found[card] = DividedCard(types, {card: Parent(kind, {"nvidia-1155": 1}, {})})
-        gpus: list[GPU] = [cards.card(TYPED), cards.card(MEDIATED)]
+        gpus: list[GPU] = [cards.card(TYPED), cards.card(MEDIATED, "i915")]
         complete = self.types.complete(gpus, found)
         self.assertEqual(found.keys(), complete.keys())
         other = PciAddress.parse(MEDIATED)
-        self.assertEqual(found[other], complete[other], "nobody asks about those")
+        self.assertEqual(found[other], complete[other], "of another driver")
         return complete[PciAddress.parse(TYPED)].types["nvidia-1155"].memory_mib
+
+    def test_mediated_devices_of_nvidias_driver(self) -> None:
+        """Of which sysfs tells all else."""
+        gpu = cards.card(MEDIATED)
+        types = {"nvidia-1155": VGPUType("nvidia-1155", memory_mib=1)}
+        parents = {gpu.address: Parent(Kind.MEDIATED, {"nvidia-1155": 1}, {})}
+        divided = {gpu.address: DividedCard(types, parents)}
+        complete = self.types.complete([gpu], divided)[gpu.address]
+        known = VGPUType("nvidia-1155", memory_mib=1, per_guest=1)
+        self.assertEqual({"nvidia-1155": known}, complete.types)
 
     def test_once(self) -> None:
         """Each question has the card's node open, which a guest may want."""
