@@ -105,7 +105,7 @@ class Checks(upgradecheck.UpgradeCommands):
         self._connected = False
 
     def _check_release(self) -> upgradecheck.Result:
-        """everywhere: another release than 2025.2 to 2026.2 (32 to 34)"""
+        """everywhere: another release than 2025.1 to 2026.2 (31 to 34)"""
         said = signatures.untested()
         if said is None:
             return _Result(upgradecheck.Code.SUCCESS)

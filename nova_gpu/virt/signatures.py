@@ -11,9 +11,9 @@ from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
-# Nova 2025.2, 2026.1 and 2026.2. What is overridden are private methods, which another release may
-# have changed, or no longer call.
-RELEASES = range(32, 35)
+# Nova 2025.1, 2025.2, 2026.1 and 2026.2. What is overridden are private methods, which another
+# release may have changed, or no longer call.
+RELEASES = range(31, 35)
 
 Class = TypeVar("Class", bound=type)
 

@@ -67,7 +67,9 @@ def _executor(workers: int) -> futurist.ThreadPoolExecutor | futurist.GreenThrea
     """An executor like Nova's own, in ``nova.utils`` or, since 34, in
     ``nova.thread_pool_factory``
     """
-    if utils.concurrency_mode_threading():
+    # Nova 31 and those before it have green threads alone, and no such function.
+    is_threading = getattr(utils, "concurrency_mode_threading", lambda: False)
+    if is_threading():
         return futurist.ThreadPoolExecutor(workers)
     return futurist.GreenThreadPoolExecutor(workers)
 

@@ -5,9 +5,10 @@ import importlib
 import importlib.metadata
 import os
 
+NOVA = int(importlib.metadata.version("nova").partition(".")[0])
 # Since 2026.2 (34) Nova's services run on native threads. Its tests do so only when told, before
 # anything else of Nova is imported.
-if int(importlib.metadata.version("nova").partition(".")[0]) >= 34:
+if NOVA >= 34:
     os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "true")
 
 importlib.import_module("nova.tests.functional")

@@ -21,7 +21,7 @@ from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from tests.cloud import forks
 from tests.fixtures import cells, economy, hosts, libvirt, nodes
-from tests.functional import leftovers, readings
+from tests.functional import NOVA, leftovers, readings
 from tests.functional.readings import Server
 
 FIRST_SOCKET = ("0000:04:00.0", "0000:05:00.0", "0000:08:00.0", "0000:09:00.0")
@@ -83,7 +83,9 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
                 "nova.virt.libvirt.driver.LibvirtDriver.get_host_uptime", lambda driver: "up 1 day"
             )
         )
-        self.flags(response_validation=self.RESPONSE_VALIDATION, group="api")
+        # Nova 31 has a schema that refuses its own answer to a rebuild: properties without a value.
+        validation = self.RESPONSE_VALIDATION if NOVA > 31 else "ignore"
+        self.flags(response_validation=validation, group="api")
         self.flags(nvml=False, fatal_xids=[], group="gpu")
         self.flags(state_path=self.useFixture(fixtures.TempDir()).path)
 

@@ -7,7 +7,6 @@ there before the table is changed here.
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import unittest
 from typing import Any
@@ -17,8 +16,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import guest as libvirt_guest
 
 from nova_gpu.virt import driver
-
-NOVA = int(importlib.metadata.version("nova").partition(".")[0])
+from tests.functional import NOVA
 
 DRIVER_34 = {
     "__init__": "self, virtapi, read_only=False",
@@ -103,7 +101,7 @@ DRIVER_32 = {
     **DRIVER_33,
     "_get_guest_config": DRIVER_34["_get_guest_config"].removesuffix(", old_guest=None"),
 }
-DRIVER = {34: DRIVER_34, 33: DRIVER_33, 32: DRIVER_32}
+DRIVER = {34: DRIVER_34, 33: DRIVER_33, 32: DRIVER_32, 31: DRIVER_32}
 
 # What hands out the devices of the pool and takes them back, and what publishes them. The pool's
 # own contract test says what these do.
@@ -131,7 +129,7 @@ GUEST_34 = {
     ),
 }
 GUEST_32 = {**GUEST_34, "migrate": GUEST_34["migrate"].removesuffix(", parallel=0")}
-GUEST = {34: GUEST_34, 33: GUEST_34, 32: GUEST_32}
+GUEST = {34: GUEST_34, 33: GUEST_34, 32: GUEST_32, 31: GUEST_32}
 
 
 def parameters(function: Any) -> str:

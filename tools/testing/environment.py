@@ -20,7 +20,7 @@ LINTERS = ("lint-requirements.txt", "doc/requirements.txt")
 CARRIED = ("requirements.txt", "tests/gpu/requirements.txt")
 # What the installed project consists of besides its modules, which are used in place.
 PROJECT = ("pyproject.toml", "setup.cfg", "setup.py")
-RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2"}
+RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1"}
 NEWEST = max(RELEASES)
 
 
