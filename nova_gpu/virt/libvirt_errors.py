@@ -56,8 +56,8 @@ class _Cause:
 
 
 # The first that matches counts. Of libvirt (src/hypervisor/virhostdev.c, src/util/virpci.c,
-# src/util/virprocess.c, src/qemu/qemu_hostdev.c, src/conf/domain_validate.c), of QEMU (hw/vfio,
-# system/physmem.c, backends/hostmem-file.c, util/oslib-posix.c), and of the kernel
+# src/util/virprocess.c, src/qemu/qemu_hostdev.c, qemu_conf.c, src/conf/domain_validate.c), of QEMU
+# (hw/vfio, system/physmem.c, backends/hostmem-file.c, util/oslib-posix.c), and of the kernel
 # (drivers/iommu/iommu.c, drivers/iommu/intel/iommu.c, drivers/vfio/vfio_iommu_type1.c,
 # drivers/iommu/iommufd/device.c), which QEMU quotes by its errno alone.
 _CAUSES: Sequence[_Cause] = (
@@ -346,9 +346,10 @@ def unusable(error: Exception, functions: Collection[PciAddress]) -> frozenset[P
 def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
     """Return the cause that *message* has, and where.
 
-    libvirt quotes all that QEMU wrote, also what it only warned of.
+    libvirt quotes all that QEMU wrote, also what it only warned of, and of the request.
     """
-    message = "\n".join(line for line in message.splitlines() if "warning: " not in line)
+    lines = (line for line in message.splitlines() if "warning: " not in line)
+    message = "\n".join(map(_printable, lines))
     for cause in _CAUSES:
         if match := re.search(cause.said, message, re.IGNORECASE):
             return cause, match
@@ -373,10 +374,12 @@ def _unfit(
     if _ANOTHER_MAY.search(said):
         return None
     # It may quote the request, and name what is the host's.
-    said = "".join(each if each.isprintable() else " " for each in _PATH.sub("a file", said))
-    return exception.GuestUnfit(
-        f"libvirt refuses it: {said[:_LONGEST]}", "change that in its image or flavor"
-    )
+    said = _printable(_PATH.sub("a file", said))[:_LONGEST]
+    return exception.GuestUnfit(f"libvirt refuses it: {said}", "change that in its image or flavor")
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:

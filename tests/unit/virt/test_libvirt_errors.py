@@ -219,6 +219,12 @@ class TranslateTest(unittest.TestCase):
             with self.subTest(message=message):
                 self.assertIsNone(libvirt_errors.translate(message, NAMES))
 
+    def test_what_it_quotes_is_printed(self) -> None:
+        message = SAID[0][0].replace("instance-", "in\x1b[2Jstance-")
+        found = libvirt_errors.translate(message, NAMES)
+        assert found is not None
+        self.assertTrue(str(found).isprintable())
+
     def test_without_cards(self) -> None:
         for message, _, _ in SAID:
             self.assertIsNone(libvirt_errors.translate(message, {}))

@@ -169,6 +169,21 @@ class FailedStartsTest(VGPUsTestCase):
             self.fail(*slots)
         self.assertEqual(set(self.functions), self.offered())
 
+    def test_functions_that_their_driver_refuses_a_type(self) -> None:
+        """It says so of the function, unless it is the host that has no memory."""
+        first, second = self.functions
+        for function, reason in ((first, "Input/output error"), (second, "Cannot allocate memory")):
+            slot = Slot.parse(f"{function}/nvidia-1155/0")
+            error = exception.DeviceUnavailable(function, f"it was not made: {reason}", "wait")
+
+            def refuse(*_: object, error: Exception = error) -> None:
+                raise error
+
+            with fixtures.MonkeyPatch("nova_gpu.privsep.vgpu.make", refuse):
+                for _ in range(failed_starts.MOST):
+                    self.assertRaises(exception.DeviceUnavailable, self.vgpus.make, MINE, [slot])
+        self.assertEqual({second}, self.offered())
+
     def test_mediated_devices_are_not_counted(self) -> None:
         for _ in range(failed_starts.MOST):
             self.fail(ONE)
