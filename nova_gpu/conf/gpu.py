@@ -327,6 +327,17 @@ only for cards that nothing can reset, and where the next guest may find what th
 """,
     ),
     cfg.BoolOpt(
+        "share_gpu_instances",
+        default=False,
+        help="""
+Give guests MIG compute instances of a GPU instance that has several (``1c.3g.71gb``), one each.
+They share all of its memory, which NVIDIA's driver does not divide between them: a guest may
+exhaust it, and nothing but the driver keeps its contents apart. Set it only where such guests trust
+each other.
+False: new guests get the only compute instance of a GPU instance alone.
+""",
+    ),
+    cfg.BoolOpt(
         "stop_guests_that_reach_others",
         default=False,
         help="""

@@ -19,7 +19,9 @@ FIRST, SECOND, WHOLE = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
 _OTHERS = ("0000:5d:00.0", "0000:9b:00.0", "0000:bb:00.0", "0000:cb:00.0", "0000:db:00.0")
 CARDS = (FIRST, SECOND, WHOLE, *_OTHERS)
 SMALL, LARGE = "1g.18gb", "3g.71gb"
-MEMORY_MIB = {SMALL: 16384, LARGE: 71680, "7g.141gb": 143771}
+# One of several compute instances in a GPU instance of the large profile
+HALF = "1c.3g.71gb"
+MEMORY_MIB = {SMALL: 16384, LARGE: 71680, "7g.141gb": 143771, HALF: 71680}
 WITH_MEDIA, WITHOUT_MEDIA = "1g.24gb+me", "1g.24gb-me"
 MEMORY_MIB |= dict.fromkeys((WITH_MEDIA, WITHOUT_MEDIA), 24192)
 # GPU instance, compute instance, profile

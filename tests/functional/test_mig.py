@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 import fixtures
 from oslo_utils import uuidutils
@@ -14,7 +15,7 @@ from nova_gpu.virt import counters
 from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import daemons
 from tests.functional import alone, cleaned, mig, test_verify
-from tests.functional.mig import FIRST, LARGE, LAYOUT, SECOND, SMALL, WHOLE, nodes_of, slot
+from tests.functional.mig import FIRST, HALF, LARGE, LAYOUT, SECOND, SMALL, WHOLE, nodes_of, slot
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
 
 ONE, TWO = slot(FIRST, 9, 0, SMALL), slot(FIRST, 10, 0, SMALL)
@@ -87,6 +88,44 @@ class RoadTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):
         self.assertIn("1 vGPU (type 3g_71gb) asked for, none free", said)
         self.boot_refused(self.of_type(SMALL, 7))
         self.boot(self.of_type(SMALL, 6))
+
+
+class SharedMemoryTest(alone.Alone, mig.MIGServersTestBase):
+    """Two compute instances of one GPU instance: both lead to all of its memory."""
+
+    LAYOUT = ((1, 0, HALF), (1, 1, HALF), (9, 0, SMALL))
+    leaves: ClassVar = {"reserved": "the layout stays as it is"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.divide(FIRST, self.LAYOUT)
+
+    def test_no_guest_gets_one(self) -> None:
+        self.period()
+        self.assertEqual((2, 2, 0), self.vgpus(HALF))
+        self.assertIn("compute instances that share the memory of their GPU", self.log())
+        self.boot_refused(self.of_type(HALF))
+        self.assertEqual(4, len([self.boot(self.of_type(SMALL)) for _ in range(4)]))
+
+    def test_where_the_operator_wants_that(self) -> None:
+        self.flags(share_gpu_instances=True, group="gpu")
+        self.restart_host("host1")
+        for number in (0, 1):
+            expected = [slot(FIRST, 1, number, HALF)]
+            self.assertInstances(self.boot(self.of_type(HALF)), expected, nodes_of(0, 1, number))
+
+    def test_one_that_a_guest_has_stays(self) -> None:
+        """Another compute instance was made beside it since; each has it for itself no more."""
+        self.divide(FIRST, [(1, 0, HALF)])
+        self.period()
+        server = self.boot(self.of_type(HALF))
+        self.divide(FIRST, self.LAYOUT)
+        self.period()
+        self.assertEqual((2, 1, 1), self.vgpus(HALF))
+        self.boot_refused(self.of_type(HALF))
+        self._reboot_server(server, hard=True)
+        self.assertInstances(server, [slot(FIRST, 1, 0, HALF)], nodes_of(0, 1))
 
 
 class CleaningTest(alone.Alone, mig.MIGServersTestBase):

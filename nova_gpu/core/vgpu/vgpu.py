@@ -91,11 +91,13 @@ class Parent:
 @dataclasses.dataclass(frozen=True, slots=True)
 class DividedCard:
     """A card that can be divided, or is. ``unread``: why nothing is known of it, and then it is not
-    known either whether it is divided."""
+    known either whether it is divided. ``sharing``: the numbers of its MIG instances that share the
+    memory of their GPU instance and that new guests are not given."""
 
     types: Mapping[str, VGPUType]
     parents: Mapping[PciAddress, Parent]
     unread: str | None = None
+    sharing: frozenset[int] = frozenset()
 
     @property
     def has_instances(self) -> bool:

@@ -79,7 +79,11 @@ def _untaken(card: DividedCard, type_id: str, taken: Collection[Slot]) -> list[S
     """The MIG instances of the type that are free, also as what they were before the card was
     divided anew"""
     places = {slot.place for slot in taken}
-    return [slot for slot in instances(card, type_id) if slot.place not in places]
+    return [
+        slot
+        for slot in instances(card, type_id)
+        if slot.place not in places and slot.number not in card.sharing
+    ]
 
 
 def all_instances(card: DividedCard) -> list[Slot]:

@@ -12,7 +12,7 @@ import collections
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
@@ -29,14 +29,22 @@ _OPTION = "mig_profile"
 _FORM = "write the card's PCI address or vendor_id:product_id, =, and a profile: 10de:2335=1g.18gb"
 
 
-def divided(cards: Iterable[GPU], roots: Roots) -> dict[PciAddress, vgpu.DividedCard]:
-    """The *cards* that are divided, by address; with the reason where it is not known into what"""
+def divided(
+    cards: Iterable[GPU], roots: Roots, *, shares: bool = False
+) -> dict[PciAddress, vgpu.DividedCard]:
+    """The *cards* that are divided, by address; with the reason where it is not known into what
+
+    :param shares: whether guests may share the memory of a GPU instance, which is not divided
+        between its compute instances (NVIDIA's MIG user guide, "Compute instance")
+    """
     found = {}
     for card in cards:
         if is_divided(card, roots):
             reason = _unread(card, roots)
             found[card.address] = (
-                vgpu.DividedCard({}, {}, reason) if reason else _divided(card, card.mig or ())
+                vgpu.DividedCard({}, {}, reason)
+                if reason
+                else _divided(card, card.mig or (), shares=shares)
             )
     return found
 
@@ -84,7 +92,7 @@ def _number(instance: MIGInstance) -> int | None:
     return slot_number(instance.gpu_instance, instance.compute_instance)
 
 
-def _divided(card: GPU, layout: Iterable[MIGInstance]) -> vgpu.DividedCard:
+def _divided(card: GPU, layout: Sequence[MIGInstance], *, shares: bool) -> vgpu.DividedCard:
     """:param layout: in which :func:`_unread` has found nothing"""
     numbers: dict[str, list[int]] = collections.defaultdict(list)
     facts = {}
@@ -105,7 +113,10 @@ def _divided(card: GPU, layout: Iterable[MIGInstance]) -> vgpu.DividedCard:
     made = {profile: len(numbers[profile]) for profile in types}
     slots = {profile: tuple(sorted(numbers[profile])) for profile in types}
     parent = vgpu.Parent(vgpu.Kind.INSTANCE, {}, made, slots)
-    return vgpu.DividedCard(types, {card.address: parent})
+    each_has = collections.Counter(each.gpu_instance for each in layout)
+    several = [each for each in layout if each_has[each.gpu_instance] > 1 and not shares]
+    sharing = frozenset(number for number in map(_number, several) if number is not None)
+    return vgpu.DividedCard(types, {card.address: parent}, sharing=sharing)
 
 
 def parse_profiles(entries: Iterable[str]) -> Mapping[str, str]:

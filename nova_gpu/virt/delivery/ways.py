@@ -67,7 +67,8 @@ class Ways:
             self.whole = containers = ContainerNodes(roots, kept, serves=ledger is not None)
             parts = [MIGInstances(roots, containers, profiles)]
             self._option, self._wanted = "mig_profile", dict[str, object](profiles)
-            self._read = lambda cards, _: mig_layout.divided(cards, roots)
+            shares = CONF.gpu.share_gpu_instances
+            self._read = lambda cards, _: mig_layout.divided(cards, roots, shares=shares)
         else:
             spec = DeviceSpec(CONF.pci.device_spec)
             peers = Peers(roots, libvirt_version, qemu_version)

@@ -47,6 +47,13 @@ _DIVIDED_SINCE = (
 )
 
 
+_SHARING = (
+    "compute instances that share the memory of their GPU instance are given to no new guest; make "
+    "one compute instance in each GPU instance (nvidia-smi mig -cgi ... -C), or set "
+    "[gpu]share_gpu_instances where all of their guests trust each other"
+)
+
+
 class Discovery:
     """Reads the options once and the host each time it is asked to.
 
@@ -193,6 +200,8 @@ def sorted_out(
         elif part := selected(card, unfit):
             for each in unfit.values():
                 _report(address, each)
+            if card.sharing:
+                _report(address, _SHARING)
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:

@@ -53,7 +53,7 @@ class HistoriesTest(base.FuzzTestCase):
         self.useFixture(nova_fixtures.PrivsepFixture())
         maps = ["0:1000000:65536"]
         self.conf.config(group="libvirt", virt_type="lxc", uid_maps=maps, gid_maps=maps)
-        self.conf.config(group="gpu", nvml=True, fatal_xids=[])
+        self.conf.config(group="gpu", nvml=True, fatal_xids=[], share_gpu_instances=True)
         self.history: History | None = None
         for name, substitute in (
             ("nova_gpu.host.nvidia.nvml.query", lambda *_: self.now.told()),
