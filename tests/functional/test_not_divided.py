@@ -11,8 +11,11 @@ from nova.conf import devices
 from oslo_messaging import exceptions as messaging_exceptions
 
 from nova_gpu.cmd import cards
+from nova_gpu.cmd import verify as command
 from nova_gpu.conf import CONF
 from nova_gpu.virt.inventory.discovery import Discovery
+from nova_gpu.virt.verify import gather
+from nova_gpu.virt.verify.sources import Kind
 from tests.fixtures import sriov_kernel
 from tests.functional import alone, divided, mig, profiled, test_plain_functions
 from tests.functional.profiled import FIRST, slots
@@ -36,6 +39,19 @@ class Offering:
                     found[f"of_{product}"] = free
             self.assertEqual(expected, found)
             self.period()
+
+    def assertNothingToVerify(self: Any) -> None:
+        """Placement has of whole cards what this host gives."""
+        self._point_options_at("host1")
+        driver = self.computes["host1"].driver
+        with self._state_of("host1"), self.on("host1"):
+            looked = Discovery()
+            sources = gather.Sources(
+                looked, driver._host, driver.virtapi.reportclient, looked.obstacles
+            )
+            found = command.judge(sources, mend=False, again_after_s=0).differences
+        inventories = (Kind.INVENTORY_SHORT, Kind.INVENTORY_EXCEEDS)
+        self.assertEqual([], [each for each in found if each.kind in inventories])
 
 
 class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
@@ -61,6 +77,7 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         """Of the other card no instance has any, and no option says that it is divided."""
         self.boot_host()
         self.assertWhole(of_25b6=1, of_26b9=1)
+        self.assertNothingToVerify()
         self._point_options_at("host1")
         with self._state_of("host1"):
             listed = {str(card.gpu.address): card.reason for card in cards.read(Discovery())}
@@ -91,6 +108,7 @@ class TypedTest(Offering, alone.Alone, profiled.ProfiledServersTestBase):
         self.flags(virtual_functions=["10de:26b9=32"], group="gpu")
         self.boot_host()
         self.assertWhole(of_25b6=1)
+        self.assertNothingToVerify()
         self.assertIn(
             "GPU 0000:af:00.0 (L40S) is not offered: [gpu]virtual_functions has it divided",
             self.stdlog.logger.output,

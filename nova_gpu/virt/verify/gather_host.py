@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 from nova import context as nova_context
@@ -16,6 +16,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress
 from nova_gpu.core.vgpu import vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.mig import mig_layout
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import card_groups, discovery, placement
 from nova_gpu.virt.usage import domains
@@ -54,11 +55,17 @@ def read(
     parts, others = looked.in_parts(found)
     whole = [gpu for gpu in found if gpu.address not in parts]
     reasons = obstacles(whole)
-    unread = frozenset[PciAddress]()
+    unread: Set[PciAddress] = frozenset()
     if looked.delivery.shares_driver:
-        reasons, unread = {**reasons, **others}, frozenset(others)
-    cards = {gpu.address: Card(gpu, reasons.get(gpu.address)) for gpu in whole}
-    return Cards(cards, parts, tuple(gpu for gpu in found if gpu.address in parts), unread)
+        mig = (gpu.address for gpu in whole if mig_layout.is_divided(gpu, looked.roots))
+        unread = others.keys() & mig
+        reasons = {**reasons, **{address: others[address] for address in unread}}
+    cards = {
+        gpu.address: Card(gpu, reasons.get(gpu.address), others.get(gpu.address)) for gpu in whole
+    }
+    return Cards(
+        cards, parts, tuple(gpu for gpu in found if gpu.address in parts), frozenset(unread)
+    )
 
 
 def unfit(looked: discovery.Discovery, cards: Mapping[PciAddress, Card]) -> dict[Device, str]:
@@ -146,10 +153,12 @@ def free(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """``obstacle``: why it cannot be given to a guest"""
+    """``obstacle``: why it cannot be given to a guest; ``in_parts``: why it is not given whole to a
+    new one."""
 
     gpu: GPU
     obstacle: str | None
+    in_parts: str | None = None
 
 
 def read_providers(
@@ -175,7 +184,7 @@ def read_providers(
         inventory = _inventory(client, uuid, resource_class)
         allocations = client.get_allocations_for_resource_provider(context, uuid).allocations
         own = {
-            address: card.obstacle is None
+            address: card.obstacle is None and card.in_parts is None
             for address, card in cards.items()
             if card_groups.group_key(card.gpu, mode) == key
         }
