@@ -231,6 +231,33 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
         events = self.api.api_get(url).body["instanceAction"]["events"]
         return [each["details"] for each in events if each["details"]]
 
+    @contextlib.contextmanager
+    def soft_deleted(self, server: Server) -> Iterator[None]:
+        """*server* is deleted and can be restored as long as this lasts."""
+        self.flags(reclaim_instance_interval=3600)
+        self.api.delete_server(server["id"])
+        self._wait_for_state_change(server, "SOFT_DELETED")
+        yield
+        self.flags(reclaim_instance_interval=0)
+
+    def restore(self, server: Server) -> None:
+        self.api.post_server_action(server["id"], {"restore": None})
+        self._wait_for_state_change(server, "ACTIVE")
+
+    def reclaim(self, server: Server, host: str = "host1") -> None:
+        """As a host does periodically with what was deleted long enough ago"""
+        self.flags(reclaim_instance_interval=1)
+
+        def is_gone() -> None:
+            with self.on(host):
+                self.computes[host].manager._reclaim_queued_deletes(self.context)
+            self.assertRaises(
+                client.OpenStackApiNotFoundException, self.api.get_server, server["id"]
+            )
+
+        self._wait_for_assert(is_gone)
+        self.flags(reclaim_instance_interval=0)
+
     def sent(self) -> list[Any]:
         """The notifications about GPUs since the last call"""
         if (thread := notifications._outbox._thread) is not None:

@@ -79,6 +79,20 @@ class Operations(Host):
         self.assertOnly(used=1)
         self.assertGPUs(self.boot(self.gpu_flavor(1)), self.mine)
 
+    def test_soft_delete_and_restore(self) -> None:
+        with self.soft_deleted(self.server):
+            self.assertOnly(used=2)
+            self.assertEqual(self.mine, self.rendered(self.server))
+            self.boot_refused(self.gpu_flavor(self.TOTAL - 1))
+            self.restart_host("host1")
+            self.restore(self.server)
+            self.assertAsBefore()
+        with self.soft_deleted(self.server):
+            self.reclaim(self.server)
+        self.assertNoDomain()
+        self.assertOnly(used=1)
+        self.assertGPUs(self.boot(self.gpu_flavor(1)), self.mine)
+
     def test_what_lets_it_run(self) -> None:
         for operation in (self._pause, self._lock, self._snapshot, self._restart_the_service):
             with self.subTest(operation=operation.__name__):

@@ -146,6 +146,32 @@ class Stopped(Stopping):
         self.start(server)
         self.assertGPUs(server, every)
 
+    def test_soft_delete_and_restore(self) -> None:
+        server = self.boot(self.all)
+        every = self.recorded(server)
+        with self.soft_deleted(server):  # as it runs: it keeps them
+            self.period()
+            self.assertEqual((every, {"host1": self.TOTAL}), self.has(server))
+            self.restore(server)
+        self.assertGPUs(server, every)
+        self.stop(server)
+        with self.soft_deleted(server):
+            self.period()
+            self.assertEqual(([], {}), self.has(server))
+            other = self.boot(self.all)
+            (said,) = self.refused({"restore": None}, server)
+            self.assertIn("the instance gave its GPUs back, and gets none now", said)
+            self._wait_for_server_parameter(
+                server, {"status": "SOFT_DELETED", "OS-EXT-STS:task_state": None}
+            )
+            self.assertEqual(([], {}), self.has(server))
+            self.stop(other)
+            self.restore(server)
+        self.assertGPUs(server, every)
+
+    def has(self, server: Server) -> tuple[list[str], dict[str, int]]:
+        return self.recorded(server), self.allocated(server)
+
     def image(self, server: Server) -> str:
         return str(self._show_server(server)["image"]["id"])
 

@@ -84,6 +84,17 @@ class Operations:
         self.api.post_server_action(self.server["id"], {"unrescue": None})
         self._wait_for_state_change(self.server, "ACTIVE")
 
+    def test_soft_delete_and_restore(self) -> None:
+        with self.soft_deleted(self.server):
+            self.period()
+            self.assertMade(2)
+            self.assertVGPUs(self.boot(self.other()), self.BESIDE)
+            self.restore(self.server)
+            self.assertVGPUs(self.server, self.MINE)
+        with self.soft_deleted(self.server):
+            self.reclaim(self.server)
+        self.assertMade(1)
+
     def test_moves(self) -> None:
         self.start_host("host2")
         self._migrate_server(self.server)
