@@ -68,10 +68,10 @@ Related options:
             ("release", "it gives them back, and gets some again when it is started"),
         ],
         help="""
-What becomes of the GPUs of an instance that is stopped, where neither its flavor nor its image says
-so (``gpu:on_stop``). One that has given them back is not started while the host has none free that
-fit its flavor. It is read when an instance is stopped, and for those that are stopped already when
-the service starts.
+What becomes of the GPUs of an instance that is stopped, where its flavor does not say so
+(``gpu:on_stop``); an image can keep them. One that has given them back is not started while the
+host has none free that fit its flavor. It is read when an instance is stopped, and for those that
+are stopped already when the service starts.
 """,
     ),
     cfg.MultiStrOpt(

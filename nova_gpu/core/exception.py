@@ -255,6 +255,12 @@ class NoneFree(GuestCannotStart):
         self.args = (reason, remedy, others)
 
 
+class OverQuota(NoneFree):
+    """An instance that gave its GPUs back is refused others by the quota of its project."""
+
+    _begin = "the instance has no GPUs while it is stopped, and is refused some: "
+
+
 class DomainsUnreadable(GuestCannotStart):
     _begin = "It is not known which guest has which GPU, so no GPU is given: "
 

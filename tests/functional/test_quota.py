@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+from unittest import mock
+
 from nova.tests.functional.api import client
 from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
+from oslo_utils import uuidutils
 
 from nova_gpu.osc import flavors, start
+from nova_gpu.virt.lifecycle import quota
 from tests.functional import base, sdk
 
 
@@ -17,7 +23,17 @@ class QuotaTest(base.GPUServersTestBase):
         self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
         of_project = {self.api.project_id: {"class:PGPU": 3}}
         unlimited = dict.fromkeys(("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB"), -1)
-        self.useFixture(limit_fixture.LimitFixture(unlimited | {"class:PGPU": 0}, of_project))
+        self.limits = self.useFixture(
+            limit_fixture.LimitFixture(unlimited | {"class:PGPU": 0}, of_project)
+        )
+
+    def image(self, on_stop: str) -> str:
+        """An image of a member that says so"""
+        image = copy.deepcopy(self.glance.image1)
+        image["id"] = uuidutils.generate_uuid()
+        image["properties"] = {**image["properties"], "gpu:on_stop": on_stop}
+        self.glance.create(None, image)
+        return str(image["id"])
 
     def create(self, name: str, *arguments: str) -> str:
         """The id of a flavor that our command makes"""
@@ -89,22 +105,68 @@ class QuotaTest(base.GPUServersTestBase):
         self.flags(require_counted_flavors=True, group="gpu")
         self.assertIn("resources:PGPU=1", self.boot_refused(uncounted))
 
-    def test_a_start_is_not_judged_and_an_unshelve_is(self) -> None:
+    def test_a_start_and_an_unshelve_are_judged(self) -> None:
         """Of a server that gave its GPUs back: while it is stopped nobody counts them."""
         self.start_host()
         two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
         first = self.boot(two)
-        self.api.post_server_action(first["id"], {"os-stop": None})
-        self._wait_for_state_change(first, "SHUTOFF")
-        self.boot(two)
-        self.api.post_server_action(first["id"], {"os-start": None})
-        self._wait_for_state_change(first, "ACTIVE")
-        self.assertInventory(used=4)  # of the project's three
+        self._stop_server(first)
+        other = self.boot(two)
+        for _ in range(2):
+            said = self.refused({"os-start": None}, first)
+            over = "quota of class:PGPU is 3, 2 in use, and 2 more asked for"
+            self.assertTrue(any(over in each for each in said), said)
+            self.assertEqual("SHUTOFF", self._show_server(first)["status"])
+            self.assertInventory(used=2)
+            self.period()
+        self._stop_server(other)
+        self._start_server(first)
+        self.assertGPUs(first, base.FIRST_SOCKET[:2])
         self._shelve_server(first)
-        self.assertInventory(used=2)
+        self._start_server(other)
         over = "Nova refuses that to you .*class:PGPU"
         with self.assertRaisesRegex(exceptions.CommandError, over):
             sdk.run(self, start.StartServer, first["id"], admin=False)
+
+    def test_two_starts_at_once(self) -> None:
+        """The second is judged before the first has its GPUs, and again once it has its own."""
+        self.start_host()
+        two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
+        servers = []
+        for _ in range(2):
+            servers.append(self.boot(two))
+            self._stop_server(servers[-1])
+        refuse_over = quota.refuse_over
+
+        def judge(client: Any, instance: Any, *args: Any, has_them: bool) -> None:
+            refuse_over(client, instance, *args, has_them=has_them)
+            if not has_them and instance.uuid == servers[0]["id"]:
+                self._start_server(servers[1])
+
+        with mock.patch.object(quota, "refuse_over", judge):
+            said = self.refused({"os-start": None}, servers[0])
+        self.assertTrue(any("quota of class:PGPU is 3" in each for each in said), said)
+        self.assertGPUs(servers[1], base.FIRST_SOCKET[:2])
+        self.assertInventory(used=2)
+
+    def test_limits_that_cannot_be_read(self) -> None:
+        self.start_host()
+        two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
+        server = self.boot(two)
+        self._stop_server(server)
+        self.limits.mock_conn.limits.side_effect = ValueError("no endpoint")
+        said = self.refused({"os-start": None}, server)
+        self.assertTrue(any("the limits of its project cannot be read" in s for s in said), said)
+        self.assertInventory(used=0)
+
+    def test_an_image_of_its_own_gives_nothing_back(self) -> None:
+        self.start_host()
+        three = self.create("three", "--gpus", "3")
+        server = self.boot(three, image_uuid=self.image("release"))
+        self._stop_server(server)
+        self.period()
+        self.assertInventory(used=3)
+        self.assertIn("class:PGPU", self.over_quota(three))
 
     def test_a_flavor_is_whole_or_not_there(self) -> None:
         """The API refuses the properties: then the flavor they were for is gone as well."""

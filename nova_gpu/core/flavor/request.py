@@ -278,13 +278,14 @@ class FlavorRequest:
         return None if text is None else words.parse_on_stop(text)
 
     def gives_back(self, image: str | None, host: OnStop) -> bool:
-        """Whether a stopped instance has its GPUs no more, by the flavor's word, or else by its
-        *image*'s, or else by its *host*'s.
+        """Return whether a stopped instance gives its GPUs back, by its flavor or else its *host*.
 
-        What somebody misspelt is none, and then nothing is given back.
+        Tenants write images: an *image* can keep what its host would release, and releases nothing
+        itself. A misspelt word releases nothing.
         """
         try:
-            said = self.on_stop or (words.parse_on_stop(image) if image is not None else host)
+            by_image = OnStop.RELEASE if image is None else words.parse_on_stop(image)
+            said = self.on_stop or (host if by_image is OnStop.RELEASE else OnStop.KEEP)
         except exception.InvalidExtraSpec:
             return False
         return said is OnStop.RELEASE

@@ -37,6 +37,7 @@ from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.inventory import placement
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.tracker import Tracker
+from nova_gpu.virt.lifecycle import quota
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.usage import domains, records
 from nova_gpu.virt.usage.ledger import Snapshot
@@ -184,10 +185,14 @@ class Stops:
 
         :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
+        :raises OverQuota: where its project may have no more
         """
         client, ours = self.assigned.placement(), self._providers()
+        quota.refuse_over(client, instance, asked, has_them=False)
         amounts = self._find(instance, asked, ours)
         try:
+            # Once more: another start of the project may have been judged at the same time.
+            quota.refuse_over(client, instance, asked, has_them=True)
             self.tracker.hand_out(instance, amounts)
         except BaseException:
             self._owing.add(instance.uuid)

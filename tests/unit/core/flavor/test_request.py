@@ -325,7 +325,8 @@ class StopTest(unittest.TestCase):
         for flavor, image, host, expected in (
             (None, None, keep, keep),
             (None, None, release, release),
-            (None, "release", keep, release),
+            (None, "release", keep, keep),
+            (None, "release", release, release),
             (None, "keep", release, keep),
             ("keep", "release", release, keep),
             ("release", "keep", keep, release),
