@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import stat
 
 import fixtures
 import nova.privsep
 
-from tests.fixtures import nodes
+from tests.fixtures import hosts, nodes
 from tests.functional import alone, base
 
 AMD_NODES = {"/dev/dri/card1", "/dev/dri/renderD129", "/dev/kfd"}
@@ -102,3 +103,75 @@ class VendorsTest(alone.Alone, base.GPUServersTestBase):
         dev = self.hosts["host1"].roots.dev
         found = (path for path in dev.rglob("*") if not path.is_dir())
         return {f"/dev/{p.relative_to(dev)}": stat.S_IMODE(p.stat().st_mode) for p in found}
+
+
+class DeviceFileModeTest(alone.Alone, base.GPUServersTestBase):
+    """NVreg_DeviceFileMode=0660: whatever initialises NVIDIA's driver has its tool set the mode of
+    each node."""
+
+    NODES = nodes.Nodes.FILES if os.getuid() else nodes.Nodes.DEVICES
+    CARD = "nvidia4"
+
+    def setUp(self) -> None:
+        super().setUp()
+        in_process = fixtures.MockPatchObject(nova.privsep.sys_admin_pctxt, "client_mode", False)
+        self.useFixture(in_process)
+
+    def prepare(self, host: hosts.Host) -> None:
+        params = "DeviceFileUID: 0\nDeviceFileMode: 432\nModifyDeviceFiles: 1\n"
+        (host.roots.proc / "driver/nvidia/params").write_text(params)
+
+    def _nodes(self) -> list[pathlib.Path]:
+        dev = self.hosts["host1"].roots.dev
+        return [dev / self.CARD, dev / "nvidiactl", dev / "nvidia-uvm"]
+
+    def _initialise(self) -> None:
+        """As nvidia-smi does"""
+        for node in self._nodes():
+            node.chmod(0o660)
+
+    def _modes(self) -> set[int]:
+        return {stat.S_IMODE(node.stat().st_mode) for node in self._nodes()}
+
+    def test_what_a_guest_needs_holds_as_long_as_it_runs(self) -> None:
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        self.start_host()
+        self.assertIn("device nodes set to mode 0660 whenever", self.stdlog.logger.output)
+        self._initialise()
+        server = self.boot(self.gpu_flavor(1))
+        self.assertEqual({0o666}, self._modes())
+        said = "Device node /dev/nvidiactl of running guests was closed to them by another program"
+        for _ in range(2):
+            self._initialise()
+            self.period()
+            self.assertEqual({0o666}, self._modes())
+        warnings = [line for line in self._log() if said in line and "WARNING" in line]
+        self.assertEqual(1, len(warnings))
+        self._initialise()
+        self.restart_host("host1")
+        self.assertEqual({0o666}, self._modes())
+        self._delete_server(server)
+        self.assertEqual({0o660}, self._modes())
+        self.period()
+        self.assertEqual({0o660}, self._modes())
+
+    def test_nodes_that_were_everybodys_at_the_start(self) -> None:
+        if os.getuid():
+            self.skipTest("only root can make device nodes")
+        self.start_host()
+        self.boot(self.gpu_flavor(1))
+        self._initialise()
+        self.period()
+        self.assertEqual({0o666}, self._modes())
+
+    def test_where_the_driver_leaves_them_alone(self) -> None:
+        self.start_host()
+        params = self.hosts["host1"].roots.proc / "driver/nvidia/params"
+        before = len(self._log())
+        params.write_text("DeviceFileMode: 432\nModifyDeviceFiles: 0\n")
+        self.restart_host("host1")
+        self.assertNotIn("device nodes set to mode", "\n".join(self._log()[before:]))
+
+    def _log(self) -> list[str]:
+        return str(self.stdlog.logger.output).splitlines()

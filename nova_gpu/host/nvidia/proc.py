@@ -30,6 +30,20 @@ def card(address: PciAddress, roots: Roots) -> Mapping[str, str]:
     return fields(roots.proc / f"driver/nvidia/gpus/{address}/information")
 
 
+def reset_mode(roots: Roots) -> int | None:
+    """The mode that NVIDIA's tool sets each node to whenever a program initialises the driver;
+    ``None`` where it leaves them alone or the driver does not tell.
+
+    Both parameters are decimal numbers (kernel-open/nvidia/nv-procfs.c); nvidia-modprobe reads them
+    (modprobe-utils/nvidia-modprobe-utils.c, init_device_file_parameters).
+    """
+    params = fields(roots.proc / "driver/nvidia/params")
+    mode = params.get("DeviceFileMode", "")
+    if params.get("ModifyDeviceFiles") == "0" or not re.fullmatch("[0-9]{1,9}", mode):
+        return None
+    return int(mode) & 0o777
+
+
 def fields(path: pathlib.Path) -> Mapping[str, str]:
     """A file of lines ``name: value``; nothing where it cannot be read"""
     lines = (line.partition(":") for line in _text(path).splitlines())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging as python_logging
 import pathlib
 import stat
 import threading
@@ -19,6 +20,7 @@ from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.container import guest_processes, libraries, nodes
+from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery.delivery import (
@@ -39,6 +41,13 @@ if TYPE_CHECKING:
     from nova_gpu.virt import threads
 
 LOG = logging.getLogger(__name__)
+
+
+_OTHERS = stat.S_IROTH | stat.S_IWOTH
+_SET_MODE = (
+    "Set the module option NVreg_DeviceFileMode=0666 of nvidia, or NVreg_ModifyDeviceFiles=0 and "
+    "the mode by udev."
+)
 
 
 class ContainerNodes(WholeCards):
@@ -103,6 +112,13 @@ class ContainerNodes(WholeCards):
         """Makes the device nodes that are missing, closes those that an earlier service has opened
         for guests that are gone, and removes the libraries of drivers that were replaced."""
         nodes.make_nodes(cards, self._roots)
+        mode = proc.reset_mode(self._roots)
+        if mode is not None and mode & _OTHERS != _OTHERS:
+            LOG.warning(
+                "NVIDIA's driver has its device nodes set to mode %04o whenever a program "
+                "initialises it, so that running guests lose them until the next period. %s",
+                *(mode, _SET_MODE),
+            )
         self._rights = NodeRights(host, self._roots)
         self._rights.begin()
         try:
@@ -167,6 +183,7 @@ class ContainerNodes(WholeCards):
     def restore(self) -> None:
         if self._rights:
             self._rights.close()
+            self._rights.open_again()
 
     def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
         from nova_gpu.virt.delivery import container_domain
@@ -209,6 +226,7 @@ class NodeRights:
         self._lock = threading.Lock()
         # Those whose former rights are noted. NVIDIA's nodes are everybody's: mostly there is none.
         self._opened: set[str] = set()
+        self._warned: set[str] = set()
         # By instance, of guests that have no domain yet
         self._starting: dict[str, Collection[str]] = {}
         self._starts = 0
@@ -271,6 +289,39 @@ class NodeRights:
             for node in closed:
                 LOG.info("Device node %s has its former mode again: no guest has it", node)
             self._opened &= in_use
+
+    def open_again(self) -> None:
+        """Open the nodes of running guests that another program has closed since they started.
+
+        Once a node it is a warning: where the driver's tool does it, it does so all the time.
+        """
+        try:
+            running = domains.running_nodes(self._host)
+        except exception.DomainsUnreadable as error:
+            LOG.warning("%s. Device nodes that guests have may be closed to them.", error)
+            return
+        with self._lock:
+            for devices, given in running:
+                closed = [node for node in sorted(given) if self._is_closed(node)]
+                for device in devices if closed else ():
+                    self._open_again(device, closed)
+
+    def _open_again(self, device: Device, closed: Sequence[str]) -> None:
+        try:
+            opened = self._privileged.open_to_guests(str(device), closed)
+        except Exception as error:  # also what privsep itself may raise
+            LOG.error("Guests cannot open device nodes %s: %s", ", ".join(closed), error)
+            return
+        self._opened.update(opened)
+        for node in opened:
+            level = python_logging.INFO if node in self._warned else python_logging.WARNING
+            self._warned.add(node)
+            LOG.log(
+                level,
+                "Device node %s of running guests was closed to them by another program, and is "
+                "open again. %s",
+                *(node, _SET_MODE if node.startswith("/dev/nvidia") else ""),
+            )
 
     def _is_closed(self, node: str) -> bool:
         try:

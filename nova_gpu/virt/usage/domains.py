@@ -229,6 +229,17 @@ def device_nodes(host: libvirt_host.Host) -> frozenset[str]:
     return frozenset(node for _, xml in _domains(host) for node in _nodes(_parsed(xml)))
 
 
+def running_nodes(host: libvirt_host.Host) -> list[tuple[frozenset[Device], frozenset[str]]]:
+    """Of each running container of ours the devices that are its own, and the nodes that it has
+
+    :raises DomainsUnreadable: where libvirt does not list them
+    """
+    with _unreadable():
+        xmls = [guest.get_xml_desc() for guest in host.list_guests(only_running=True)]
+    found = ((_metadata(domain), frozenset(_made(domain))) for domain in map(_parsed, xmls))
+    return [(own, nodes) for own, nodes in found if own and nodes]
+
+
 def _domains(host: libvirt_host.Host) -> list[tuple[str, str]]:
     """uuid and XML of every domain; of one that runs and is not Nova's, also as it is to start next
     time: somebody may have given it another card for then, and libvirt-LXC will not refuse it."""
