@@ -16,7 +16,7 @@ from typing import Any
 import fixtures
 
 from tests.fixtures import economy
-from tests.functional import base, kvm
+from tests.functional import base, divided, kvm
 
 _MANAGER = "nova.compute.manager.ComputeManager"
 _DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"
@@ -75,19 +75,15 @@ REVERT = {
 }
 
 
-class Recoveries:
-    TOTAL = len(base.ALL)
+class Hosts:
     # As in a cloud: no host hears of what fails at another one.
     CAST_AS_CALL = False
-    leaves = dict.fromkeys(("domain", "hold", "reserved"), "what it was at the source")
+    leaves = dict.fromkeys(("domain", "hold", "reserved", "vgpu"), "what it was at the source")
 
     def setUp(self) -> None:
         super().setUp()
         for name in ("host1", "host2"):
             self.start_host(name)
-
-    def of(self, gpus: int) -> str:
-        return self.gpu_flavor(gpus) if gpus else self.flavor()
 
     def act(self, **action: Any) -> None:
         self.api.post_server_action(self.server["id"], action)
@@ -105,6 +101,13 @@ class Recoveries:
     def hard_reboot(self) -> None:
         self.act(reboot={"type": "HARD"})
         self.settles("ACTIVE")
+
+
+class Recoveries(Hosts):
+    TOTAL = len(base.ALL)
+
+    def of(self, gpus: int) -> str:
+        return self.gpu_flavor(gpus) if gpus else self.flavor()
 
     def assertHas(self, gpus: int, host: str) -> None:
         """That many of that host, everywhere the same ones, and nothing is counted elsewhere"""
@@ -225,3 +228,40 @@ class LXCRecoveriesTest(Recoveries, base.GPUServersTestBase):
 
 class KVMRecoveriesTest(Recoveries, kvm.KVMServersTestBase):
     TOTAL = len(kvm.ALL)
+
+
+class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):
+    """What was made for the new flavor is removed, and what the old one asks for is made."""
+
+    def test_resize(self) -> None:
+        self.server = self.boot(self.flavor(vgpus="= 2", vgpu_type="nvidia-64"), host="host1")
+        one = self.flavor(vgpus="= 1", vgpu_type="nvidia-64")
+        other = self.flavor(vgpus="= 2", vgpu_type="nvidia-65")
+        for flavor in (one, other, self.flavor()):
+            source = self._host()
+            (there,) = {"host1", "host2"} - {source}
+            self.fails(GUEST, resize={"flavorRef": flavor})
+            self.assertEqual(there, self._host())
+            self.hard_reboot()
+            self.period(there)
+            got = self.recorded(self.server)
+            self.assertEqual(2, len(got))
+            self.assertVGPUs(self.server, got, there)
+            self.assertEqual(2, len(self.kernels[there].made))
+            # As an operator has to with stock Nova
+            for domain in self._domains(source):
+                domain.undefine()
+            self.period(source)
+            self.assertEqual({}, dict(self.kernels[source].made))
+
+    def test_in_novas_words(self) -> None:
+        """Nothing but the scheduler can ask for these again: it keeps what was claimed."""
+        self.server = self.boot(self.of_type(64, 2), host="host1")
+        self.fails(GUEST, resize={"flavorRef": self.of_type(65)})
+        claimed = self.recorded(self.server)
+        self.assertEqual(1, len(claimed))
+        self.hard_reboot()
+        self.assertVGPUs(self.server, claimed, "host2")
+
+    def _host(self) -> str:
+        return str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])

@@ -98,8 +98,13 @@ class Stops:
     def give_up(self, instance: objects.Instance, end: Callable[[], None]) -> None:
         """Give back what a failed move left, so that a start gets what the flavor asks for.
 
+        What it could not ask for again it keeps: vGPUs that the flavor has in Nova's words alone.
+
         :param end: ends the guest
         """
+        asked = records.request_of(instance)
+        if asked.asks_for_vgpus and not asked.vgpu_words:
+            return
         if records.is_left_by_move(instance, set(self._providers().values())):
             end()
             self._give_back(instance, _gpus(instance))
