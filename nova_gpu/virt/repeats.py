@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging as python_logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 _PACKAGE = __name__.partition(".")[0]
 # The logger, the text, whose it is and the error
@@ -30,7 +33,7 @@ class Repeats:
 
     @contextlib.contextmanager
     def left_out(self, *, begins: bool = False) -> Iterator[None]:
-        """Leave repeats out of what this thread logs in the block.
+        """Leave repeats out of what the block logs, here and in the threads that it waits for.
 
         :param begins: a new period begins with it
         """
@@ -50,6 +53,20 @@ class Repeats:
 
 
 _current: contextvars.ContextVar[Repeats | None] = contextvars.ContextVar("repeats", default=None)
+
+
+def carried(function: Callable[[Item], None]) -> Callable[[Item], None]:
+    """Return *function* for another thread, with repeats left out there as they are here."""
+    repeats = _current.get()
+
+    def call(item: Item) -> None:
+        token = _current.set(repeats)
+        try:
+            function(item)
+        finally:
+            _current.reset(token)
+
+    return call
 
 
 class _Filter(python_logging.Filter):

@@ -15,6 +15,7 @@ from nova import utils
 from oslo_context import context as request_context
 
 from nova_gpu.conf import CONF
+from nova_gpu.virt import repeats
 
 Item = TypeVar("Item")
 
@@ -53,12 +54,12 @@ def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]
 
 def _within_request(function: Callable[[Item], None]) -> Callable[[Item], None]:
     """Has what *function* logs carry the request of who asks for it here."""
-    context = request_context.get_current()
+    context, carried = request_context.get_current(), repeats.carried(function)
 
     def call(item: Item) -> None:
         if context is not None:
             context.update_store()
-        function(item)
+        carried(item)
 
     return call
 

@@ -5,7 +5,7 @@ import fixtures
 from oslo_log import log as logging
 from oslotest import base
 
-from nova_gpu.virt import repeats
+from nova_gpu.virt import repeats, threads
 
 LOG = logging.getLogger("nova_gpu.virt.somewhere")
 
@@ -57,6 +57,12 @@ class RepeatsTest(base.BaseTestCase):
         for _ in range(2):
             LOG.warning("of a start")
         self.assertEqual(6, self.log.output.count("\n"))
+
+    def test_in_threads_that_are_waited_for(self) -> None:
+        for _ in range(3):
+            with self.repeats.left_out(begins=True):
+                threads.for_each(lambda card: LOG.error("Not clean: %s", card), "ab")
+        self.assertEqual(["Not clean: a", "Not clean: b"], sorted(self.log.output.splitlines()))
 
     def test_hosts_of_one_process(self) -> None:
         self.said("a")
