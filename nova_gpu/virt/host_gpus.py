@@ -228,11 +228,12 @@ class HostGPUs:
         now = self.ledger.now
         if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
             return
-        reaching = (now.reached.keys() & now.instances()) - now.records.busy
+        reached = now.reached_of_others()
+        reaching = (reached.keys() & now.instances()) - now.records.busy
         uuids = {uuid for uuid in reaching if not now.is_between(uuid)}
         if uuids:
             try:
-                self._reporter.report_stopped(domains.stop(self._host, uuids), now.reached)
+                self._reporter.report_stopped(domains.stop(self._host, uuids), reached)
             except exception.DomainsUnreadable as error:
                 LOG.error("%s. Guests that reach what is not their own go on.", error)
                 return

@@ -185,7 +185,7 @@ class Reporter:
         """
         now = {
             (uuid, each): usage.counted_instances(each) - {uuid}
-            for uuid, devices in usage.reached.items()
+            for uuid, devices in usage.reached_of_others().items()
             for each in devices
         }
         projects = usage.records.projects if usage.records else {}

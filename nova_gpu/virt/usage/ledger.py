@@ -197,6 +197,11 @@ class Snapshot:
     def counted_for(self, instance_uuid: str) -> frozenset[Device]:
         return _devices(self.counted_by_instance().get(instance_uuid, ()))
 
+    def reached_of_others(self) -> dict[str, frozenset[Device]]:
+        """What running guests reach, by uuid, that the database does not count for them either"""
+        found = {uuid: each - self.counted_for(uuid) for uuid, each in self.reached.items()}
+        return {uuid: devices for uuid, devices in found.items() if devices}
+
     def counted_instances(self, wanted: Device) -> frozenset[str]:
         """The instances that have the device, or a part or all of its card"""
         return frozenset(

@@ -78,17 +78,18 @@ def _domains(state: HostState) -> Iterator[Difference]:
     if state.guests is None or state.instances is None:
         return
     for uuid, guest in state.guests.items():
-        if guest.reached:
+        own = state.instances[uuid].cards if uuid in state.instances else _NONE
+        if reached := guest.reached - own:
             others = sorted(
                 other
                 for other, instance in state.instances.items()
-                if other != uuid and device.clashing(guest.reached, instance.cards)
+                if other != uuid and device.clashing(reached, instance.cards)
             )
             whose = f"which the instances {', '.join(others)} have" if others else "not its own"
             yield Difference(
                 Kind.REACHES_OTHERS,
                 uuid,
-                f"the guest {uuid} reaches {_words(guest.reached)}, {whose}",
+                f"the guest {uuid} reaches {_words(reached)}, {whose}",
                 "stop it, then start it; where two reach each other's, stop both first. No new "
                 "guest gets such a GPU until this one has ended",
             )
