@@ -66,3 +66,17 @@ class MetadataTest(base.GPUServersTestBase):
             self.assertIn("mine", shown)
             for each in set(_ON_A_TERMINAL) - set("]0;mine[2K31"):
                 self.assertNotIn(each, shown + said)
+
+
+class FlavorTest(base.GPUServersTestBase):
+    # With which Nova's API judges no names of extra specs
+    microversion = "2.60"
+
+    def test_a_name_that_ends_in_a_line_feed(self) -> None:
+        """The API's schema takes it, and Nova's scheduler takes it for ``resources:PGPU``."""
+        self.start_host()
+        for name in ("resources:PGPU\n", "resources1:VGPU\n"):
+            fault = self.boot_refused(self.flavor(**{name: "1"}))
+            self.assertIn("a line feed ends its name", fault)
+            self.assertTrue(fault.isprintable())
+        self.assertInventory(used=0)

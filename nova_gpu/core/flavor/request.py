@@ -232,6 +232,7 @@ class FlavorRequest:
 
     def check(self) -> None:
         """:raises InvalidExtraSpec: where the scheduler could not say what is asked for"""
+        request_group.refuse_line_feeds(self.extra_specs)
         _ = self.requests, self.hypervisor
 
     @functools.cached_property

@@ -54,6 +54,22 @@ def parse(
     return groups
 
 
+def refuse_line_feeds(extra_specs: Mapping[str, str]) -> None:
+    """Refuse keys that Nova reads as a request for GPUs and that are none here.
+
+    A key may end in a line feed: ``$`` of the API's schema and of the pattern of
+    ``nova.scheduler.utils.ResourceRequest`` matches before it. Quota counts nothing of such a key.
+
+    :raises InvalidExtraSpec: where there is one
+    """
+    for key, text in extra_specs.items():
+        match = _KEY.fullmatch(key.removesuffix("\n"))
+        if key.endswith("\n") and match and match[3] in names.RESOURCE_CLASSES:
+            raise exception.InvalidExtraSpec(
+                key, text, "a line feed ends its name", f"{match[0]} without that"
+            )
+
+
 def agreeing(
     extra_specs: Mapping[str, str], word: str, stated: int | None, resource_class: str
 ) -> dict[str, GroupRequest]:

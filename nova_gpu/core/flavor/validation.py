@@ -65,6 +65,7 @@ def _unreadable(asked: FlavorRequest) -> Iterator[str]:
 
 def _check(asked: FlavorRequest) -> None:
     """:raises InvalidExtraSpec: for the first thing that the scheduler or the host would refuse"""
+    asked.check()
     spelled_out = dict(asked.extra_specs)
     for each in asked.requests:
         spelled_out = query.extra_specs(spelled_out, each, ()) or spelled_out

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 from xml.sax import saxutils
 
-from nova_gpu.core import names
+from nova_gpu.core import json_text, names
 from nova_gpu.core.guest.tree import Place
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
@@ -186,7 +186,7 @@ def of_metadata(metadata: Mapping[str, str]) -> list[GuestDevice]:
     """The reverse of :func:`to_metadata`; nothing where that is not what wrote it"""
     text = "".join(metadata[key] for key in keys_of(metadata))
     try:
-        found = json.loads(text or "[]")
+        found = json_text.parse(text or "[]")
     except ValueError:
         return []
     return found if isinstance(found, list) else []

@@ -40,7 +40,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, json_text
 from nova_gpu.core.flavor.arrangement import Near
 from nova_gpu.core.topology import topology
 from nova_gpu.core.topology.topology import Cells, Islands
@@ -221,7 +221,7 @@ def version(text: str) -> int:
     :raises InvalidStats: as :func:`loads`
     """
     loads(text)
-    return int(json.loads(text)["v"])
+    return int(json_text.parse(text)["v"])
 
 
 def loads(text: str) -> Report:
@@ -230,7 +230,7 @@ def loads(text: str) -> Report:
     :raises InvalidStats: where it is not what :func:`dumps` writes, or wrote once
     """
     try:
-        fields = json.loads(text)
+        fields = json_text.parse(text)
         if fields["v"] not in _READABLE:
             raise ValueError(f"version {fields['v']!r} is none of {_READABLE}")
         if not isinstance(fields["hypervisor"], str):

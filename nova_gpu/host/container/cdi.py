@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import re
@@ -22,7 +21,7 @@ from typing import Any
 import yaml
 from oslo_log import log as logging
 
-from nova_gpu.core import contents, exception
+from nova_gpu.core import contents, exception, json_text
 from nova_gpu.host.container import cdi_schema
 from nova_gpu.host.state import files
 
@@ -267,7 +266,7 @@ def _read(path: pathlib.Path, owner_uid: int) -> str:
 
 def _document(path: pathlib.Path, text: str) -> Any:
     if path.suffix == ".json":
-        return json.loads(text, object_pairs_hook=_without_repetition)
+        return json_text.parse(text, _without_repetition)
     loader = yaml.SafeLoader(text)
     node = loader.get_single_node()
     if node is None:

@@ -9,12 +9,11 @@ lead to them; NVML what size each of them has. A layout that is there is never c
 from __future__ import annotations
 
 import collections
-import json
 import pathlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, json_text
 from nova_gpu.core.model import GPU, MIGInstance, PciAddress
 from nova_gpu.core.vgpu import vgpu
 from nova_gpu.core.vgpu.vgpu import slot_number
@@ -151,7 +150,7 @@ def make(card: PciAddress, profile: str, roots: Roots, timeout_s: float) -> int:
         return 0
     command = [sys.executable, "-P", str(_MAKER), str(card), profile]
     try:
-        answer = json.loads(child.run(command, timeout_s))
+        answer = json_text.parse(child.run(command, timeout_s))
         if "error" not in answer:
             return int(answer["made"])
         reason = str(answer["error"])

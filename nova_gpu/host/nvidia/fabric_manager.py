@@ -6,13 +6,15 @@ See :mod:`nova_gpu.host.nvidia.fabric_probe` for the process that calls its libr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
+import os
 import pathlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from nova_gpu.core import json_text
 from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
 from nova_gpu.host import child
@@ -66,24 +68,50 @@ _MODE = re.compile(r"\s*FABRIC_MODE\s*=\s*([0-9]+)\s*")
 
 
 def mode(roots: Roots) -> int | None:
-    """``FABRIC_MODE`` of the one that runs on this host, ``None`` where that is not known.
+    """Return ``FABRIC_MODE`` of the one that runs on this host, ``None`` where it is not known.
 
-    Its library does not tell it.
+    Its library does not tell it. Where several run that read different ones it is not known.
     """
-    for process in roots.proc.glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue  # gone meanwhile
-        if pathlib.PurePath(words[0]).name == _PROGRAM:
-            config = words[words.index("-c") + 1] if "-c" in words[:-1] else _CONFIG
-            return _mode_in(pathlib.Path(config))
-    return None
+    found = {
+        _mode_in(config)
+        for process in roots.proc.glob("[0-9]*")
+        if (config := _config_of(process)) is not None
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _config_of(process: pathlib.Path) -> pathlib.Path | None:
+    """Return what the process is configured by, ``None`` where it is no Fabric Manager of root's.
+
+    Any user can call a process so, and start one of root's, as sudo is, by that name.
+    """
+    try:
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        # The owner of the directory is the effective user, of a process that may not be traced,
+        # too (task_dump_owner in the kernel's fs/proc/base.c).
+        owner_uid = process.stat().st_uid
+        if pathlib.PurePath(words[0]).name != _PROGRAM or owner_uid not in (0, os.geteuid()):
+            return None
+    except OSError:
+        return None  # gone meanwhile
+    # Another user's is shown to root alone.
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        program = process / "exe"
+        if program.readlink().name != _PROGRAM or not _is_trusted(program.stat()):
+            return None
+    return pathlib.Path(words[words.index("-c") + 1] if "-c" in words[:-1] else _CONFIG)
+
+
+def _is_trusted(status: os.stat_result) -> bool:
+    return files.distrust(status, 0) is None or files.distrust(status, os.geteuid()) is None
 
 
 def _mode_in(config: pathlib.Path) -> int | None:
     try:
-        lines = files.read(config).splitlines()  # whoever calls a program so may name a pipe
+        with files.opened(config) as fd:
+            if not _is_trusted(os.fstat(fd)):
+                return None
+            lines = files.text(fd).splitlines()  # whoever calls a program so may name a pipe
     except (OSError, ValueError):
         return None
     found = (match for line in lines if (match := _MODE.fullmatch(line)))
@@ -172,7 +200,7 @@ class FabricManager:
             output = child.run(
                 child.script(_PROBE, self.address, to_connect, *words), self.timeout_s
             )
-            answer = json.loads(output)
+            answer = json_text.parse(output)
             error, code = answer.get("error"), answer.get("code")
         except child.TimedOut as late:
             raise self._refused(str(late), _RESTART) from late

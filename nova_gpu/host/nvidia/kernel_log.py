@@ -9,12 +9,11 @@ the cards for good. The log has them all, those from before nova-compute was sta
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Iterable
 
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, json_text, model
 from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files
@@ -69,7 +68,7 @@ def read(known: int, roots: Roots, timeout_s: float) -> tuple[int, list[str]]:
         output = child.run(child.script(_SCRIPT, path, str(known)), timeout_s)
     except child.Failed as error:
         raise exception.KernelLogUnreadable(path, f"the process that reads it {error}") from error
-    answer = json.loads(output)
+    answer = json_text.parse(output)
     last = answer["last"]
     return known if last is None else last, [text for _, text in answer["lines"]]
 

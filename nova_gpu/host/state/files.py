@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, json_text
 from nova_gpu.core.model import PciAddress
 
 # What a file of ours or of a vendor's tools has is a few KiB.
@@ -112,10 +112,7 @@ def read_json(path: pathlib.Path, *, trusted: bool = False, largest: int = LARGE
             if trusted:
                 believe(path, os.fstat(fd))
             content = text(fd, largest)
-    try:
-        return json.loads(content)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    return json_text.parse(content)
 
 
 def write_json(

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from nova_gpu.core import exception, model
+from nova_gpu.core import exception, json_text, model
 from nova_gpu.host import child
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
@@ -109,7 +109,7 @@ def _ask(gpu: model.GPU, request: Mapping[str, Any], means: Means) -> str | None
         del _hanging[gpu.address]
     command = child.script(SCRIPT, json.dumps(request))
     try:
-        answer = json.loads(rebinder.last_line(child.run(command, means.timeout_s)))
+        answer = json_text.parse(rebinder.last_line(child.run(command, means.timeout_s)))
     except child.TimedOut as failure:
         _hanging[gpu.address] = failure.process
         return f"{rebinder.last_line(failure.output)} did not end in {means.timeout_s:g} s"

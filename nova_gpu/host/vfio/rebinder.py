@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from nova_gpu.core import json_text
 from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 
@@ -60,7 +61,7 @@ def _words(request: Mapping[str, Any], means: Means) -> bytes:
 
 
 def _answer(output: bytes) -> Mapping[str, Any]:
-    answer: Mapping[str, Any] = json.loads(last_line(output))
+    answer: Mapping[str, Any] = json_text.parse(last_line(output))
     return answer
 
 

@@ -207,3 +207,40 @@ class ModeTest(base.BaseTestCase):
         self.config.unlink()
         self.config.write_text("LOG_LEVEL=4\n")
         self.assertIsNone(fabric_manager.mode(self.roots), "not in the file")
+
+    def test_not_of_a_program_that_any_user_starts(self) -> None:
+        self.config.write_text("FABRIC_MODE=2\n")
+        words = "nv-fabricmanager", "-c", str(self.config)
+        self.run_program(14, *words)
+        program = self.root / "sudo"
+        program.touch(0o755)
+        exe = self.roots.proc / "14/exe"
+        exe.symlink_to(program)
+        self.assertIsNone(fabric_manager.mode(self.roots), "sudo by another name")
+        exe.unlink()
+        own = program.rename(self.root / "nv-fabricmanager")
+        exe.symlink_to(own)
+        self.assertEqual(2, fabric_manager.mode(self.roots))
+        own.chmod(0o757)
+        self.assertIsNone(fabric_manager.mode(self.roots), "any user can write the program")
+        own.chmod(0o755)
+        self.config.chmod(0o666)
+        self.assertIsNone(fabric_manager.mode(self.roots), "any user can write the file")
+        self.config.chmod(0o644)
+        other = self.root / "other.cfg"
+        other.write_text("FABRIC_MODE=1\n")
+        self.run_program(15, *words[:2], str(other))
+        self.assertIsNone(fabric_manager.mode(self.roots), "they contradict each other")
+
+    def test_not_of_another_users(self) -> None:
+        if os.geteuid():
+            self.skipTest("only root makes files of other users")
+        self.config.write_text("FABRIC_MODE=2\n")
+        self.run_program(14, "nv-fabricmanager", "-c", str(self.config))
+        os.chown(self.roots.proc / "14", 65534, 65534)
+        self.assertIsNone(fabric_manager.mode(self.roots))
+        os.chown(self.roots.proc / "14", 0, 0)
+        os.chown(self.config, 65534, 65534)
+        self.assertIsNone(fabric_manager.mode(self.roots))
+        os.chown(self.config, 0, 0)
+        self.assertEqual(2, fabric_manager.mode(self.roots))

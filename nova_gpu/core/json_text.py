@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text in JSON, as RFC 8259 has it, with numbers that a computer's own types hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+# Of an unsigned integer of 64 bits, which the kernel's own counters are
+_MOST = 2**64
+
+
+def parse(
+    text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    """Return what *text* says.
+
+    Python's own reader takes ``Infinity``, ``NaN`` and ``1e999``, which raise OverflowError where
+    the value is made an integer, and integers that no float holds.
+
+    :param pairs_hook: makes an object of its pairs
+    :raises ValueError: where it is no JSON, has such a number, or is nested too deeply
+    """
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=pairs_hook,
+            parse_constant=_refuse,
+            parse_float=_float,
+            parse_int=_int,
+        )
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        _refuse(text)
+    return number
+
+
+def _int(text: str) -> int:
+    if len(text) > len(str(_MOST)) or abs(number := int(text)) >= _MOST:
+        _refuse(text)
+    return number
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text[:40]} is no number of JSON that fits")
