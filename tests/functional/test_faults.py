@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tests.functional import base
+from tests.functional import base, divided
 
 
 class DetailTest(base.GPUServersTestBase):
@@ -63,3 +63,41 @@ class PlaceTest(base.GPUServersTestBase):
                     self.assertNotIn(address, details)
                     self.assertNotIn("host1", details)
         self.assertEqual(3, self.stdlog.logger.output.count(f"is not started: {said}"))
+
+
+class WhatQEMUSaysTest(divided.DividedServersTestBase):
+    def test_to_whom(self) -> None:
+        """The operator reads of which vGPU and what to do; its user what that means for them."""
+        self.start_host()
+        server = self.boot(self.of_type(63))
+        self._stop_server(server)
+        (uuid,) = self.kernels["host1"].made
+        connection = self.computes["host1"].driver._host.get_connection()
+        for said, reason, remedy, user in (
+            (
+                f"vfio {uuid}: failed to setup container for group 7: Failed to set group "
+                "container: Invalid argument",
+                "the host's firmware keeps memory of its own for it",
+                "turn off in the firmware",
+                "ask the operator",
+            ),
+            (
+                "unable to map backing store for guest RAM: Cannot allocate memory",
+                "the host has too few free huge pages for the guest",
+                "nr_hugepages",
+                "take a flavor without huge pages",
+            ),
+        ):
+            connection.says = lambda xml, said=said: said
+            (details,) = self.refused({"os-start": None}, server)
+            self.assertIn(reason, details)
+            self.assertIn(user, details)
+            for word in (uuid, "0000:3b", "host1", remedy):
+                self.assertNotIn(word, details.partition("Traceback")[0])
+            self.assertIn(remedy, self.stdlog.logger.output)
+        self.assertIn(
+            "GPU 0000:3b:00.0/nvidia-63/0 cannot be given: the host's firmware",
+            self.stdlog.logger.output,
+        )
+        connection.says = lambda xml: None
+        self._start_server(server)
