@@ -69,6 +69,7 @@ RESIZE = {
 REVERT = {
     Step(f"{_DRIVER}.destroy"): "host2",
     Step(f"{_RPC}.finish_revert_resize"): "host2",
+    Step(f"{_MANAGER}._revert_allocation"): "host1",
     BEFORE_GUEST: "host1",
     GUEST: "host1",
     GUEST_RUNS: "host1",

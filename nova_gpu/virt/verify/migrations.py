@@ -28,8 +28,10 @@ from nova_gpu.core.device import Device
 
 LOG = logging.getLogger(__name__)
 
-# In these the instance is still what it was, at the source.
-_BEFORE_THE_MOVE = ("pre-migrating", "migrating")
+# In these the instance is still what it was, at the source; with an error it is that again where
+# Placement did not take back what a revert, or a failure at the source, was to give back.
+_BEFORE_THE_MOVE = ("pre-migrating", "migrating", "error")
+_SETTLED = (vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED)
 # Of a live migration it is that in all, as long as its domain is here.
 _AS_IT_RUNS = ("accepted", "queued", "preparing", "running", "error")
 
@@ -55,6 +57,8 @@ class AbandonedMoves:
             listed = objects.MigrationList.get_in_progress_and_error(context, self._host, nodename)
             for migration in listed:
                 if (instance := self._abandoned(context, migration, had_by)) is None:
+                    continue
+                if _is_over(context, reportclient, migration):
                     continue
                 seen.add(migration.uuid)
                 if migration.uuid in self._seen:
@@ -85,10 +89,24 @@ class AbandonedMoves:
         moving = instance.migration_context
         if is_live and (moving is None or moving.migration_id != migration.id):
             return None
-        settled = instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED)
+        has_failed = migration.status == "error" and not is_live
+        settled = instance.vm_state in _SETTLED
+        if has_failed:
+            settled |= instance.vm_state == vm_states.ERROR
         if instance.host == self._host and instance.task_state is None and settled:
             return instance
         return None
+
+
+def _is_over(
+    context: nova_context.RequestContext, reportclient: Any, migration: objects.Migration
+) -> bool:
+    """Return whether a resize or cold migration that failed has nothing to give back."""
+    return (
+        migration.status == "error"
+        and migration.migration_type != "live-migration"
+        and not reportclient.get_allocations_for_consumer(context, migration.uuid)
+    )
 
 
 def _end(
@@ -101,7 +119,7 @@ def _end(
     by.
     """
     LOG.warning(
-        "The move %s (%s) was given up when nova-compute ended: what it had is given back",
+        "The move %s (%s) has ended in its midst: what it had is given back",
         migration.uuid,
         migration.status,
         instance=instance,

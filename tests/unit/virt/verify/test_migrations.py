@@ -107,6 +107,19 @@ class AbandonedMovesTest(base.BaseTestCase):
         self.instance.migration_context = None
         self.assertFalse(self.looks())
 
+    def test_failed_with_its_allocation(self) -> None:
+        """What it keeps is the instance's, which is in ERROR, or was recovered by a hard reboot."""
+        self.migration.status = "error"
+        for vm_state in ("error", "active"):
+            self.instance.vm_state = vm_state
+            self.placement.moved.clear()
+            self.assertTrue(self.looks())
+            self.assertEqual({(MOVE, UUID)}, set(self.placement.moved))
+        self.placement.allocated.clear()
+        self.assertFalse(self.looks())
+        self.migration.status, self.instance.vm_state = "migrating", "error"
+        self.assertFalse(self.looks())
+
     def test_what_placement_gave_back_already(self) -> None:
         self.placement.allocated.clear()
         self.assertTrue(self.looks())
