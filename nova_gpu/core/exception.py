@@ -46,6 +46,10 @@ _PLACE = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](/[^\s/:;,]+
 _LEAST = "no host can give the GPUs asked for now"
 
 
+def _line(text: str) -> str:
+    return printable.printable(text, printable.MOST_OF_A_LINE)
+
+
 class GPUError(Exception):
     """The root: everything this package raises on purpose.
 
@@ -53,7 +57,7 @@ class GPUError(Exception):
     """
 
     def __str__(self) -> str:
-        return printable.printable(super().__str__(), printable.MOST_OF_A_LINE)
+        return _line(super().__str__())
 
 
 class InvalidValue(GPUError):
@@ -126,7 +130,7 @@ class KernelLogUnreadable(GPUError):
         self.path, self.reason = path, reason
 
     def __str__(self) -> str:
-        return (
+        return _line(
             f"The kernel's log {self.path} cannot be read: {self.reason}; what NVIDIA's driver "
             "reports there (Xids) is not known"
         )
@@ -150,7 +154,7 @@ class NotClean(GPUError):
         self.address, self.reason, self.remedy = address, reason, remedy
 
     def __str__(self) -> str:
-        return f"GPU {self.address} is not clean: {self.reason}; {self.remedy}"
+        return _line(f"GPU {self.address} is not clean: {self.reason}; {self.remedy}")
 
 
 class NotRepaired(GPUError):
@@ -205,12 +209,12 @@ class GuestError(GPUError):
 
     def _text(self, fact: str) -> str:
         text = f"{self._begin.format(address=self.address)}{fact}; {self.remedy}"
-        return f"on {self.host}: {text}" if self.host else text
+        return _line(f"on {self.host}: {text}" if self.host else text)
 
     def _without_places(self) -> str:
         begin = self._begin.replace("GPU {address}", "a GPU")
         remedy = self.for_user or self.remedy
-        return _PLACE.sub("a device", f"{begin}{self.reason}; {remedy}")
+        return _line(_PLACE.sub("a device", f"{begin}{self.reason}; {remedy}"))
 
 
 class RequestMismatch(GuestError):

@@ -12,7 +12,7 @@ from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 from oslo_utils import uuidutils
 
-from nova_gpu.osc import flavors, start
+from nova_gpu.osc import flavors, preemption, start
 from nova_gpu.virt.lifecycle import quota
 from tests.functional import base, sdk
 
@@ -127,6 +127,23 @@ class QuotaTest(base.GPUServersTestBase):
         over = "Nova refuses that to you .*class:PGPU"
         with self.assertRaisesRegex(exceptions.CommandError, over):
             sdk.run(self, start.StartServer, first["id"], admin=False)
+
+    def test_no_one_goes_for_a_start_that_quota_refuses(self) -> None:
+        self.start_host()
+        two = self.create("two", "--gpus", "2", "--property", "gpu:on_stop=release")
+        first = self.boot(two)
+        self._stop_server(first)
+        spot = {"gpus": "= 8", "gpu:preemptible": "0s", "gpu:on_stop": "release"}
+        taken = self.boot(self.flavor(**spot))
+        said = self.refused({"os-start": None}, first)
+        self.assertTrue(any("quota of class:PGPU is 3" in each for each in said), said)
+        (_, rows), said = sdk.run(self, preemption.Preempt, "--project", self.api.project_id)
+        self.assertEqual(([], "no request waits for GPUs\n"), (list(rows), said))
+        # With room in its quota they are taken for it.
+        self.limits.projlimits[self.api.project_id]["class:PGPU"] = 10
+        self.refused({"os-start": None}, first)
+        (_, rows), _ = sdk.run(self, preemption.Preempt, "--project", self.api.project_id)
+        self.assertEqual([taken["id"]], [row[0] for row in rows])
 
     def test_two_starts_at_once(self) -> None:
         """The second is judged before the first has its GPUs, and again once it has its own."""

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts that a tenant writes, in each field that has any, against what reads or shows them."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import strategies as st
+from lxml import html
+from nova import objects
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core import exception, printable
+from nova_gpu.core.placement import kept
+from nova_gpu.notifications import Event, EventType
+from nova_gpu.osc import asking, report
+from nova_gpu.osc.planning import preemptible
+from nova_gpu.virt.usage import records
+from tests.unit.fuzz import base
+from tests.unit.osc.planning import test_preemptible
+from tests.unit.osc.test_report import _PROVIDER
+from tests.unit.virt.usage import test_records
+
+_LONG = st.text(st.characters(exclude_categories=()), max_size=5000)
+_NUMBER = st.sampled_from(
+    ["0000", "0001", "9999", "2026", "00", "01", "12", "13", "31", "24", "60"]
+)
+# Times as somebody writes them who wants to break what reads them
+_TIMES = st.tuples(
+    *(_NUMBER, st.sampled_from("-/ "), _NUMBER, st.sampled_from("-"), _NUMBER),
+    *(st.sampled_from("T "), _NUMBER, st.just(":"), _NUMBER, st.just(":"), _NUMBER),
+    st.sampled_from(["Z", "z", "", "+00:00", "-01:00", "+23:59", "-99:99", ".5Z", "Z\n"]),
+).map("".join)
+_METADATA = st.dictionaries(
+    st.sampled_from(["gpu:preempt_at", "gpu:preempt_for", "gpu:capacity"]) | base.TEXT,
+    _TIMES | base.TEXT | _LONG,
+    max_size=4,
+)
+
+
+class _List(asking.Lister):
+    def take_action(self, parsed_args: Any) -> Any:
+        self.say(parsed_args.text)
+        if parsed_args.fails:
+            raise exceptions.CommandError(parsed_args.text)
+        cell = parsed_args.text
+        shown = asking.Lines([{"a": cell}, cell], str)
+        return ("Name", "All", "Short"), [(cell, shown, asking.Short(cell, cell))]
+
+
+class TenantsTest(base.FuzzTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        timeutils.set_time_override(test_preemptible.NOW)
+        self.addCleanup(timeutils.clear_time_override)
+
+    def assertHarmless(self, text: str) -> None:
+        for each in text.split("\n"):
+            self.assertTrue(each.isprintable(), repr(each))
+
+    @base.fuzzed(text=base.TEXT | _LONG)
+    def test_what_is_shown(self, text: str) -> None:
+        shown = printable.printable(text)
+        self.assertHarmless(shown)
+        self.assertNotIn("\n", shown)
+        self.assertLessEqual(len(shown), printable.MOST)
+        self.assertEqual(shown, printable.printable(shown))
+        shown.encode()
+
+    @base.fuzzed(text=base.TEXT | _LONG, how=st.sampled_from(["table", "json", "value", "yaml"]))
+    def test_commands(self, text: str, how: str) -> None:
+        app = SimpleNamespace(stdout=io.StringIO(), stderr=io.StringIO())
+        command = _List(app, None)
+        parsed = command.get_parser("openstack").parse_args(["-f", how])
+        parsed.text, parsed.fails = text, False
+        command.run(parsed)
+        self.assertHarmless(app.stdout.getvalue() + app.stderr.getvalue())
+        if how == "json":
+            (row,) = json.loads(app.stdout.getvalue())
+            self.assertHarmless(row["Name"] + row["Short"])
+        parsed.fails = True
+        error = self.assertRaises(exceptions.CommandError, command.run, parsed)
+        self.assertHarmless(str(error))
+
+    @base.fuzzed(metadata=_METADATA, name=base.TEXT)
+    def test_the_planner(self, metadata: dict[str, str], name: str) -> None:
+        """Of two instances; the other's turn comes, whatever is written on the one."""
+        one = test_preemptible.server("a", metadata=metadata, name=name)
+        other = test_preemptible.server("b")
+        test = test_preemptible.PreemptibleTest("test_what_was_told")
+        test.notices = {}
+        found = test.read(one, other)
+        self.assertEqual({"a", "b"}, found.by_uuid.keys())
+        self.assertIsNone(found.by_uuid["b"].due)
+        due = found.by_uuid["a"].due
+        notice = datetime.timedelta(seconds=test_preemptible.NOTICE_S)
+        if due is not None:
+            self.assertLessEqual(due, test_preemptible.NOW + notice)
+        self.assertEqual({"a", "b"}, found.costs.keys())
+        nobody = SimpleNamespace(compute=SimpleNamespace(get=_not_found))
+        for each in preemptible.takers(nobody, one):
+            self.assertHarmless(each)
+            self.assertNotIn("\n", each)
+
+    @base.fuzzed(identifier=base.TEXT | _LONG)
+    def test_records(self, identifier: str) -> None:
+        objects.register_all()
+        test = test_records.ReadTest("test_what_instances_have")
+        has = test_records.resources
+        one = test_records.instance(test_records.ONE, has(identifier))
+        other = test_records.instance(test_records.TWO, has(test_records.B))
+        found = test.read([one, other])
+        self.assertEqual({(test_records.GROUP, test_records.B)}, found[test_records.TWO])
+        self.assertIsInstance(found[test_records.ONE], frozenset)
+        self.assertTrue(records.Records(found).counted)
+
+    @base.fuzzed(text=base.TEXT | _LONG, traits=st.lists(base.TEXT, max_size=3))
+    def test_notifications_errors_and_traits(self, text: str, traits: list[str]) -> None:
+        event = Event(EventType.FAULT, 1, text, text, text, (text,), reason=text, product=text)
+        for value in event.payload.values():
+            for each in value if isinstance(value, list) else [value]:
+                self.assertHarmless(str(each))
+        for error in (
+            exception.InvalidExtraSpec(text, text, text, text),
+            exception.RequestMismatch(text, text),
+            exception.PlacementFailed(text, text),
+        ):
+            self.assertTrue(str(error).isprintable())
+        kept.in_force([*traits, f"CUSTOM_GPU_KEPT_UNTIL_{text}"], test_preemptible.NOW)
+
+    @base.fuzzed(share=0.3, text=base.TEXT | _LONG)
+    def test_the_page(self, text: str) -> None:
+        held = report.Held(text, text, text, text, _PROVIDER, 1)
+        fleet = report.Fleet((_PROVIDER,), (held,), (report.Capacity(text, text, (), text),))
+        page = report.render(fleet, text, test_preemptible.NOW)
+        page.encode()
+        for each in html.fromstring(page).xpath("//bdi/text()"):
+            self.assertHarmless(each)
+
+
+def _not_found(*_: Any, **__: Any) -> Any:
+    return SimpleNamespace(status_code=404)
