@@ -83,9 +83,11 @@ class GPUServersTestBase(leftovers.LeavesNothing, readings.ReadingTestBase):
                 "nova.virt.libvirt.driver.LibvirtDriver.get_host_uptime", lambda driver: "up 1 day"
             )
         )
-        # Nova 31 has a schema that refuses its own answer to a rebuild: properties without a value.
-        validation = self.RESPONSE_VALIDATION if NOVA > 31 else "ignore"
-        self.flags(response_validation=validation, group="api")
+        # Those before 31 compare nothing. 31 has a schema that refuses its own answer to a rebuild:
+        # properties without a value.
+        if NOVA >= 31:
+            validation = self.RESPONSE_VALIDATION if NOVA > 31 else "ignore"
+            self.flags(response_validation=validation, group="api")
         self.flags(nvml=False, fatal_xids=[], group="gpu")
         self.flags(state_path=self.useFixture(fixtures.TempDir()).path)
 

@@ -101,7 +101,14 @@ DRIVER_32 = {
     **DRIVER_33,
     "_get_guest_config": DRIVER_34["_get_guest_config"].removesuffix(", old_guest=None"),
 }
-DRIVER = {34: DRIVER_34, 33: DRIVER_33, 32: DRIVER_32, 31: DRIVER_32}
+DRIVER_29 = {
+    **DRIVER_32,
+    "_get_guest_config": DRIVER_32["_get_guest_config"].removesuffix(", share_info=None"),
+    "_hard_reboot": DRIVER_32["_hard_reboot"].replace(" share_info,", ""),
+    "_undefine_domain": "self, instance",
+    "rescue": DRIVER_32["rescue"].removesuffix(", share_info"),
+}
+DRIVER = {34: DRIVER_34, 33: DRIVER_33, 32: DRIVER_32, 31: DRIVER_32, 29: DRIVER_29}
 
 # What hands out the devices of the pool and takes them back, and what publishes them. The pool's
 # own contract test says what these do.
@@ -129,7 +136,7 @@ GUEST_34 = {
     ),
 }
 GUEST_32 = {**GUEST_34, "migrate": GUEST_34["migrate"].removesuffix(", parallel=0")}
-GUEST = {34: GUEST_34, 33: GUEST_34, 32: GUEST_32, 31: GUEST_32}
+GUEST = {34: GUEST_34, 33: GUEST_34, 32: GUEST_32, 31: GUEST_32, 29: GUEST_32}
 
 
 def parameters(function: Any) -> str:
