@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from typing import Any
 
@@ -14,7 +15,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
-from nova_gpu.core import exception
+from nova_gpu.core import device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import diagnostics, libvirt_version, periodic, repeats, reporter
@@ -32,7 +33,7 @@ from nova_gpu.virt.inventory import (
 from nova_gpu.virt.lifecycle import refusals, releases, starts, stops, vgpus
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.usage import domains, ledger, reader
-from nova_gpu.virt.verify import migrations, reconcile
+from nova_gpu.virt.verify import migrations, reconcile, repair
 
 LOG = logging.getLogger(__name__)
 
@@ -250,13 +251,17 @@ class HostGPUs:
     def _end_moves(self) -> None:
         """What Nova does not give back when it ended in the midst of a move."""
         client, now = self._virtapi.reportclient, self.ledger.now
-        has_moves = bool(now.records and now.records.has_moves)
-        if has_moves:
+        if now.records and now.records.has_moves:
             self._abandoned.end(
                 client, self._host.get_hostname(), lambda uuid: self.ledger.now.had_by(uuid)
             )
-        providers = frozenset(self.assigned.provider_uuids().values())
-        self._orphans.release(client, providers, now.counted_by_instance(), has_moves)
+        classes = {
+            uuid: device.resource_class_of(key)
+            for key, uuid in self.assigned.provider_uuids().items()
+        }
+        if read := now.records:
+            agrees = functools.partial(repair.heal, client, read, classes)
+            self._orphans.release(client, frozenset(classes), read.counted, agrees)
 
     # Publishing
 

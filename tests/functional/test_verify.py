@@ -198,7 +198,12 @@ class GuestsTest(alone.Alone, Verifying):
 class AtStartTest(alone.Alone, Verifying):
     def test_it_is_said_once_and_the_service_runs(self) -> None:
         server = self.boot(self.gpu_flavor(1))
-        self.placement.delete(f"/allocations/{server['id']}")
+        url = f"/allocations/{server['id']}"
+        allocation = self.placement.get(url, version="1.28").body
+        (group,) = self.groups().values()
+        # One too many, of which no period is sure that nothing has it
+        allocation["allocations"][group]["resources"]["PGPU"] = 2
+        self.placement.put(url, allocation, version="1.28")
         log = self.useFixture(fixtures.FakeLogger("nova_gpu.virt.verify.reconcile"))
         self.restart_host("host1")
         self.period()
@@ -208,6 +213,17 @@ class AtStartTest(alone.Alone, Verifying):
         self.assertEqual(1, log.output.count(str(Kind.ALLOCATION_DIFFERS)), log.output)
         self.assertIn("nova-gpu verify --repair", log.output)
         self.assertEqual(2, len(self.recorded(self.boot(self.gpu_flavor(2)))))
+
+    def test_what_is_missing_is_written_again(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        before = self._get_allocations_by_server_uuid(server["id"])
+        self.placement.delete(f"/allocations/{server['id']}")
+        self.restart_host("host1")
+        self.period()
+        after = self._get_allocations_by_server_uuid(server["id"])
+        for allocation in (*before.values(), *after.values()):
+            allocation.pop("generation")
+        self.assertEqual(before, after)
 
     def test_nothing_is_said_where_they_agree(self) -> None:
         self.boot(self.gpu_flavor(1))

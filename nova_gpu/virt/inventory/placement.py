@@ -39,46 +39,27 @@ def allocations(client: Any, instance_uuid: str, providers: Collection[str]) -> 
 
     :param client: Nova's report client
     """
-    context = nova_context.get_admin_context()
-    found = client.get_allocs_for_consumer(context, instance_uuid)["allocations"]
+    found = read_consumer(client, instance_uuid)["allocations"]
     return {
-        uuid: each for uuid, each in found.items() if uuid in providers and _gpus(each["resources"])
+        uuid: each
+        for uuid, each in found.items()
+        if uuid in providers and gpus_in(each["resources"])
     }
 
 
 def write_allocations(
-    client: Any,
-    instance: objects.Instance,
-    providers: Collection[str],
-    amounts: Amounts,
-    beside: Callable[[], dict[str, Any]] = dict,
+    client: Any, instance: objects.Instance, providers: Collection[str], amounts: Amounts
 ) -> bool:
     """Has Placement count *amounts* for the instance, and no other GPUs of *providers*; whether it
     has room for that. What else it counts for the instance stays.
 
     :param client: Nova's report client
-    :param beside: what it is to count beside, where it counts nothing
     :raises PlacementFailed: where others write the same all the time
     """
-    context = nova_context.get_admin_context()
     for _ in range(_ATTEMPTS):
-        found = client.get_allocs_for_consumer(context, instance.uuid)
-        counted = found["allocations"] or beside()
-        for uuid in {*providers, *amounts}:
-            resources = counted.pop(uuid, {}).get("resources", {})
-            rest = {
-                name: each for name, each in resources.items() if name not in names.RESOURCE_CLASSES
-            }
-            if wanted := {**rest, **amounts.get(uuid, {})}:
-                counted[uuid] = {"resources": wanted}
-        payload = {
-            "allocations": counted,
-            "project_id": instance.project_id,
-            "user_id": instance.user_id,
-            "consumer_generation": found.get("consumer_generation"),
-        }
+        found = read_consumer(client, instance.uuid)
         try:
-            return bool(client.put_allocations(context, instance.uuid, payload))
+            return write_consumer(client, instance, found, providers, amounts)
         except nova_exception.AllocationUpdateFailed:
             continue
     raise exception.PlacementFailed(
@@ -86,5 +67,49 @@ def write_allocations(
     )
 
 
-def _gpus(resources: Mapping[str, int]) -> bool:
-    return any(name in resources for name in names.RESOURCE_CLASSES)
+def read_consumer(client: Any, instance_uuid: str) -> dict[str, Any]:
+    """Return all that Placement counts for the instance, with its generation.
+
+    :param client: Nova's report client
+    """
+    found: dict[str, Any] = client.get_allocs_for_consumer(
+        nova_context.get_admin_context(), instance_uuid
+    )
+    return found
+
+
+def write_consumer(
+    client: Any,
+    instance: objects.Instance,
+    found: Mapping[str, Any],
+    providers: Collection[str],
+    amounts: Amounts,
+    beside: Callable[[], dict[str, Any]] = dict,
+) -> bool:
+    """Write once what :func:`write_allocations` does, over what was *found* before.
+
+    :param found: the answer of :func:`read_consumer`
+    :param beside: what it is to count beside, where it counts nothing
+    :raises nova.exception.AllocationUpdateFailed: where that has changed since
+    """
+    counted = dict(found["allocations"] or beside())
+    for uuid in {*providers, *amounts}:
+        resources = counted.pop(uuid, {}).get("resources", {})
+        rest = {
+            name: each for name, each in resources.items() if name not in names.RESOURCE_CLASSES
+        }
+        if wanted := {**rest, **amounts.get(uuid, {})}:
+            counted[uuid] = {"resources": wanted}
+    payload = {
+        "allocations": counted,
+        "project_id": instance.project_id,
+        "user_id": instance.user_id,
+        "consumer_generation": found.get("consumer_generation"),
+    }
+    context = nova_context.get_admin_context()
+    return bool(client.put_allocations(context, instance.uuid, payload))
+
+
+def gpus_in(resources: Mapping[str, int]) -> int:
+    """Return how many GPUs and vGPUs an allocation of one provider has."""
+    return sum(resources.get(name, 0) for name in names.RESOURCE_CLASSES)

@@ -20,6 +20,7 @@ from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states, vm_states
 from nova.virt.libvirt import host as libvirt_host
+from oslo_concurrency import lockutils
 from oslo_log import log as logging
 from oslo_utils import timeutils
 
@@ -57,10 +58,10 @@ class Stops:
     releases: Releases
     assigned: Assigned
     parts: Callable[[], domains.Parts]
-    # Instances of which Placement may count what they gave back; and those with which all is well
-    # as long as they are stopped and have what they had then.
-    _owing: set[str] = dataclasses.field(default_factory=set)
+    # Instances with which all is well as long as they are stopped and have what they had then
     _settled: dict[str, frozenset[Device]] = dataclasses.field(default_factory=dict)
+    # Instances that a period has given a task, which they may have yet
+    _tasks: set[str] = dataclasses.field(default_factory=set)
 
     def _providers(self) -> Mapping[GroupKey, str]:
         """Those of the host's groups
@@ -143,16 +144,15 @@ class Stops:
         self.host.write_instance_config(domains.without(xml, devices, self.parts(), mdevs))
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
-        """Has Placement count none for it, now or in a later period.
+        """Have Placement count none for it; where that fails, the next period does.
+
+        See :mod:`nova_gpu.virt.verify.repair`
 
         :param others: providers of which it had some, where a move has failed of another host's
         """
-        self._owing.add(instance.uuid)
         client, ours = self.assigned.placement(), {*self._providers().values(), *others}
-        if not placement.allocations(client, instance.uuid, ours) or placement.write_allocations(
-            client, instance, ours, {}
-        ):
-            self._owing.discard(instance.uuid)
+        if placement.allocations(client, instance.uuid, ours):
+            placement.write_allocations(client, instance, ours, {})
 
     # A start
 
@@ -192,17 +192,23 @@ class Stops:
         :raises NoneFree: where there are none for it
         :raises OverQuota: where its project may have no more
         """
-        client, ours = self.assigned.placement(), self._providers()
+        client = self.assigned.placement()
         quota.refuse_over(client, instance, asked, has_them=False)
-        amounts = self._find(instance, asked, ours)
         try:
+            # Placement may count them, and its answer be lost.
+            amounts = self._find(instance, asked, self._providers())
             # Once more: another start of the project may have been judged at the same time.
             quota.refuse_over(client, instance, asked, has_them=True)
             self.tracker.hand_out(instance, amounts)
         except BaseException:
-            self._owing.add(instance.uuid)
-            if placement.write_allocations(client, instance, set(ours.values()), {}):
-                self._owing.discard(instance.uuid)
+            try:
+                self._count_none(instance)
+            except Exception as error:  # whatever Placement or the way there raise
+                LOG.warning(
+                    "Placement may count GPUs for it until the next period: %s",
+                    error,
+                    instance=instance,
+                )
             raise
 
     def _find(
@@ -274,12 +280,18 @@ class Stops:
         instances give back what they came to have while they were stopped, by a move."""
         context = nova_context.get_admin_context()
         now = {uuid: usage.counted_for(uuid) for uuid in usage.stopped()}
-        for uuid in {uuid for uuid in now if self._settled.get(uuid) != now[uuid]} | self._owing:
+        for uuid in {uuid for uuid in now if self._settled.get(uuid) != now[uuid]} | self._tasks:
             try:
-                self._settle(context, uuid)
-            except (nova_exception.InstanceUpdateConflict, nova_exception.InstanceNotFound):
-                self._owing.discard(uuid)  # it goes on, and is seen again
-                now.pop(uuid, None)
+                # Nova deletes an instance whatever its task is, and holds this while it does.
+                with lockutils.lock(uuid, "nova-", blocking=False):
+                    if self._settle(context, uuid):
+                        now.pop(uuid, None)  # what it had when the database was read
+            except (
+                lockutils.AcquireLockFailedException,
+                nova_exception.InstanceUpdateConflict,
+                nova_exception.InstanceNotFound,
+            ):
+                now.pop(uuid, None)  # it goes on, and is seen again
             except Exception as error:  # whatever libvirt, Placement, the bus or the database raise
                 now.pop(uuid, None)
                 LOG.warning(
@@ -290,35 +302,36 @@ class Stops:
         self._settled.clear()
         self._settled.update(now)
 
-    def _settle(self, context: nova_context.RequestContext, uuid: str) -> None:
+    def _settle(self, context: nova_context.RequestContext, uuid: str) -> bool:
+        """Whether it had something to give back"""
+        if uuid in self._tasks:
+            self._end_task(context, uuid)
         instance = objects.Instance.get_by_uuid(
             context, uuid, expected_attrs=["flavor", "system_metadata", "resources"]
         )
-        is_here = instance.host == CONF.host
-        own = self._to_give_back(instance) if is_here else []
-        if not own and not (is_here and self._is_counted(instance)):
-            self._owing.discard(uuid)
-            return
-        instance.task_state = task_states.POWERING_OFF
-        # As the API does, so that nobody starts it meanwhile.
-        instance.save(expected_vm_state=[vm_states.STOPPED], expected_task_state=[None])
+        own = self._to_give_back(instance) if instance.host == CONF.host else []
+        if not own:
+            return False
+        self._tasks.add(uuid)
         try:
-            if own:
-                self._give_back(instance, own)
-            else:
-                self._count_none(instance)
+            instance.task_state = task_states.POWERING_OFF
+            # As the API does, so that nobody starts it meanwhile.
+            instance.save(expected_vm_state=[vm_states.STOPPED], expected_task_state=[None])
+            self._give_back(instance, own)
         finally:
-            instance.task_state = None
-            instance.save(expected_task_state=[task_states.POWERING_OFF])
+            self._end_task(context, uuid)
+        return True
 
-    def _is_counted(self, instance: objects.Instance) -> bool:
-        """Whether it has given its GPUs back, and Placement counts some for it"""
-        asked = records.request_of(instance)
-        return self.is_released(instance, asked) and bool(self._allocated(instance))
-
-    def _allocated(self, instance: objects.Instance) -> dict[str, Any]:
-        ours = set(self._providers().values())
-        return placement.allocations(self.assigned.placement(), instance.uuid, ours)
+    def _end_task(self, context: nova_context.RequestContext, uuid: str) -> None:
+        """End the task of :meth:`_settle`, which may never have begun."""
+        with contextlib.suppress(nova_exception.InstanceNotFound):
+            instance = objects.Instance.get_by_uuid(context, uuid)
+            # No user stops what is stopped.
+            has_it = instance.task_state == task_states.POWERING_OFF
+            if has_it and instance.vm_state == vm_states.STOPPED:
+                instance.task_state = None
+                instance.save(expected_task_state=[task_states.POWERING_OFF])
+        self._tasks.discard(uuid)
 
 
 def _gpus(instance: objects.Instance) -> list[objects.Resource]:

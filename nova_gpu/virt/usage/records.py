@@ -19,6 +19,10 @@ from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import FlavorRequest
 
 LOG = logging.getLogger(__name__)
+_SETTLED = (
+    *(vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED),
+    *(vm_states.SUSPENDED, vm_states.RESCUED),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,8 +34,9 @@ class Records:
     save their GPUs, an unshelved instance's only when its guest runs. ``returning``: those whose
     resize is being reverted and that are no longer the other host's and not yet this one's.
     ``projects``: the project of each instance in ``counted``. ``stopped``: those that are
-    stopped, without a task. ``has_moves``: whether the host takes part in a migration that has not
-    ended, or ended in error.
+    stopped, without a task. ``settled``: those here with which nothing is under way, so that
+    Placement has to count what they have. ``has_moves``: whether the host takes part in a migration
+    that has not ended, or ended in error.
     """
 
     counted: Mapping[str, frozenset[tuple[str, str]]]
@@ -39,6 +44,7 @@ class Records:
     returning: frozenset[str] = frozenset()
     projects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
     has_moves: bool = False
 
     def without(self, identifier: str) -> Records:
@@ -79,6 +85,7 @@ def read(
     by_uuid = {instance.uuid: instance for instance in instances}
     projects: dict[str, str] = {}
     stopped: set[str] = set()
+    settled: set[str] = set()
     busy: set[str] = set()
     unread: set[str] = set()
 
@@ -102,6 +109,8 @@ def read(
                 busy.add(uuid)
             elif instance.vm_state == vm_states.STOPPED:
                 stopped.add(uuid)
+            if _is_settled(instance, migrations):
+                settled.add(uuid)
     for migration in migrations:
         uuid = migration.instance_uuid
         moving = by_uuid.get(uuid) or _instance(context, uuid)
@@ -128,6 +137,7 @@ def read(
         frozenset(uuid for uuid in guests if uuid not in counted and _is_returning(context, uuid)),
         projects,
         frozenset(stopped - unread),
+        frozenset(settled - unread),
         has_moves=bool(migrations),
     )
 
@@ -178,6 +188,14 @@ def is_left_by_move(instance: objects.Instance, ours: Collection[str]) -> bool:
 
 def _is_busy(instance: objects.Instance) -> bool:
     return instance.task_state is not None or instance.vm_state == vm_states.BUILDING
+
+
+def _is_settled(instance: objects.Instance, migrations: objects.MigrationList) -> bool:
+    """Whether nothing is done with it; in ERROR a move that failed may be for it to recover from"""
+    if _is_busy(instance) or instance.vm_state not in (*_SETTLED, vm_states.ERROR):
+        return False
+    failed = () if instance.vm_state == vm_states.ERROR else ("error",)
+    return all(each.instance_uuid != instance.uuid or each.status in failed for each in migrations)
 
 
 def _is_returning(context: nova_context.RequestContext, uuid: str) -> bool:

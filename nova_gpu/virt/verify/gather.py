@@ -152,7 +152,9 @@ def _instances(
         instances[uuid] = Instance(
             active=state == vm_states.ACTIVE,
             settled=state in _SETTLED and uuid not in moving | counted.busy,
-            asked=0 if _is_released(instance, devices) else _asked(asked, [d for _, d in devices]),
+            asked=0
+            if _is_released(instance, devices)
+            else asked_of(asked, [d for _, d in devices]),
             counted=frozenset(devices),
             aliased="pci_passthrough:alias" in asked.extra_specs,
         )
@@ -166,7 +168,7 @@ def _is_released(instance: objects.Instance | None, devices: Collection[Any]) ->
     return names.RELEASED in instance.system_metadata
 
 
-def _asked(asked: FlavorRequest, held: Collection[Device]) -> int:
+def asked_of(asked: FlavorRequest, held: Collection[Device]) -> int:
     """GPUs and vGPUs. Of a flavor that cannot be read any more, what it has: the API and the
     scheduler refuse it. Of one that asks for vGPUs in Nova's words alone, those of ours it has."""
     try:

@@ -8,9 +8,10 @@ destination keeps the new ones for it. Of a live migration it clears the task, t
 libvirt give up what was under way.
 
 While an instance moves its old allocation is the migration's. Where nova-compute dies in a move and
-the instance is deleted then, or dies just after a move was confirmed, Nova leaves that allocation
-to an operator (``nova-manage placement audit``): it looks for instances of that uuid only, in
-``ResourceTracker._remove_deleted_instances_allocations``.
+the instance is deleted then, or dies just after a move was confirmed, Nova leaves that allocation.
+It looks for instances of that uuid only, in
+``ResourceTracker._remove_deleted_instances_allocations``, and ``nova-manage placement audit`` for
+allocations of ``NOVA_RCS`` of ``nova/cmd/manage.py`` only, of which ``PGPU`` is none.
 """
 
 from __future__ import annotations
@@ -134,18 +135,14 @@ def _end(
 
 
 class Orphans:
-    """Looks for allocations of moves that have ended, where what instances have has changed since
-    the last look.
+    """Looks for allocations of moves that have ended, and has those of instances compared.
 
-    Nobody gets one while that stays: an instance is deleted or has moved away before it is left
-    behind, and a service that has died looks when it is started. Only a move that failed may have
-    begun and ended between two looks; the database lists it as long as its instance lives.
     Placement says in one answer how often each provider of a host was written to, its allocations
-    included; who has what of one, it says of that one only.
+    included; who has what of one, it says of that one only, and is asked where that has changed.
     """
 
     def __init__(self) -> None:
-        # By provider, when nothing of it was a move's
+        # By provider, when nothing of it was a move's and all else as the database says
         self._settled: dict[str, int] = {}
         self._counted: Mapping[str, Collection[object]] = {}
 
@@ -154,14 +151,15 @@ class Orphans:
         reportclient: Any,
         provider_uuids: Collection[str],
         counted: Mapping[str, Collection[object]],
-        has_moves: bool = False,
+        agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> None:
         """Deletes those of these providers; never while a claim waits, and nothing raises.
 
         :param reportclient: Nova's client of Placement
         :param counted: what the database counts, by the uuids of all instances here, about which
             nobody is asked
-        :param has_moves: whether there is a move from or to the host that goes on, or has failed
+        :param agrees: compares what Placement counts of a provider, by consumer, with what those
+            have; whether it is the same
         """
         if not provider_uuids:  # the service starts, and has no group yet
             return
@@ -170,9 +168,8 @@ class Orphans:
             self._counted,
             {uuid: each for uuid, each in counted.items() if each},
         )
-        is_same = before == self._counted and not has_moves
-        if is_same and self._settled.keys() >= set(provider_uuids):
-            return
+        if before != self._counted:
+            self._settled.clear()
         context = nova_context.get_admin_context(read_deleted="yes")
         try:
             # Any provider stands for the tree that it is in.
@@ -184,7 +181,7 @@ class Orphans:
             return
         for uuid in set(provider_uuids) & generations.keys():
             if self._settled.pop(uuid, None) == generations[uuid] or self._release(
-                context, reportclient, uuid, instances
+                context, reportclient, uuid, instances, agrees
             ):
                 self._settled[uuid] = generations[uuid]
 
@@ -194,8 +191,9 @@ class Orphans:
         reportclient: Any,
         provider_uuid: str,
         instances: Collection[str],
+        agrees: Callable[[str, Mapping[str, Any]], bool],
     ) -> bool:
-        """Whether all that is had of the provider is instances'"""
+        """Whether all that is had of the provider is instances', and as much as they have"""
         try:
             found = reportclient.get_allocations_for_resource_provider(context, provider_uuid)
             others = found.allocations.keys() - set(instances)
@@ -208,7 +206,7 @@ class Orphans:
         except Exception as error:  # whatever Placement, the bus or the database raise
             LOG.warning("GPUs that ended moves keep cannot be looked for: %s", error)
             return False
-        return not others
+        return agrees(provider_uuid, found.allocations) and not others
 
 
 def ended(context: nova_context.RequestContext, consumer: str) -> str | None:

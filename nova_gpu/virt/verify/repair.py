@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has Placement count what instances have.
+"""Has Placement count what instances have: for a command, and in each period.
 
 Only that: an allocation is a number, and the instance, its guest and its cards stay as they are.
+
+Nova deletes the allocation of an instance whose rebuild has failed (``rebuild_instance`` of
+``nova/compute/manager.py``), which a hard reboot recovers with what it had. And a write whose
+answer was lost may have been done, or be done yet.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova import context as nova_context
 from nova import objects
 from nova.scheduler import utils as scheduler_utils
+from oslo_log import log as logging
 
-from nova_gpu.core import exception, names
+from nova_gpu.core import device, exception, names
 from nova_gpu.virt.inventory import placement
+from nova_gpu.virt.usage import records
+from nova_gpu.virt.usage.records import Records
+from nova_gpu.virt.verify import gather
 from nova_gpu.virt.verify.sources import Difference, Holder, HostState, Kind
+
+LOG = logging.getLogger(__name__)
+# (provider_uuid, identifier) of each GPU
+Counted = Collection[tuple[str, str]]
 
 
 def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
@@ -28,7 +42,9 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
     uuid = difference.subject
     try:
         if difference.kind is Kind.ALLOCATION_DIFFERS:
-            _restore(context, uuid, state, reportclient)
+            counted = {(it, str(card)) for it, card in (state.instances or {})[uuid].counted}
+            classes = {it: each.resource_class for it, each in (state.providers or {}).items()}
+            _restore(context, uuid, counted, classes, reportclient)
         elif difference.kind is Kind.ALLOCATION_LEFT:
             moved = state.holders[uuid] is Holder.ENDED_MOVE
             consumer_type = "migration" if moved else "instance"
@@ -41,25 +57,89 @@ def repair(difference: Difference, state: HostState, reportclient: Any) -> None:
         raise exception.NotRepaired(uuid, str(error) or type(error).__name__) from error
 
 
-def _restore(
-    context: nova_context.RequestContext, uuid: str, state: HostState, reportclient: Any
+def heal(
+    reportclient: Any,
+    read: Records,
+    classes: Mapping[str, str],
+    provider_uuid: str,
+    allocations: Mapping[str, Any],
+) -> bool:
+    """Have Placement count what the host's instances have, where that is known for sure.
+
+    Return whether it counted just that of the provider. Nothing raises.
+
+    :param reportclient: Nova's report client
+    :param read: what the database said
+    :param classes: the resource class of each of the host's providers
+    :param allocations: what Placement counts of the provider, by consumer
+    """
+    agrees = True
+    for uuid, counted in read.counted.items():
+        amount = sum(each == provider_uuid for each, _ in counted)
+        has = placement.gpus_in(allocations.get(uuid, {}).get("resources", {}))
+        if has == amount:
+            continue
+        agrees = False
+        if uuid in read.settled:
+            try:
+                _heal(uuid, counted, classes, reportclient, is_short=has < amount)
+            except Exception as error:  # whatever Placement, the bus or the database raise
+                LOG.warning(
+                    "Placement counts %d GPUs of provider %s for it, and it has %d; the next "
+                    "period tries to correct that: %s",
+                    *(has, provider_uuid, amount, error),
+                    instance_uuid=uuid,
+                )
+    return agrees
+
+
+def _heal(
+    uuid: str, counted: Counted, classes: Mapping[str, str], reportclient: Any, *, is_short: bool
 ) -> None:
+    """:param is_short: whether Placement counts fewer than the instance has
+
+    :raises NotRepaired: where it has changed since, or Placement does not take it
+    """
+    context = nova_context.get_admin_context()
+    instance = objects.Instance.get_by_uuid(
+        context, uuid, expected_attrs=["flavor", "system_metadata"]
+    )
+    asked = records.request_of(instance)
+    if is_short:
+        # Placement may only be told what the flavor says as well.
+        devices = [device.parse(identifier) for _, identifier in counted]
+        if gather.asked_of(asked, devices) != len(devices):
+            return
+    elif counted or names.RELEASED not in instance.system_metadata:
+        return  # for nova-gpu verify, and the operator
+    _restore(context, uuid, counted, classes, reportclient)
+    LOG.warning("Placement counts again the %d GPUs that it has", len(counted), instance=instance)
+
+
+def _restore(
+    context: nova_context.RequestContext,
+    uuid: str,
+    counted: Counted,
+    classes: Mapping[str, str],
+    reportclient: Any,
+) -> None:
+    """:raises NotRepaired: where the instance has no longer what is *counted*
+    :raises nova.exception.AllocationUpdateFailed: where Placement counts something else by now
+    """
+    # First: what is begun with the instance after it was read changes this, and the write fails.
+    found = placement.read_consumer(reportclient, uuid)
     instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["flavor", "resources"])
-    counted = (state.instances or {})[uuid].counted
     now = {
         (each.provider_uuid, each.identifier)
         for each in instance.resources or ()
         if each.resource_class in names.RESOURCE_CLASSES
     }
-    if instance.task_state or now != {(provider, str(card)) for provider, card in counted}:
+    if instance.task_state or now != set(counted):
         raise exception.NotRepaired(uuid, "the instance has changed since it was compared")
-    groups = state.providers or {}
-    amounts: dict[str, dict[str, int]] = {}
-    for provider_uuid, group in groups.items():
-        if amount := sum(provider == provider_uuid for provider, _ in counted):
-            amounts[provider_uuid] = {group.resource_class: amount}
+    number = collections.Counter(provider for provider, _ in counted)
+    amounts = {it: {classes[it]: number[it]} for it in number if it in classes}
     beside = functools.partial(_of_the_host, context, instance)
-    if not placement.write_allocations(reportclient, instance, groups, amounts, beside):
+    if not placement.write_consumer(reportclient, instance, found, classes, amounts, beside):
         raise exception.NotRepaired(uuid, "Placement refuses the allocation; see its log")
 
 

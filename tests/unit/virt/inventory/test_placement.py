@@ -105,7 +105,8 @@ class AllocationsTest(unittest.TestCase):
         client = _Placement({})
         beside = {NODE: {"resources": {"VCPU": 1}}}
         amounts = {GROUP: {"PGPU": 1}}
-        placement.write_allocations(client, INSTANCE, {GROUP}, amounts, lambda: dict(beside))
+        found = placement.read_consumer(client, "uuid")
+        placement.write_consumer(client, INSTANCE, found, {GROUP}, amounts, lambda: dict(beside))
         self.assertEqual({NODE: {"VCPU": 1}, GROUP: {"PGPU": 1}}, client.resources)
 
     def test_of_groups(self) -> None:

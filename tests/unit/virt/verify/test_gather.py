@@ -126,4 +126,4 @@ class GatherTest(base.BaseTestCase):
             ({"resources:VGPU": "1"}, 1),
             ({}, 0),
         ):
-            self.assertEqual(count, gather._asked(request.of(specs), held), specs)
+            self.assertEqual(count, gather.asked_of(request.of(specs), held), specs)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each write of a stop and of a start, lost, without an answer, refused and repeated: what the
+database, the domain and Placement say is the same after the next period, without a restart."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from keystoneauth1 import exceptions as ks_exceptions
+from nova import objects
+from nova.scheduler.client import report
+from nova.virt.libvirt import driver as libvirt_driver
+from nova.virt.libvirt import host as libvirt_host
+from testtools import content
+
+from nova_gpu.core import names
+from tests.functional import base, kvm, test_stopped
+from tests.functional.readings import Server
+
+Write = Callable[..., Any]
+
+
+def _is_mark(save: Any, *args: Any, **kwargs: Any) -> bool:
+    changed = save.obj_what_changed()
+    return "system_metadata" in changed and names.RELEASED in save.system_metadata
+
+
+def _is_record(save: Any, *args: Any, **kwargs: Any) -> bool:
+    return "resources" in save.obj_what_changed()
+
+
+def _is_task(save: Any, *args: Any, **kwargs: Any) -> bool:
+    return save.task_state == "powering-off" and kwargs.get("expected_task_state") == [None]
+
+
+def _is_end_of_task(save: Any, *args: Any, **kwargs: Any) -> bool:
+    return save.task_state is None and kwargs.get("expected_task_state") == ["powering-off"]
+
+
+# By name, whose method it is and of which calls
+WRITES: dict[str, tuple[type, str, Callable[..., bool]]] = {
+    "allocation": (report.SchedulerReportClient, "put_allocations", lambda *args, **kwargs: True),
+    "mark": (objects.Instance, "save", _is_mark),
+    "record": (objects.Instance, "save", _is_record),
+    "task": (objects.Instance, "save", _is_task),
+    "end of the task": (objects.Instance, "save", _is_end_of_task),
+    "domain": (libvirt_host.Host, "write_instance_config", lambda *args, **kwargs: True),
+}
+
+
+def _no_answer(write: Write, *args: Any, **kwargs: Any) -> Any:
+    write(*args, **kwargs)
+    raise ks_exceptions.ConnectTimeout
+
+
+def _lost(write: Write, *args: Any, **kwargs: Any) -> Any:
+    raise ks_exceptions.ConnectFailure
+
+
+def _twice(write: Write, *args: Any, **kwargs: Any) -> Any:
+    write(*args, **kwargs)
+    return write(*args, **kwargs)
+
+
+def _refused(write: Write, *args: Any, **kwargs: Any) -> Any:
+    """As the report client says it of all answers but a conflict, that of a proxy too"""
+    return False
+
+
+def _done_and_refused(write: Write, *args: Any, **kwargs: Any) -> Any:
+    """502 and 504 of a proxy, behind which Placement did it"""
+    write(*args, **kwargs)
+    return False
+
+
+FAILURES = (_no_answer, _lost, _twice)
+CASES = [
+    *((w, failure) for w in ("allocation", "mark", "record", "domain") for failure in FAILURES),
+    *(("allocation", failure) for failure in (_refused, _done_and_refused)),
+]
+
+
+@contextlib.contextmanager
+def failing(write: str, failure: Callable[..., Any], *, once: bool = True) -> Iterator[list[str]]:
+    """The first such write fails so, or all do; yields what has failed."""
+    owner, name, concerns = WRITES[write]
+    method, failed = getattr(owner, name), list[str]()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if (failed and once) or not concerns(*args, **kwargs):
+            return method(*args, **kwargs)
+        failed.append(write)
+        return failure(method, *args, **kwargs)
+
+    with mock.patch.object(owner, name, call):
+        yield failed
+
+
+class LostWrites(test_stopped.Stopping):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.boot(self.all)
+        self.every = self.recorded(self.server)
+
+    def assertAgree(self, server: Server) -> None:
+        """It has all of its GPUs, or none, by all that say so; and none as it is stopped."""
+        if self._show_server(server)["status"] == "ACTIVE":
+            self.assertGPUs(server, self.every)
+            self.assertInventory(total=self.TOTAL, used=self.TOTAL)
+        else:
+            self.assertNothing(server)
+
+    def act(self, action: str) -> None:
+        """Do it, whatever comes of it."""
+        with contextlib.suppress(Exception):
+            self.api.post_server_action(self.server["id"], {action: None})
+        self._wait_for_assert(
+            lambda: self.assertIsNone(self._show_server(self.server)["OS-EXT-STS:task_state"])
+        )
+
+    @contextlib.contextmanager
+    def case(self, *parts: Any) -> Iterator[None]:
+        self.addDetail("case", content.text_content(str(parts)))
+        with self.subTest(parts):
+            yield
+
+    def test_stop(self) -> None:
+        for write, failure in CASES:
+            with self.case(write, failure):
+                instance = self.instance(self.server)
+                instance.system_metadata.pop(names.RELEASED, None)  # as if it never had
+                instance.save()
+                with failing(write, failure) as failed:
+                    self.act("os-stop")
+                self.assertEqual([write], failed)
+                self.period()
+                self.assertNothing(self.server)
+                self.start(self.server)
+                self.assertGPUs(self.server, self.every)
+
+    def test_period(self) -> None:
+        """What a stop could not do, one period begins, and the next ends."""
+        for write in WRITES:
+            for failure in (_no_answer, _lost):
+                with self.case(write, failure):
+                    with failing("domain", _lost):
+                        self.act("os-stop")
+                    self.assertEqual(self.every, self.recorded(self.server))
+                    instance = self.instance(self.server)
+                    instance.system_metadata.pop(names.RELEASED, None)
+                    instance.save()
+                    with failing(write, failure) as failed:
+                        self.period()
+                    self.assertEqual([write], failed)
+                    self.period()
+                    self.assertNothing(self.server)
+                    self.start(self.server)
+                    self.assertGPUs(self.server, self.every)
+
+    def test_start(self) -> None:
+        self.stop(self.server)
+        for write, failure in CASES:
+            # The record is saved again by Nova, with its own save of the instance.
+            for once in {"allocation": (True, False), "record": (True,)}.get(write, ()):
+                with self.case(write, failure, once):
+                    with failing(write, failure, once=once) as failed:
+                        self.act("os-start")
+                    self.assertIn(write, failed)
+                    self.period()
+                    self.assertAgree(self.server)
+                    if self._show_server(self.server)["status"] == "SHUTOFF":
+                        self.start(self.server)
+                    self.assertGPUs(self.server, self.every)
+                    self.stop(self.server)
+                    self.assertNothing(self.server)
+
+
+class FailedRebuild:
+    """Nova deletes the allocation of an instance whose rebuild has failed, and never makes it."""
+
+    def test_recovered(self) -> None:
+        self.start_host()
+        server = self.boot(self.gpu_flavor(2))
+        every = self.recorded(server)
+        image = self._show_server(server)["image"]["id"]
+        with mock.patch.object(libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError):
+            self.refused({"rebuild": {"imageRef": image}}, server)
+        self._wait_for_state_change(server, "ERROR")
+        self.assertEqual({}, self._get_allocations_by_server_uuid(server["id"]))
+        self.period()
+        self.assertEqual({"host1": 2}, self.allocated(server))
+        self.api.post_server_action(server["id"], {"reboot": {"type": "HARD"}})
+        self._wait_for_state_change(server, "ACTIVE")
+        self.assertGPUs(server, every)
+
+    def test_recovered_before_a_period(self) -> None:
+        self.start_host()
+        server = self.boot(self.gpu_flavor(2))
+        every, allocations = self.recorded(server), self._get_allocations_by_server_uuid
+        before = allocations(server["id"])
+        image = self._show_server(server)["image"]["id"]
+        self.period()
+        with mock.patch.object(libvirt_driver.LibvirtDriver, "spawn", side_effect=RuntimeError):
+            self.refused({"rebuild": {"imageRef": image}}, server)
+        self.api.post_server_action(server["id"], {"reboot": {"type": "HARD"}})
+        self._wait_for_state_change(server, "ACTIVE")
+        self.period()
+        self.assertGPUs(server, every)
+        # And all else that its flavor asks for
+        has = {uuid: each["resources"] for uuid, each in allocations(server["id"]).items()}
+        self.assertEqual({uuid: each["resources"] for uuid, each in before.items()}, has)
+
+
+class LXCFailedRebuildTest(FailedRebuild, base.GPUServersTestBase):
+    pass
+
+
+class KVMFailedRebuildTest(FailedRebuild, kvm.KVMServersTestBase):
+    pass
+
+
+class LXCLostWritesTest(LostWrites, base.GPUServersTestBase):
+    pass
+
+
+class KVMLostWritesTest(LostWrites, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
