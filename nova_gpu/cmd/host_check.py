@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from nova_gpu.cmd import fabric
 from nova_gpu.cmd.output import NO_CARDS, print_json
+from nova_gpu.core import printable
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
@@ -179,7 +180,7 @@ def text(findings: list[Finding]) -> str:
         ]
         lines += [f"  - {reason}" for reason in each.obstacles]
         lines += [f"    {remark}" for remark in each.remarks]
-    return "\n".join(lines)
+    return printable.lines("\n".join(lines))
 
 
 def main(looked: discovery.Discovery, root: pathlib.Path, *, as_json: bool) -> int:

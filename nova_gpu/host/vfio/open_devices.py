@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_gpu.core import model
+from nova_gpu.core.printable import printable
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host import child
 from nova_gpu.host.container import nodes
@@ -21,6 +22,9 @@ from nova_gpu.host.vfio import rebinder
 from nova_gpu.host.vfio.rebinder import Means
 
 LOG = logging.getLogger(__name__)
+
+# Of a process's command line
+_MOST = 80
 
 # Subsystems whose devices can be taken away from who has them open. Every desktop daemon has the
 # inputs open that tell of a plug in a card's sound output.
@@ -108,5 +112,8 @@ def in_use(addresses: Iterable[model.PciAddress], means: Means) -> Mapping[model
 
 
 def named(holders: Iterable[Any]) -> str:
-    """The processes that :func:`nova_gpu.host.vfio.rebind_script.holders` found, for people."""
-    return ", ".join(f"{command} (pid {pid})" for pid, command, _ in holders)
+    """Return the processes that :func:`nova_gpu.host.vfio.rebind_script.holders` found, for people.
+
+    Any process names itself, those of a container among them.
+    """
+    return ", ".join(f"{printable(command, _MOST)} (pid {pid})" for pid, command, _ in holders)

@@ -307,6 +307,12 @@ class TestInUse(BindingTestCase):
         found = open_devices.in_use(cards, self.means())
         return {str(address): who for address, who in found.items()}
 
+    def test_a_process_that_calls_itself_so(self) -> None:
+        self.open(CARD, 812, "\x1b]0;mine\x07\u202ex\n".encode() + b"a" * 4000)
+        (who,) = self.in_use(CARD).values()
+        self.assertTrue(who.isprintable(), who)
+        self.assertRegex(who, r"^\ufffd]0;mine\ufffd\ufffdx a+(\.\.\.)? \(pid 812\)$")
+
     def test_who_has_which(self) -> None:
         other, third = "0000:82:00.0", "0000:83:00.0"
         for address in (other, third):
