@@ -202,7 +202,7 @@ class HostGPUs:
                     if knows:
                         self._usage_reader.look_again()
                         self.vgpus.make_again()
-                self._stop_reaching()
+                self._settle_reaching()
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
                 stay = self._published.kept_back() | self.releases.left()
@@ -221,12 +221,17 @@ class HostGPUs:
         self.vgpus.keep_failed()
         self.vgpus.cards.withhold_slots(self._xids.withheld(self.vgpus.cards.look.cards.values()))
 
-    def _stop_reaching(self) -> None:
-        """Stop the guests that reach what is not their own, where the operator wants it.
+    def _settle_reaching(self) -> None:
+        """Note what guests reach that is not their own, and stop them where the operator wants it.
 
         Those with a task under way, and domains that are not Nova's, go on.
         """
         now = self.ledger.now
+        if now.reached:
+            try:
+                domains.note_reached(self._host, now.reached)
+            except exception.DomainsUnreadable as error:
+                LOG.warning("%s. What guests reach is not noted with their domains.", error)
         if not CONF.gpu.stop_guests_that_reach_others or now.records is None:
             return
         reached = now.reached_of_others()

@@ -145,6 +145,10 @@ class ShiftedMinorsTest(ContainerTestBase):
         self._swap_back()
         self.period()
         self.assertInventory(reserved=1, used=1)
+        self.assertEqual({NEXT: 1}, self.gauge("nova_gpu_reached"))
+        self.restart_host("host1")
+        self.period()
+        self.assertInventory(reserved=1, used=1)
         others = [self.boot(self.gpu_flavor(1)) for _ in range(6)]
         self.assertNotIn(NEXT, [self.recorded(other)[0] for other in others])
         self.boot_refused(self.gpu_flavor(1))

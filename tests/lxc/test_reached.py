@@ -41,6 +41,7 @@ class ReachedTest(base.LXCTestCase):
         self.assertEqual(1, self.reserved())
         own = {place.GPUS[each]: place.MINORS[each] for each in (FIRST, SECOND)}
         self._host.renumber(own)
+        self.restart_compute()
         self._run_periodics()
         self.assertEqual(1, self.reserved())
         self.assertGPUs(self.boot_with(1), {THIRD})

@@ -28,9 +28,13 @@ if TYPE_CHECKING:  # importing it takes 1.5 s, which nova-gpu list need not spen
 LOG = logging.getLogger(__name__)
 
 NAMESPACE = "urn:nova-gpu:domain:1"
+# In the running domain alone: what its nodes led to and may lead to no more
+_REACHED = "urn:nova-gpu:reached:1"
 # Of the metadata that Nova gives each of its guests (nova.virt.libvirt.config.NOVA_NS), but the
 # number at its end.
 _NOVAS = "http://openstack.org/xmlns/libvirt/nova/"
+# VIR_DOMAIN_METADATA_ELEMENT and VIR_DOMAIN_AFFECT_LIVE of libvirt-domain.h
+_ELEMENT, _LIVE = 2, 1
 # In the place of a profile that only NVML tells
 _UNKNOWN = "mig"
 
@@ -108,14 +112,17 @@ class Named:
         """
         if before is None or self.run is None or self.run != before.run:
             return self
+        return self.with_earlier(before.led)
+
+    def with_earlier(self, led: frozenset[Device]) -> Named:
+        """Add what its nodes *led* to, but for its own."""
         own = {*self.own, *(slot.place for slot in device.slots(self.own))}
         earlier = {
             each
-            for each in before.led
+            for each in led
             if not own & {each, device.function(each), getattr(each, "place", each)}
         }
-        led, reached = self.led | before.led, self.reached | earlier
-        return dataclasses.replace(self, led=led, reached=reached)
+        return dataclasses.replace(self, led=self.led | led, reached=self.reached | earlier)
 
 
 def parts(
@@ -178,6 +185,34 @@ def look(
     for uuid, xml in _domains(host):
         found[uuid] = found.get(uuid, Named()).and_also(named_in(xml, parts))
     return {uuid: each.since(before.get(uuid)) for uuid, each in found.items()}
+
+
+def note_reached(host: libvirt_host.Host, reached: Mapping[str, frozenset[Device]]) -> None:
+    """Write what running guests have reached into their running domains, which end with them: a
+    later service cannot see it where their nodes lead elsewhere by then.
+
+    :raises DomainsUnreadable: where libvirt does not list them
+    """
+    with _unreadable():
+        found = [
+            (guest, _metadata(_parsed(guest.get_xml_desc()), _REACHED))
+            for guest in host.list_guests(only_running=True)
+            if guest.uuid in reached
+        ]
+    for guest, noted in found:
+        if not reached[guest.uuid] <= (noted or frozenset()):
+            element = etree.Element("gpus")
+            for each in sorted(map(str, reached[guest.uuid] | (noted or frozenset()))):
+                etree.SubElement(element, "gpu", address=each)
+            xml, kind = etree.tostring(element, encoding="unicode"), _ELEMENT
+            try:
+                guest._domain.setMetadata(kind, xml, "reached", _REACHED, _LIVE)
+            except libvirt.libvirtError as error:
+                LOG.warning(
+                    "What the guest %s reaches is not noted with its domain, the next period "
+                    "tries again: %s",
+                    *(guest.uuid, error),
+                )
 
 
 def stop(host: libvirt_host.Host, uuids: Collection[str]) -> dict[str, str | None]:
@@ -314,7 +349,8 @@ def named_in(xml: str, parts: Parts) -> Named:
     led = nodes if runs else frozenset[Device]()
     if ours is None:
         return Named(own | nodes, frozenset(), opened, led, domain.get("id"))
-    return Named(own, nodes - own, opened, led, domain.get("id"))
+    now = Named(own, nodes - own, opened, led, domain.get("id"))
+    return now.with_earlier(_metadata(domain, _REACHED) or frozenset())
 
 
 def renamed(xml: str, gone: Collection[Device], new: Iterable[Device]) -> str:
@@ -382,8 +418,8 @@ def _runs(domain: etree._Element) -> bool:
     return domain.get("id") is not None
 
 
-def _metadata(domain: etree._Element) -> frozenset[Device] | None:
-    ours = domain.find(f"metadata/{{{NAMESPACE}}}gpus")
+def _metadata(domain: etree._Element, namespace: str = NAMESPACE) -> frozenset[Device] | None:
+    ours = domain.find(f"metadata/{{{namespace}}}gpus")
     if ours is not None:
         with contextlib.suppress(exception.InvalidValue):
             gpus = ours.iterchildren(tag=etree.Element)  # and no comment of somebody's
