@@ -98,14 +98,34 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             return super()._soft_reboot(instance, *args, **kwargs)
 
     def _hard_reboot(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._gpus.starts.starting(instance, end=lambda: self._destroy(instance)):
+        with self._gpus.start_or_stay(instance, end=lambda: self._destroy(instance)) as start:
+            if start is None:
+                return None
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
-    def rescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+    def rescue(
+        self,
+        context: Any,
+        instance: Any,
+        network_info: Any,
+        image_meta: Any,
+        rescue_password: Any,
+        block_device_info: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         if self._gpus.refusals.is_rescue_refused(instance):
             return None
-        with self._gpus.starts.starting(instance):
-            return super().rescue(context, instance, *args, **kwargs)
+        with self._gpus.start_or_stay(instance) as start:
+            if start is None:
+                return None
+            if start:  # what unrescue starts is the domain as it is now
+                shares = {"share_info": args[0]} if args else kwargs
+                guest_config.define_again(
+                    self, context, instance, network_info, block_device_info, **shares
+                )
+            named = network_info, image_meta, rescue_password, block_device_info
+            return super().rescue(context, instance, *named, *args, **kwargs)
 
     def unrescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         with self._gpus.starts.starting(instance):
@@ -146,7 +166,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         self._gpus.stops.stopped(instance)
 
     def get_info(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
-        self._gpus.refusals.end_rescue(instance)
+        self._gpus.refusals.end_start(instance)
         return super().get_info(instance, *args, **kwargs)
 
     def suspend(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:

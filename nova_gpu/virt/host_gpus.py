@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree as nova_provider_tree
+from nova.compute import task_states
 from nova.virt import virtapi as nova_virtapi
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
@@ -320,6 +323,27 @@ class HostGPUs:
         board = self._discovery.ways.fabric.board
         modules = board.modules if board else {}
         return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
+
+    @contextlib.contextmanager
+    def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:
+        """Wrap a start that Nova ends in ERROR where it fails.
+
+        Yield what :meth:`starts.Starts.starting` yields, and None where an instance that gave its
+        GPUs back gets none: then the start does nothing, and fails later.
+        """
+        with contextlib.ExitStack() as stack:
+            started: bool | None = None
+            try:
+                started = stack.enter_context(self.starts.starting(instance, **kwargs))
+            except nova_exception.NovaException as error:
+                stays = instance.task_state in (
+                    task_states.RESCUING,
+                    task_states.REBOOT_STARTED_HARD,
+                )
+                if not stays or not self.starts.is_released(instance):
+                    raise
+                self.refusals.refuse_start(instance, error)
+            yield started
 
     def end(self, instance: objects.Instance) -> None:
         """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from unittest import mock
 
 import fixtures
 from nova.compute import manager
 from nova.scheduler.client import report
 from nova.tests.functional.api import client
+from nova.virt.libvirt import utils as libvirt_utils
 from osc_lib import exceptions
 
 from nova_gpu.osc import explain, rest, room, start
@@ -183,6 +185,45 @@ class Stopped(Stopping):
         wrong = {"gpus": "= 1", "gpu:on_stop": "never"}
         refused = self.assertRaises(client.OpenStackApiException, self.flavor, **wrong)
         self.assertEqual(400, refused.response.status_code)
+
+
+class StaysStopped(Stopping):
+    def test_where_none_are_free(self) -> None:
+        """What starts its guest is refused, and it stays as it was."""
+        server = self.boot(self.all)
+        self.stop(server)
+        other = self.boot(self.all)
+        for action in self.ACTIONS:
+            said = self.refused(action, server)
+            self.assertIn("and gets none now", said[0])
+            self._wait_for_state_change(server, "SHUTOFF")
+            self.assertNothing(server, used=self.TOTAL)
+        self._delete_server(other)
+        self.start(server)
+        self.assertEqual(self.TOTAL, len(self.rendered(server)))
+
+    ACTIONS: tuple[dict[str, object], ...] = ({"reboot": {"type": "HARD"}},)
+
+
+class LXCStaysStoppedTest(StaysStopped, base.GPUServersTestBase):
+    pass
+
+
+class KVMStaysStoppedTest(StaysStopped, kvm.KVMServersTestBase):
+    TOTAL = len(kvm.ALL)
+    ACTIONS = (*StaysStopped.ACTIONS, {"rescue": {"rescue_image_ref": kvm.IMAGE}})
+
+    def test_rescued_and_unrescued(self) -> None:
+        server = self.boot(self.all)
+        every = self.recorded(server)
+        pathlib.Path(libvirt_utils.get_instance_path(self.instance(server))).mkdir()
+        self.stop(server)
+        self.api.post_server_action(server["id"], {"rescue": {"rescue_image_ref": kvm.IMAGE}})
+        self._wait_for_state_change(server, "RESCUE")
+        self.assertEqual(every, self.rendered(server))
+        self.api.post_server_action(server["id"], {"unrescue": None})
+        self._wait_for_state_change(server, "ACTIVE")
+        self.assertGPUs(server, every)
 
 
 class StoppedMoves(Stopping):

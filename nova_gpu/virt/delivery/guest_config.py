@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from lxml import etree
+from nova import objects
+from nova.virt.libvirt import blockinfo
 from nova.virt.libvirt import config as vconfig
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.contents import GuestContents
 from nova_gpu.core.device import Device
@@ -361,3 +365,26 @@ def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
         return
     if all(each.name != _GIB_PAGES for each in guest.cpu.features):
         guest.cpu.add_feature(vconfig.LibvirtConfigGuestCPUFeature(_GIB_PAGES))
+
+
+def define_again(
+    nova: Any,
+    context: Any,
+    instance: objects.Instance,
+    network_info: Any,
+    block_device_info: Any,
+    **shares: Any,
+) -> None:
+    """Define the domain anew with the GPUs that the instance holds by now.
+
+    :param nova: nova.virt.libvirt.driver.LibvirtDriver
+    :param shares: what ``_get_guest_xml`` takes of them since Nova 32
+    """
+    image = instance.image_meta
+    disks = blockinfo.get_disk_info(CONF.libvirt.virt_type, instance, image, block_device_info)
+    xml = nova._get_guest_xml(
+        *(context, instance, network_info, disks, image),
+        block_device_info=block_device_info,
+        **shares,
+    )
+    nova._host.write_instance_config(xml)

@@ -74,8 +74,10 @@ class Refusals:
     ways: Ways
     assigned: Assigned
     cards: VGPUCards
-    # Why a rescue goes no further, and the vm_state before it, by instance
-    _rescues: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    # Why a rescue or hard reboot goes no further, and the vm_state before it, by instance
+    _refused_starts: dict[str, tuple[nova_exception.NovaException, str]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def suspend(self, instance: objects.Instance) -> None:
         """Nova suspends a guest for a snapshot as well, where it takes none of a running one; but
@@ -91,37 +93,41 @@ class Refusals:
             )
 
     # ``ComputeManager.rescue_instance`` puts the instance in ERROR for any exception of power_off
-    # and rescue, the driver's methods that it calls first. So these do nothing for a rescue that is
-    # refused, and the reason is raised where Nova next asks the driver, for the guest's power
-    # state, with nothing saved yet: Nova's decorators record it and clear the task.
+    # and rescue, the driver's methods that it calls first, and ``reboot_instance`` for one of
+    # reboot where no guest runs. So these do nothing for a start that is refused, and the reason is
+    # raised where Nova next asks the driver, for the guest's power state, with nothing saved yet:
+    # Nova's decorators record it and clear the task.
 
     def rescue(self, instance: objects.Instance) -> bool:
         """Return whether a rescue is refused, where Nova stops the guest for it."""
         if instance.task_state != task_states.RESCUING:
             return False
-        self._rescues.pop(instance.uuid, None)
+        self._refused_starts.pop(instance.uuid, None)
         if reason := self._refused_to_all(Operation.RESCUE):
-            self.refuse_rescue(instance, reason)
+            self.refuse_start(
+                instance,
+                nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason),
+            )
         return reason is not None
 
-    def refuse_rescue(self, instance: objects.Instance, reason: str) -> None:
-        """Let the rescue that is under way do nothing, and fail for *reason*."""
-        self._rescues[instance.uuid] = reason, instance.vm_state
+    def refuse_start(self, instance: objects.Instance, error: nova_exception.NovaException) -> None:
+        """Let the rescue or hard reboot that is under way do nothing, and fail with *error*."""
+        self._refused_starts[instance.uuid] = error, instance.vm_state
 
     def is_rescue_refused(self, instance: objects.Instance) -> bool:
-        return instance.uuid in self._rescues
+        return instance.uuid in self._refused_starts
 
-    def end_rescue(self, instance: objects.Instance) -> None:
-        """Fail a refused rescue where Nova is about to record it as done.
+    def end_start(self, instance: objects.Instance) -> None:
+        """Fail a refused rescue or reboot where Nova is about to record it as done.
 
-        :raises nova.exception.InstanceNotRescuable: the instance goes on as it was
+        :raises nova.exception.NovaException: the instance goes on as it was
         """
-        if not self.is_rescue_refused(instance) or instance.vm_state != vm_states.RESCUED:
-            return
-        reason, instance.vm_state = self._rescues.pop(instance.uuid)
-        raise expected(
-            nova_exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
-        )
+        is_reboot = instance.task_state == task_states.REBOOT_STARTED_HARD
+        if self.is_rescue_refused(instance) and (
+            is_reboot or instance.vm_state == vm_states.RESCUED
+        ):
+            error, instance.vm_state = self._refused_starts.pop(instance.uuid)
+            raise expected(error)
 
     def resize(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
         """Refuses at the source what the destination could only refuse when the guest is gone.

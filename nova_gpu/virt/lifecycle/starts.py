@@ -91,10 +91,10 @@ class Starts:
         arriving: bool = False,
         running: bool = True,
         end: Callable[[], None] | None = None,
-    ) -> Iterator[None]:
+    ) -> Iterator[bool]:
         """Wrap every start of a guest: look at what the instance holds, compare it with its flavor
         and hold the GPUs until libvirt knows the guest. One that gave its GPUs back when it was
-        stopped gets some first.
+        stopped gets some first, and whether it did is yielded.
 
         :param arriving: the instance was moved here, or resized
         :param running: whether its guest runs then, and is not only defined
@@ -138,7 +138,11 @@ class Starts:
                 libvirt_errors.translated(instance.uuid, given),
                 self.vgpus.start(devices),
             ):
-                yield
+                yield again
+
+    def is_released(self, instance: objects.Instance) -> bool:
+        """Return whether the instance gave its GPUs back and has none since."""
+        return self.stops.is_released(instance, records.request_of(instance))
 
     def rebuild(self, instance: objects.Instance) -> None:
         """Gives GPUs to a stopped instance that is rebuilt and has given its own back, when Nova

@@ -152,10 +152,10 @@ class RefusalsTest(base.BaseTestCase):
         self.instance.vm_state = vm_states.STOPPED
         gpus = self.gpus("lxc")
         self.assertTrue(gpus.rescue(self.instance))
-        gpus.end_rescue(self.instance)  # another look at its power state
+        gpus.end_start(self.instance)  # another look at its power state
         self.assertTrue(gpus.is_rescue_refused(self.instance))
         self.instance.vm_state = vm_states.RESCUED
         with self.assertRaisesRegex(nova_exception.InstanceNotRescuable, "container"):
-            gpus.end_rescue(self.instance)
+            gpus.end_start(self.instance)
         self.assertEqual(vm_states.STOPPED, self.instance.vm_state)
         self.assertFalse(gpus.is_rescue_refused(self.instance))
