@@ -39,7 +39,7 @@ def main(folder: pathlib.Path, command: Any) -> int:
 
 def listed(folder: pathlib.Path, *, as_json: bool) -> int:
     """Prints the cards in quarantine; returns 0, with cards or without."""
-    entries = quarantine.load(folder).values()
+    entries = [each for each in quarantine.load(folder).values() if not each.cleaning]
     if as_json:
         print_json([{**dataclasses.asdict(each), "address": str(each.address)} for each in entries])
     elif entries:
@@ -61,6 +61,4 @@ def release(folder: pathlib.Path, address: str) -> int:
 
 def _described(found: quarantine.Entry) -> str:
     product = f" ({found.product})" if found.product else ""
-    if found.cleaning:
-        return f"{found.address}{product}: being cleaned since {found.since}"
     return f"{found.address}{product}: since {found.since}: {found.reason}; {found.remedy}"

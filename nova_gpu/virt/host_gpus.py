@@ -33,7 +33,7 @@ from nova_gpu.virt.inventory import (
     stranding,
     tracker,
 )
-from nova_gpu.virt.lifecycle import refusals, releases, starts, stops, vgpus
+from nova_gpu.virt.lifecycle import proofs, refusals, releases, starts, stops, vgpus
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.usage import domains, ledger, reader
 from nova_gpu.virt.verify import migrations, reconcile, repair
@@ -65,7 +65,13 @@ class HostGPUs:
         self._published = published_cards.PublishedCards(
             self.ledger, self.delivery, self._neighbours
         )
-        self.vgpus = vgpus.VGPUs(self._discovery, self.ledger)
+        self._proofs = proofs.Proofs(
+            pathlib.Path(CONF.state_path, "gpu-clean"),
+            self.roots,
+            self._discovery.identities,
+            self.ledger,
+        )
+        self.vgpus = vgpus.VGPUs(self._discovery, self.ledger, self._proofs)
         self.assigned = assigned.Assigned(
             self._published,
             self.vgpus.published,
@@ -75,7 +81,9 @@ class HostGPUs:
             host.get_hostname,
         )
         self._step = periodic.Step(
-            self._discovery, self._watch, self._published, self.vgpus, self._reporter
+            *(self._discovery, self._watch, self._published, self.vgpus, self._reporter),
+            self._proofs,
+            lambda: self.releases.away(),
         )
         self._usage_reader = reader.UsageReader(host, self.ledger, self._parts)
         self._abandoned = migrations.AbandonedMoves(CONF.host)
@@ -92,6 +100,7 @@ class HostGPUs:
             self._watch.mended,
             self.vgpus,
             self.delivery.restore,
+            self._proofs,
         )
         self.stops = stops.Stops(
             host,
@@ -109,6 +118,7 @@ class HostGPUs:
             self.assigned,
             self._discovery.ways,
             self.vgpus,
+            self._proofs,
             self.ledger,
             self._usage_reader,
             self._reporter,

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from oslo_log import log as logging
 
 from nova_gpu.core import exception
+from nova_gpu.core.model import PciAddress
 from nova_gpu.virt import reporter
 from nova_gpu.virt.health import monitor
 from nova_gpu.virt.inventory import discovery, published_cards
-from nova_gpu.virt.lifecycle import vgpus
+from nova_gpu.virt.lifecycle import proofs, vgpus
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +51,15 @@ class Step:
         offered: published_cards.PublishedCards,
         parts: vgpus.VGPUs,
         said: reporter.Reporter,
+        known: proofs.Proofs,
+        away: Callable[[], Mapping[PciAddress, str]],
     ) -> None:
+        """
+        :param known: which devices are clean
+        :param away: says why cards are not offered whose state is not on disk
+        """
+        self._proofs = known
+        self._away = away
         self._discovery = looked
         self._watch = watch
         self._published = offered
@@ -75,7 +84,7 @@ class Step:
             if gpu.address not in given_whole and (parted := peers & divided.keys()):
                 obstacles[gpu.address] = _LINKED.format(peer=min(parted))
         ailments = self._watch.look(found)
-        quarantined = self._discovery.quarantined(found)
+        quarantined = {**self._away(), **self._discovery.quarantined(found)}
         offered = [gpu for gpu in whole if gpu.address in given_whole]
         changed = self._discovery.divided_since(offered)
         kept = self._discovery.delivery.kept_back(offered)
@@ -83,6 +92,9 @@ class Step:
         kept_back = {**changed, **kept, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)
         self._vgpus.cards.judge(ailments)
+        # Before any of them is offered
+        shared = self._vgpus.shared_with_containers()
+        self._proofs.judge((gpu for gpu in whole if gpu.address not in obstacles), shared)
         self._published.take_in(found, self._discovery.delivery.mode, obstacles, ailments)
         others = [gpu for gpu in found if not self._vgpus.cards.look.has(gpu.address)]
         return lambda: self._reporter.report(

@@ -27,12 +27,16 @@ test ! -e "$$0/$$NOVA_GPU_ADDRESS"
 
 
 class Cleaned(fixtures.Fixture):
-    """``cards``: "host address" of each card that was cleaned, as often as it was."""
+    """``cards``: "host address" of each card that was cleaned, as often as it was.
+
+    Without the first time of each, when its host was started: nothing was known of it then.
+    """
 
     def __init__(self, case: base.GPUServersTestBase) -> None:
         super().__init__()
         self._case = case
         self.cards: list[str] = []
+        self._known: set[str] = set()
 
     def _setUp(self) -> None:
         self._stained = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
@@ -42,7 +46,10 @@ class Cleaned(fixtures.Fixture):
 
         def cleaned(this: Any, card: GPU) -> bool:
             roots = (name for name, host in self._case.hosts.items() if host.roots == this._roots)
-            self.cards.append(f"{next(roots)} {card.address}")
+            name = f"{next(roots)} {card.address}"
+            if name in self._known:
+                self.cards.append(name)
+            self._known.add(name)
             return clean(this, card)
 
         self.useFixture(fixtures.MockPatchObject(cleaning.Cleaning, "clean", cleaned))

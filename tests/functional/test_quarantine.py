@@ -55,6 +55,10 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         self.assertEqual(0, command.release(self.folder, CARD))
         self.assertIn("[gpu]clean_command ended with 1", printed.getvalue())
         self.period()
+        self.assertOut()  # it is cleaned again, which fails again
+        self.cleaned.wipe(CARD)
+        self.assertEqual(0, command.release(self.folder, CARD))
+        self.period()
         self.assertInventory(reserved=0, used=0)
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
@@ -83,13 +87,13 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def test_unreadable_file(self) -> None:
         self._delete_server(self.server)
+        self.folder.mkdir()
         (self.folder / f"{CARD}.json").write_text("{")
         self.period()
         self.assertOut()
 
     def test_unreadable_folder(self) -> None:
         self._delete_server(self.server)
-        self.folder.rmdir()
         self.folder.write_text("a file in its place")
         self.period()
         self.assertInventory(reserved=8, used=0)
@@ -110,7 +114,6 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
     def test_quarantine_that_cannot_be_written(self) -> None:
         """It is not forgotten while the service lives, and tried again in every period."""
         self._delete_server(self.boot(self.gpu_flavor(1)))
-        self.folder.rmdir()
         self.folder.write_text("a file in its place")
         self._delete_stained()
         self.folder.unlink()
@@ -120,9 +123,8 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
 
     def test_service_that_ended_while_it_cleaned(self) -> None:
         """Until the next one has done it the card is nobody's."""
-        card = self.computes["host1"].driver._gpus._published.cards()[0]
         self._delete_server(self.server)
-        quarantine.begin_cleaning(self.folder, card)
+        (self.state() / "gpu-clean" / f"{CARD}.json").unlink()
         del self.cleaned.cards[:]
         self.restart_host("host1")
         self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
@@ -150,13 +152,12 @@ class QuarantineTest(alone.Alone, base.GPUServersTestBase):
         self.assertNotIn(MOVED, self.recorded(server))
         self.boot_refused(self.gpu_flavor(1))
 
-    def test_one_that_was_to_be_cleaned(self) -> None:
-        kernel.boot(self.hosts["host1"], "the-first")
-        gpus = self.computes["host1"].driver._gpus
+    def test_each_is_cleaned_once_after_a_host_boot(self) -> None:
         self._delete_server(self.server)
-        card = next(each for each in gpus._published.cards() if each.address == ADDRESS)
-        quarantine.begin_cleaning(self.folder, card, gpus.releases._seen(card))
         del self.cleaned.cards[:]
         self._move()
-        self.assertEqual([f"host1 {MOVED}"], self.cleaned.cards)
-        self.assertEqual({}, quarantine.load(self.folder))
+        others = {f"host1 {each}" for each in base.ALL[1:]}
+        self.assertEqual(others, set(self.cleaned.cards))
+        proofs = {path.stem for path in (self.state() / "gpu-clean").iterdir()}
+        self.assertLessEqual({MOVED, *base.ALL[1:]}, proofs)
+        self.assertInventory(reserved=0, used=0)

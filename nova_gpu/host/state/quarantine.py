@@ -15,8 +15,8 @@ at the address, as long as the product's cards are where they were; and else abo
 be. Without ``seen``, as older releases and operators write it, it is about the card of the product
 at the address. What cannot be understood is about whatever is there.
 
-With ``cleaning`` it only says that the card is being cleaned, so that this is not forgotten where
-nova-compute ends meanwhile.
+With ``cleaning``, which older releases wrote, it only says that the card was to be cleaned. Now a
+card without a proof that it is clean is (:mod:`nova_gpu.host.state.proofs`).
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ def entry(
     reason: str,
     remedy: str,
     *,
-    cleaning: bool = False,
     until_boot: str | None = None,
     seen: Seen | None = None,
 ) -> Entry:
     """An entry about *card*, from now on"""
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
-    return Entry(card.address, card.product.key, reason, remedy, now, cleaning, until_boot, seen)
+    return Entry(card.address, card.product.key, reason, remedy, now, False, until_boot, seen)
 
 
 def see(card: GPU, roots: Roots, identities: Identities) -> Seen | None:
@@ -199,24 +198,14 @@ def is_about(found: Entry, card: GPU, own: identity.Identity | None = None) -> b
     return not (found.seen and own and identity.same(found.seen.identity, own) is False)
 
 
-def begin_cleaning(folder: pathlib.Path, card: GPU, seen: Seen | None = None) -> None:
-    """Notes that *card* is to be cleaned, unless it is in quarantine already.
+def forget_cleaning(folder: pathlib.Path) -> None:
+    """Remove the notes by which older releases remembered which cards were to be cleaned.
 
-    :raises OSError: where that cannot be written
+    :raises OSError: where the folder cannot be read or changed
     """
-    found = load(folder).get(card.address)
-    if found is None or not is_about(found, card, seen.identity if seen else None):
-        put(folder, entry(card, "it was not cleaned", "clean it", cleaning=True, seen=seen))
-
-
-def end_cleaning(folder: pathlib.Path, address: PciAddress) -> None:
-    """Takes back what :func:`begin_cleaning` noted.
-
-    :raises OSError: where it cannot be removed
-    """
-    found = load(folder).get(address)
-    if found is not None and found.cleaning:
-        release(folder, address)
+    for each in load(folder).values():
+        if each.cleaning:
+            release(folder, each.address)
 
 
 def end_those_of_former_boots(folder: pathlib.Path, boot_id: str) -> list[Entry]:
@@ -280,7 +269,7 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         if until_boot is not None and not isinstance(until_boot, str):
             raise TypeError("a boot id is expected")
         cleaning = content["cleaning"] is True
-        seen = _seen(content.get("seen"))
+        seen = parse_seen(content.get("seen"))
         return Entry(address, product, cleaning=cleaning, until_boot=until_boot, seen=seen, **texts)
     except FileNotFoundError:
         raise
@@ -290,7 +279,7 @@ def _read(path: pathlib.Path, address: PciAddress) -> Entry:
         return Entry(address, None, reason, remedy, "an unknown time")
 
 
-def _seen(content: Any) -> Seen | None:
+def parse_seen(content: Any) -> Seen | None:
     """:raises LookupError, TypeError: where it is not what :func:`put` wrote"""
     if content is None:
         return None

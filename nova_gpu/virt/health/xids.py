@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import time
 from collections.abc import Callable, Collection, Iterable, Set
@@ -63,9 +64,16 @@ class Xids:
         longer there is forgotten: what is made in its place is another."""
         try:
             return self._withheld.slots(cards, self._roots.boot_id)
-        except OSError as error:
-            LOG.warning("Which MIG instances are withheld is not known: %s", error)
-            return frozenset()
+        except (OSError, ValueError) as error:
+            # What is not known is not offered.
+            slots = [s for each in cards for s in vgpu_capacity.all_instances(each.card)]
+            if slots:
+                LOG.warning(
+                    "Which MIG instances are withheld is not known, so that new instances get none "
+                    "of this host: %s",
+                    error,
+                )
+            return frozenset(slots)
 
     def _read(self, found: Collection[GPU], put_away: PutAway) -> None:
         boot_id = self._roots.boot_id()
@@ -73,7 +81,8 @@ class Xids:
         known = position.sequence if position and position.boot_id == boot_id else 0
         last, lines = nova_gpu.privsep.kernel_log.xids(known)
         cards = {gpu.address: gpu for gpu in found}
-        withheld = self._withheld.of_boot(boot_id)
+        withheld: set[Named] = set()
+        failures = []
         for xid in kernel_log.parse(lines):
             card = cards.get(xid.address)
             if card is None:
@@ -87,13 +96,19 @@ class Xids:
                     "(nvidia-smi mig -dci, -dgi, -cgi), or boot the host",
                     *(named, card.address, xid.code, xid.text),
                 )
-                withheld |= {(card.address, named)}
+                withheld.add((card.address, named))
             elif xid.code in CONF.gpu.fatal_xids:
                 stays = xid.code == health.FALLEN_OFF_THE_BUS
-                put_away(card, verdict, None if stays else boot_id)
+                try:
+                    put_away(card, verdict, None if stays else boot_id)
+                except OSError as error:  # the other lines are about other cards
+                    failures.append(error)
             else:
                 LOG.info("GPU %s: %s", card.address, verdict.reason)
-        self._withheld.save(boot_id, withheld)
+        if withheld:
+            self._withheld.add(boot_id, withheld)
+        if failures:
+            raise failures[0]
         if last != known:
             kernel_log.save(self._path, kernel_log.Position(boot_id, last))
 
@@ -112,24 +127,39 @@ class WithheldInstances:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
+        # Of the boot that the host is in, and not on disk yet
+        self._unsaved: frozenset[Named] = frozenset()
 
     def of_boot(self, boot_id: str) -> frozenset[Named]:
-        """Those of the host's boot; what cannot be understood is none"""
+        """Return the instances that are withheld in the host's boot.
+
+        :raises OSError: where the file cannot be read
+        :raises ValueError: where it cannot be understood
+        """
         try:
             content = files.read_json(self._path)
             if content["boot_id"] != boot_id:
-                return frozenset()
+                return self._unsaved
             told = [(PciAddress.parse(each[0]), str(each[1])) for each in content["instances"]]
-        except (OSError, ValueError, LookupError, TypeError, exception.InvalidPciAddress):
-            return frozenset()
-        return frozenset(told)
+        except FileNotFoundError:
+            return self._unsaved
+        except (LookupError, TypeError, exception.InvalidPciAddress) as error:
+            raise ValueError(f"{self._path} cannot be understood: {error!r}; remove it") from error
+        return self._unsaved.union(told)
+
+    def add(self, boot_id: str, instances: Set[Named]) -> None:
+        """Withhold *instances* from now on, whether or not that can be written.
+
+        :raises OSError, ValueError: where it cannot be written, or what was there not be read
+        """
+        self._unsaved |= instances
+        self.save(boot_id, self.of_boot(boot_id))
 
     def save(self, boot_id: str, instances: Set[Named]) -> None:
         """:raises OSError: where it cannot be written"""
-        if instances == self.of_boot(boot_id):
-            return
         told = sorted((str(address), name) for address, name in instances)
         files.write_json(self._path, {"boot_id": boot_id, "instances": told})
+        self._unsaved = frozenset()
 
     def slots(
         self, cards: Iterable[SharedCard], read_boot_id: Callable[[], str]
@@ -137,9 +167,10 @@ class WithheldInstances:
         """Those of *cards* that are withheld; those that the cards have no more are forgotten.
 
         :param read_boot_id: not called where none is withheld
-        :raises OSError: where that cannot be written, or the host's boot is not known
+        :raises OSError: where the file cannot be read, or the host's boot is not known
+        :raises ValueError: where the file cannot be understood
         """
-        if not self._path.exists():
+        if not self._path.exists() and not self._unsaved:
             return frozenset()
         boot_id = read_boot_id()
         withheld = self.of_boot(boot_id)
@@ -151,7 +182,9 @@ class WithheldInstances:
             found |= {slot for slot, its in names.items() if its & withheld}
             own = {each for each in withheld if each[0] == card.gpu.address}
             over |= own.difference(*names.values()) if card.card.has_instances else set()
-        self.save(boot_id, withheld - over)
+        if over or self._unsaved:
+            with contextlib.suppress(OSError):  # it is tried in the next period
+                self.save(boot_id, withheld - over)
         return frozenset(found)
 
 

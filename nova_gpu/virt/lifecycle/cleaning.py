@@ -63,6 +63,11 @@ class Cleaning:
             if way.clean(slot) and self._command:
                 self._run_command(str(slot))
 
+    def words(self, was_reset: bool) -> str:
+        """Return how a card was cleaned, for the proof."""
+        steps = ["reset"] * was_reset + ["[gpu]clean_command"] * bool(self._command)
+        return " and ".join(steps) or "its guest's processes have ended"
+
     @contextlib.contextmanager
     def _judged(self, device: str) -> Iterator[None]:
         try:

@@ -10,7 +10,7 @@ is told by the domain and never by ``instance.resources``, which may name anothe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova import objects
 from nova.compute import task_states
@@ -20,14 +20,17 @@ from nova_gpu.core import device, exception, health
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress, Product
 from nova_gpu.host.state import quarantine
-from nova_gpu.host.state.quarantine import Seen
+from nova_gpu.host.state.quarantine import Entry, Seen
 from nova_gpu.virt import counters, reporter, threads
 from nova_gpu.virt.inventory import discovery, published_cards
-from nova_gpu.virt.lifecycle import cleaning, vgpus
+from nova_gpu.virt.lifecycle import cleaning, proofs, vgpus
 from nova_gpu.virt.usage import reader
 from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 LOG = logging.getLogger(__name__)
+
+# What is cleaned in a period is waited for that long, and goes on beside the service then.
+_PATIENCE_S = 10.0
 
 _REBUILDING = (
     task_states.REBUILDING,
@@ -51,11 +54,17 @@ class Releases:
         mended: Callable[[PciAddress], None],
         parts: vgpus.VGPUs,
         close_nodes: Callable[[], None],
+        known: proofs.Proofs,
     ) -> None:
         """
         :param mended: called when a card was reset
         :param close_nodes: called when a domain has gone: what no other has is not for everybody
+        :param known: which devices are clean
         """
+        self._proofs = known
+        self._retries = vgpus.Retries(lambda card: device.function(card))
+        # Those that could not be put into quarantine, by what was to be written.
+        self._unwritten: dict[PciAddress, Entry] = {}
         self._close_nodes = close_nodes
         self._vgpus = parts
         self._delivery = looked.delivery
@@ -92,13 +101,12 @@ class Releases:
         if rebuilding:
             # Before its domain goes, so that at no moment nobody seems to have them.
             self._ledger.keep(instance.uuid, had)
-        with self._noted(cards):
-            try:
-                yield
-            finally:
-                self._usage_reader.look_again()
-                if not comes_back:
-                    self._ledger.let_go(instance.uuid)
+        try:
+            yield
+        finally:
+            self._usage_reader.look_again()
+            if not comes_back:
+                self._ledger.let_go(instance.uuid)
         if not comes_back:
             self._close_nodes()
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
@@ -127,8 +135,8 @@ class Releases:
         return whole | self._vgpus.products(devices)
 
     def resume(self) -> None:
-        """What an earlier service was about to clean when it ended is still to be cleaned, and what
-        was in quarantine until the host has booted is not any more. Done once."""
+        """Let those go that were in quarantine until the host has booted, and follow the cards
+        whose addresses have changed. Done once."""
         if self._is_resumed:
             return
         try:
@@ -146,10 +154,7 @@ class Releases:
                 )
         with contextlib.suppress(OSError):  # then every card is kept back, with this as the reason
             self._follow(found)
-            for entry in quarantine.load(self._folder).values():
-                if entry.cleaning:
-                    asked = (entry, found, self._roots, self._discovery.identities)
-                    self._ledger.was_used(c.address for c in quarantine.cards_of(*asked))
+            quarantine.forget_cleaning(self._folder)
         self._is_resumed = True
 
     def _follow(self, found: Collection[GPU]) -> None:
@@ -170,9 +175,25 @@ class Releases:
         """
         if starting:
             return
+        self._write_again()
         left = self._ledger.now.left()
         self._vgpus.settle(left, self._cleaning.clean_part)
-        self._release_all(self._cards(left))
+        cards = {card.address: card for card in self._cards(left)}
+        for address in self._discovery.quarantined(cards.values()) if cards else ():
+            del cards[address]
+
+        def release(part: Device) -> bool:
+            return self._release(cards[device.function(part)], None)
+
+        self._retries.begin(cards, release)
+        self._retries.wait(_PATIENCE_S)
+        for address in cards.keys() & self._ledger.now.cleaning:
+            self._proofs.lacking(
+                address, "it is being cleaned; see nova-compute's log if that lasts"
+            )
+        self._keep_back(self.away())
+        if cards:
+            self._delivery.part()
 
     def left(self) -> frozenset[PciAddress]:
         """The cards that are nobody's and yet to be cleaned"""
@@ -190,7 +211,7 @@ class Releases:
 
         :param owner: who has it, or had it last
         :param until_boot: the host's boot id, where another boot ends it
-        :raises OSError: where that cannot be written down
+        :raises OSError: where that cannot be written down; it holds in this process all the same
         """
         LOG.error(
             "GPU %s is in quarantine: %s; %s. Then: nova-gpu quarantine release %s",
@@ -200,23 +221,58 @@ class Releases:
             card.address,
         )
         new = quarantine.entry(card, reason, remedy, until_boot=until_boot, seen=self._seen(card))
-        quarantine.put(self._folder, new)
-        kept_back = self._discovery.quarantined([card])
-        self._published.keep_back(kept_back)
-        self._vgpus.cards.keep_back(kept_back)
+        is_new = card.address not in self._unwritten
+        self._unwritten[card.address] = new
+        # Removing needs no room on a disk: where nothing can be written, a later service finds a
+        # card that is not clean.
+        self._proofs.withdraw(card)
+        self._keep_back(self.away())
         self._delivery.forgive(card.address)
-        self._reporter.quarantined(card, f"{reason}; {remedy}", owner)
+        if is_new:
+            self._reporter.quarantined(card, f"{reason}; {remedy}", owner)
+        try:
+            self._write(new)
+        except OSError as error:
+            LOG.error("Failed to write the quarantine record of GPU %s: %s", card.address, error)
+            raise
+
+    def away(self) -> dict[PciAddress, str]:
+        """Return why cards are not offered whose state is not on disk."""
+        return self._proofs.reasons() | {
+            address: f"it is in quarantine since {new.since}: {new.reason}; {new.remedy}; that "
+            f"cannot be written to {self._folder}"
+            for address, new in self._unwritten.items()
+        }
+
+    def _keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
+        self._published.keep_back(reasons)
+        self._vgpus.cards.keep_back(reasons)
+
+    def _write(self, new: Entry) -> None:
+        """:raises OSError: where it cannot be written"""
+        found = quarantine.load(self._folder).get(new.address)
+        # What lasts until it is released is not replaced by what ends when the host boots.
+        if found is None or found.until_boot or not new.until_boot:
+            quarantine.put(self._folder, new)
+        del self._unwritten[new.address]
+
+    def _write_again(self) -> None:
+        """Write what could not be written before."""
+        for new in tuple(self._unwritten.values()):
+            with contextlib.suppress(OSError):  # it was logged
+                self._write(new)
 
     def put_away(self, card: GPU, verdict: health.Verdict, until_boot: str | None) -> None:
         """Put a card that failed into quarantine, unless it is there already until it is released.
 
         :raises OSError: as :meth:`quarantine`
         """
-        found = quarantine.load(self._folder).get(card.address)
+        found = None
+        with contextlib.suppress(OSError):  # then it is put there as well
+            found = quarantine.load(self._folder).get(card.address)
         seen = self._seen(card)
         is_about = found and quarantine.is_about(found, card, seen.identity if seen else None)
-        is_there = found and is_about and not found.cleaning
-        if found and is_there and (until_boot or not found.until_boot):
+        if found and is_about and (until_boot or not found.until_boot):
             LOG.error("GPU %s is in quarantine already: %s", card.address, verdict.reason)
             return
         owner = self._published.owners().get(card.address)
@@ -228,61 +284,54 @@ class Releases:
     def _cards(self, addresses: Collection[Device]) -> list[GPU]:
         return [card for card in self._published.cards() if card.address in addresses]
 
-    @contextlib.contextmanager
-    def _noted(self, cards: Iterable[GPU]) -> Iterator[None]:
-        """Record on disk that these cards need cleaning, so that a restarted service resumes it."""
-        used = [card for card in cards if card.address in self._ledger.now.used]
-        for card in used:
-            try:
-                quarantine.begin_cleaning(self._folder, card, self._seen(card))
-            except OSError as error:
-                LOG.error("Cannot record that GPU %s needs cleaning: %s", card.address, error)
-        try:
-            yield
-        finally:
-            for card in used:
-                if card.address in self._ledger.now.taken():
-                    self._forget(card)
-
-    def _forget(self, card: GPU) -> None:
-        try:
-            quarantine.end_cleaning(self._folder, card.address)
-        except OSError as error:
-            LOG.error("GPU %s is noted as one to be cleaned: %s", card.address, error)
-
     def _release_all(self, cards: Iterable[GPU], owner: Owner | None = None) -> None:
         """Side by side, of those that are nobody's now.
 
         :param owner: who had them, where that is known
         """
         if released := list(cards):
-            threads.for_each(lambda card: self._release(card, owner), released)
+
+            def release(card: GPU) -> None:
+                self._release(card, owner)
+
+            threads.for_each(release, released)
             self._delivery.part()
 
-    def _release(self, card: GPU, owner: Owner | None) -> None:
-        # Another guest has it, or it is being cleaned already: then there is another release.
-        with contextlib.suppress(exception.DeviceUnavailable):
+    def _release(self, card: GPU, owner: Owner | None) -> bool:
+        """Return whether that is over; where it is not, it is tried again."""
+        try:
             if card.address not in self._ledger.now.used or self._is_clean(card, owner):
                 self._delivery.give_back([card])
+        except exception.DeviceUnavailable:
+            pass  # another guest has it, or it is being cleaned: then there is another release
+        except OSError:
+            return False  # it stays dirty, and so out of the pool
+        return True
 
     def _is_clean(self, card: GPU, owner: Owner | None) -> bool:
-        """:raises DeviceUnavailable: where it is somebody's"""
+        """Clean *card*, and return whether it is clean.
+
+        :raises DeviceUnavailable: where it is somebody's
+        :raises OSError: where what is known of it cannot be written
+        """
+        was_reset = False
         with self._ledger.clean(card.address):
-            try:
-                was_reset = self._cleaning.clean(card)
-            except exception.NotClean as error:
+            # One that was cleaned and could not be proven to be is not cleaned a second time.
+            known = self._proofs.unwritten(card.address)
+            if known is None:
                 try:
-                    self.quarantine(card, error.reason, error.remedy, owner)
-                except OSError as failure:
-                    # It stays one that is to be cleaned, and so out of the pool.
-                    LOG.error("The quarantine of GPU %s was not noted: %s", card.address, failure)
-                else:
+                    was_reset = self._cleaning.clean(card)
+                except exception.NotClean as error:
                     self._ledger.cleaned(card.address)
-                return False
-            self._forget(card)
+                    # Once it is released from quarantine it is cleaned again.
+                    self._ledger.was_used([card.address])
+                    self.quarantine(card, error.reason, error.remedy, owner)
+                    return False
+                known = self._cleaning.words(was_reset), owner.instance_uuid if owner else None
+            if was_reset:
+                self._mended(card.address)
+            self._proofs.prove(card.address, card, *known)
             self._ledger.cleaned(card.address)
-        if was_reset:
-            self._mended(card.address)
         LOG.info("GPU %s is clean", card.address)
         return True
 

@@ -34,6 +34,7 @@ from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assigned import Assigned, Supply
 from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
+from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
 from nova_gpu.virt.reporter import Reporter
@@ -59,6 +60,7 @@ class Starts:
     assigned: Assigned
     ways: Ways
     vgpus: VGPUs
+    proofs: Proofs
     ledger: Ledger
     usage_reader: UsageReader
     reporter: Reporter
@@ -125,6 +127,7 @@ class Starts:
                 for delivery, own in self._deliveries(given):
                     delivery.make_ready(instance, asked, own)
                 # From now on a guest may have used them.
+                self.proofs.revoke(devices)
                 self.ledger.was_used(devices)
                 self.vgpus.make(instance.uuid, devices)
             if spawning or arriving or again:

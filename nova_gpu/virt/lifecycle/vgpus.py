@@ -11,7 +11,9 @@ import itertools
 import os
 import pathlib
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent import futures
 
 import futurist
 from oslo_log import log as logging
@@ -21,6 +23,7 @@ from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.nvidia import nvml_turn
 from nova_gpu.host.pci import selection
 from nova_gpu.virt import libvirt_errors, threads
@@ -28,6 +31,7 @@ from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery, published_vgpus, vgpu_cards
+from nova_gpu.virt.lifecycle import proofs
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +45,9 @@ _MOST_PERIODS = 60
 
 
 class VGPUs:
-    def __init__(self, looked: discovery.Discovery, ledger: Ledger) -> None:
+    def __init__(self, looked: discovery.Discovery, ledger: Ledger, known: proofs.Proofs) -> None:
+        """:param known: which MIG instances are clean"""
+        self._proofs = known
         self._discovery = looked
         self._roots = looked.roots
         self._ledger = ledger
@@ -78,9 +84,13 @@ class VGPUs:
 
     def containers_cards(self) -> list[GPU]:
         """The cards of which containers have parts, by the nodes of the host"""
+        return [each.gpu for each in self.shared_with_containers()]
+
+    def shared_with_containers(self) -> list[SharedCard]:
+        """Return the cards of which containers have parts."""
         if not self._discovery.delivery.shares_driver:
             return []
-        return [each.gpu for each in self.cards.look.cards.values()]
+        return list(self.cards.look.cards.values())
 
     def products(self, devices: Iterable[Device]) -> dict[Device, Product]:
         """The groups' products of the slots of known cards among *devices*"""
@@ -257,7 +267,9 @@ class VGPUs:
         try:
             with self._ledger.clean(part):
                 for slot in device.slots([part]):
-                    self._give_back(slot, clean, instance_uuid or self._made.instances().get(slot))
+                    owner_uuid = instance_uuid or self._made.instances().get(slot)
+                    self._give_back(slot, clean, owner_uuid)
+                    self._prove(slot, owner_uuid)
                 self.cards.read_again(part)
                 self._ledger.cleaned(part)
         except exception.DeviceUnavailable:
@@ -274,6 +286,15 @@ class VGPUs:
             way.give_back(slot, instance_uuid, functools.partial(clean, way))
         if instance_uuid is not None:
             self._made.remove(slot, instance_uuid)
+
+    def _prove(self, slot: Slot, instance_uuid: str | None) -> None:
+        """Of a MIG instance, which stays: all others are made for their guests.
+
+        :raises OSError: where it cannot be written
+        """
+        for card in self.shared_with_containers():
+            if card.has(slot) and not card.lacks(slot):
+                self._proofs.prove(slot, card.gpu, "as its card", instance_uuid)
 
     def _is_another(self, slot: Slot) -> bool:
         """Whether the MIG instance there is of another profile now: what is done to it is done for
@@ -328,12 +349,14 @@ class Retries:
             begun = threads.begin(lambda those: self._release(those, release), due[card])
             self._begun[card] = begun
 
-    def wait(self) -> bool:
-        """Returns when nothing that was begun goes on, and whether anything did since the period
-        began."""
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return when nothing that was begun goes on, or after *timeout_s*, and whether anything
+        did since the period began."""
         begun = list(self._begun.values())
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         for each in begun:
-            each.result()
+            with contextlib.suppress(futures.TimeoutError):
+                each.result(None if until is None else max(0.0, until - time.monotonic()))
         return bool(begun)
 
     def _release(self, devices: Collection[Device], release: Callable[[Device], bool]) -> None:

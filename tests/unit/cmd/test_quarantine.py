@@ -18,8 +18,8 @@ class QuarantineTest(base.HostTestCase):
         super().setUp()
         self.folder = self.root / "gpu-quarantine"
 
-    def put(self, *, cleaning: bool = False) -> None:
-        entry = quarantine.entry(cards.card(CARD), "it has a stain", "wipe it", cleaning=cleaning)
+    def put(self) -> None:
+        entry = quarantine.entry(cards.card(CARD), "it has a stain", "wipe it")
         quarantine.put(self.folder, entry)
 
     def listed(self, *, as_json: bool = False) -> str:
@@ -40,10 +40,6 @@ class QuarantineTest(base.HostTestCase):
         self.assertEqual((CARD, "it has a stain"), (entry["address"], entry["reason"]))
         self.assertRegex(self.release(0), rf"^Released: {CARD} \(10de:2335\): since 20.*stain")
         self.assertEqual({}, quarantine.load(self.folder))
-
-    def test_being_cleaned(self) -> None:
-        self.put(cleaning=True)
-        self.assertIn(": being cleaned since 20", self.listed())
 
     def test_not_an_address(self) -> None:
         for address in ("../etc/passwd", ""):

@@ -60,10 +60,15 @@ class QuarantineTest(base.BaseTestCase):
         other = dataclasses.replace(self.card, product=model.Product("10de", "2330"))
         self.assertIsNone(self.reason(other))
 
-    def test_being_cleaned(self) -> None:
-        self.put(cleaning=True)
+    def test_to_be_cleaned(self) -> None:
+        """As an older release noted it: now a card is to be cleaned that has no proof."""
+        quarantine.put(self.folder, dataclasses.replace(self.put(), cleaning=True))
         self.assertIsNone(self.reason())
-        self.assertTrue(quarantine.load(self.folder)[self.card.address].cleaning)
+        quarantine.forget_cleaning(self.folder)
+        self.assertEqual({}, quarantine.load(self.folder))
+        entry = self.put()
+        quarantine.forget_cleaning(self.folder)
+        self.assertEqual({self.card.address: entry}, quarantine.load(self.folder))
 
     def test_until_the_host_has_booted(self) -> None:
         entry = self.put(until_boot="this-boot")
@@ -233,13 +238,6 @@ class MovedTest(base.BaseTestCase):
         self.assertEqual([ONE], list(self.kept()))
         kernel.boot(self.host, "the-second")
         self.assertEqual([ONE, THREE], sorted(self.kept()))
-
-    def test_to_be_cleaned(self) -> None:
-        self.put(ONE, cleaning=True)
-        self.move((ONE, NEW), (TWO, ONE))
-        self.follow()
-        self.assertEqual([NEW], list(self.loaded()))
-        self.assertTrue(self.loaded()[NEW].cleaning)
 
     def test_a_file_without_what_was_seen(self) -> None:
         """As an older release or an operator wrote it"""

@@ -37,11 +37,19 @@ class WithheldInstancesTest(base.BaseTestCase):
         own = '"boot_id": "first"'
         for text in ("", "[]", f"{{{own}}}", f'{{{own}, "instances": [["x"]]}}'):
             self.path.write_text(text)
-            self.assertEqual(frozenset(), self.withheld.of_boot(BOOT), text)
+            with self.assertRaises(ValueError, msg=text):
+                self.withheld.of_boot(BOOT)
 
-    def test_not_written_again_for_nothing(self) -> None:
-        self.withheld.save(BOOT, frozenset())
-        self.assertFalse(self.path.exists())
+    def test_what_cannot_be_written_holds(self) -> None:
+        named = frozenset({(CARD, "9/0")})
+        path = self.path.parent / "there" / "withheld"
+        withheld = WithheldInstances(path)
+        with self.assertRaises(FileNotFoundError):
+            withheld.add(BOOT, named)
+        self.assertEqual(named, withheld.of_boot(BOOT))
+        path.parent.mkdir()
+        withheld.add(BOOT, frozenset({(CARD, "1/*")}))
+        self.assertEqual(named | {(CARD, "1/*")}, WithheldInstances(path).of_boot(BOOT))
 
     def test_slots(self) -> None:
         """By their numbers, whatever their size; one that is gone is forgotten."""
@@ -51,7 +59,7 @@ class WithheldInstancesTest(base.BaseTestCase):
         there = frozenset({(CARD, "9/0"), (CARD, "1/*")})
         elsewhere = (PciAddress.parse("0000:3b:00.0"), "9/0")
         self.withheld.save(BOOT, there | {(CARD, "7/0"), elsewhere})
-        found = {str(slot) for slot in self.withheld.slots([card], BOOT)}
+        found = {str(slot) for slot in self.withheld.slots([card], lambda: BOOT)}
         self.assertEqual({f"{CARD}/1g.18gb/900", f"{CARD}/3g.71gb/100"}, found)
         self.assertEqual(there | {elsewhere}, self.withheld.of_boot(BOOT))
-        self.assertEqual(frozenset(), self.withheld.slots([card], NEXT_BOOT))
+        self.assertEqual(frozenset(), self.withheld.slots([card], lambda: NEXT_BOOT))

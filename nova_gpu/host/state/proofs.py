@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proofs that a device is clean: one file for each card or MIG instance.
+
+A file is one JSON object, named after the device::
+
+    0000:88:00.0.json, 0000:19:00.0@3g.71gb@100.json
+    {"device": "0000:88:00.0", "product": "10de:2335", "by": "reset", "after": null,
+     "since": "2026-11-21T15:40:11+00:00",
+     "seen": {"identity": {"nvidia": "GPU-4a2b..."}, "addresses": ["0000:88:00.0"],
+              "boot_id": "1f0c..."}}
+
+It is written after a cleaning and removed before a guest starts with the device. It holds for the
+card that was seen, in the boot of the host in which it was seen. A device without a proof that can
+be read is not clean, whatever the reason: it was never cleaned since the host booted, a guest had
+it when nova-compute ended, the disk was full, the folder cannot be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+
+from oslo_utils import timeutils
+
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU
+from nova_gpu.host.pci import identity
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files, quarantine
+from nova_gpu.host.state.quarantine import Seen
+
+_SUFFIX = ".json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proof:
+    """``device`` is what was cleaned, ``by`` how, ``after`` the uuid of the instance that had it,
+    where that is known, ``since`` when, in ISO 8601 with its offset. ``product`` and ``seen`` are
+    its card's."""
+
+    device: str
+    product: str
+    by: str
+    after: str | None
+    since: str
+    seen: Seen
+
+
+def write(
+    folder: pathlib.Path, device: Device, card: GPU, seen: Seen, by: str, after: str | None
+) -> None:
+    """Prove that *device*, *card* or a part of it, is clean from now on.
+
+    :raises OSError: where the proof cannot be written
+    """
+    folder.mkdir(mode=0o755, exist_ok=True)
+    now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
+    proof = Proof(str(device), card.product.key, by, after, now, seen)
+    files.write_json(_path(folder, device), dataclasses.asdict(proof), mode=0o644, indent=1)
+
+
+def revoke(folder: pathlib.Path, devices: Iterable[Device]) -> None:
+    """Remove the proofs of *devices*, where there are any.
+
+    :raises OSError: where one of them may still be there
+    """
+    for device in devices:
+        files.remove(_path(folder, device))
+
+
+def holds(folder: pathlib.Path, device: Device, card: GPU, seen: Seen | None) -> bool:
+    """Return whether there is a proof that *device* is clean now.
+
+    :param seen: what is seen of *card* now, ``None`` where the host does not tell
+    """
+    proof = _read(_path(folder, device))
+    if proof is None or seen is None or proof.device != str(device):
+        return False
+    if proof.product != card.product.key or proof.seen.boot_id != seen.boot_id:
+        return False
+    is_same = identity.same(proof.seen.identity, seen.identity)
+    # While the host is up a card may go away, and no other one comes to be where it was.
+    return set(seen.addresses) <= set(proof.seen.addresses) if is_same is None else is_same
+
+
+def see(card: GPU, roots: Roots, identities: quarantine.Identities) -> Seen | None:
+    """Return what tells *card* from others now, ``None`` where the host does not tell."""
+    seen = quarantine.see(card, roots, identities)
+    return seen if seen and seen.boot_id else None
+
+
+def _path(folder: pathlib.Path, device: Device) -> pathlib.Path:
+    return folder / (str(device).replace("/", "@") + _SUFFIX)
+
+
+def _read(path: pathlib.Path) -> Proof | None:
+    """Return the proof at *path*, ``None`` where none can be read."""
+    try:
+        content = files.read_json(path)
+        texts = {name: content[name] for name in ("device", "product", "by", "since")}
+        after, seen = content["after"], quarantine.parse_seen(content["seen"])
+        if seen is None or not all(
+            isinstance(text, str) for text in (*texts.values(), after or "")
+        ):
+            return None
+        return Proof(**texts, after=after, seen=seen)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

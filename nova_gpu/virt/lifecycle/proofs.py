@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proofs of one host that devices are clean, and what follows where one is missing."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Collection, Iterable, Mapping
+
+from oslo_log import log as logging
+
+from nova_gpu.core import device as devices
+from nova_gpu.core import exception
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu import vgpu_capacity
+from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import proofs
+from nova_gpu.host.state.quarantine import Identities
+from nova_gpu.virt.usage.ledger import Ledger
+
+LOG = logging.getLogger(__name__)
+
+_UNTOLD = (
+    "the host does not tell which boot it is in (/proc/sys/kernel/random/boot_id) or where its "
+    "cards are"
+)
+
+
+class Proofs:
+    """A device without a proof is dirty: it is cleaned before an instance gets it."""
+
+    def __init__(
+        self, folder: pathlib.Path, roots: Roots, identities: Identities, ledger: Ledger
+    ) -> None:
+        self._folder = folder
+        self._roots = roots
+        self._identities = identities
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        # The devices that were here at the last look, and so are judged.
+        self._judged: Mapping[Device, str] = {}
+        # Why a device that is clean, or may be, has no proof.
+        self._unproven: dict[Device, str] = {}
+        # Cleaned devices whose proof could not be written, each with how and after whom.
+        self._unwritten: dict[Device, tuple[str, str | None]] = {}
+
+    def judge(self, cards: Iterable[GPU], shared: Iterable[SharedCard]) -> None:
+        """Take what is here for the first time, and has no proof, for dirty.
+
+        :param cards: the cards that are given whole
+        :param shared: the cards of which containers get MIG instances
+        """
+        here: dict[Device, GPU] = {card.address: card for card in cards}
+        for each in shared:
+            for type_id in each.card.types:
+                here.update(dict.fromkeys(vgpu_capacity.instances(each.card, type_id), each.gpu))
+        new = [device for device in here if self._judged.get(device) != here[device].product.key]
+        self._judged = {device: card.product.key for device, card in here.items()}
+        seen = {
+            card: proofs.see(card, self._roots, self._identities)
+            for card in {here[device].address: here[device] for device in new}.values()
+        }
+        self._ledger.was_used(
+            device
+            for device in new
+            if not proofs.holds(self._folder, device, here[device], seen[here[device]])
+        )
+
+    def revoke(self, used: Collection[Device]) -> None:
+        """Take the proofs of *used* away, because a guest is about to have them.
+
+        :raises DeviceUnavailable: where one of them may still be there
+        """
+        for device in used:
+            try:
+                proofs.revoke(self._folder, [device])
+            except OSError as error:
+                raise exception.DeviceUnavailable(
+                    str(device),
+                    f"that a guest uses it cannot be noted: {error}",
+                    f"have nova-compute write to {self._folder}",
+                ) from error
+        self._forget(used)
+
+    def withdraw(self, card: GPU) -> None:
+        """Take the proof of a card away that is not fit for a guest, as far as that can be done."""
+        self._forget([card.address])
+        try:
+            proofs.revoke(self._folder, [card.address])
+        except OSError as error:
+            LOG.error("The proof that GPU %s is clean is still there: %s", card.address, error)
+
+    def prove(self, device: Device, card: GPU, by: str, after: str | None) -> None:
+        """Write down that *device*, which is *card* or a part of it, was cleaned.
+
+        :param by: how
+        :param after: the uuid of the instance that had it, where that is known
+        :raises OSError: where it cannot be written; it is not offered until it is
+        """
+        with self._lock:
+            self._unwritten[device] = (by, after)
+        try:
+            seen = proofs.see(card, self._roots, self._identities)
+            if seen is None:
+                raise OSError(_UNTOLD)
+            proofs.write(self._folder, device, card, seen, by, after)
+        except OSError as error:
+            self.lacking(
+                device,
+                f"that it was cleaned cannot be noted: {error}; have nova-compute write to "
+                f"{self._folder}",
+            )
+            raise
+        self._forget([device])
+
+    def unwritten(self, device: Device) -> tuple[str, str | None] | None:
+        """Return how a device was cleaned, and after whom, whose proof is still to be written."""
+        return self._unwritten.get(device)
+
+    def lacking(self, device: Device, reason: str) -> None:
+        """Note why *device* has no proof, and so is not offered."""
+        with self._lock:
+            known, self._unproven[device] = self._unproven.get(device), reason
+        if known != reason:
+            LOG.error("GPU %s is not offered: %s", device, reason)
+
+    def reasons(self) -> dict[PciAddress, str]:
+        """Return why whole cards are not offered to new instances."""
+        with self._lock:
+            unproven = dict(self._unproven)
+        return {card: unproven[card] for card in devices.cards(unproven)}
+
+    def _forget(self, those: Collection[Device]) -> None:
+        with self._lock:
+            for device in those:
+                self._unproven.pop(device, None)
+                self._unwritten.pop(device, None)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.pci import identity
+from nova_gpu.host.state import proofs
+from tests.fixtures import cards, hosts, kernel
+
+ONE, TWO = "0000:88:00.0", "0000:89:00.0"
+SLOT = Slot(PciAddress.parse(ONE), "3g.71gb", 100)
+
+
+class ProofsTest(base.BaseTestCase):
+    is_told_apart = True
+
+    def setUp(self) -> None:
+        super().setUp()
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root / "host")
+        self.host.add_gpu(ONE, "10de", "2335")
+        self.folder = root / "gpu-clean"
+        self.card = cards.card(ONE)
+
+    def see(self, card: GPU | None = None) -> proofs.Seen | None:
+        return proofs.see(
+            card or self.card,
+            self.host.roots,
+            lambda found: {
+                each.address: identity.read(each, self.host.roots) if self.is_told_apart else {}
+                for each in found
+            },
+        )
+
+    def write(self, card: GPU | None = None) -> None:
+        seen = self.see(card)
+        assert seen is not None
+        card = card or self.card
+        proofs.write(self.folder, card.address, card, seen, "reset", None)
+
+    def holds(self, card: GPU | None = None) -> bool:
+        card = card or self.card
+        return proofs.holds(self.folder, card.address, card, self.see(card))
+
+    def test_written_and_revoked(self) -> None:
+        self.assertFalse(self.holds())
+        self.write()
+        self.assertTrue(self.holds())
+        self.assertEqual([f"{ONE}.json"], [path.name for path in self.folder.iterdir()])
+        proofs.revoke(self.folder, [self.card.address])
+        self.assertFalse(self.holds())
+        proofs.revoke(self.folder, [self.card.address])
+
+    def test_no_folder(self) -> None:
+        proofs.revoke(self.folder, [self.card.address, SLOT])
+
+    def test_of_a_part(self) -> None:
+        seen = self.see()
+        assert seen is not None
+        proofs.write(self.folder, SLOT, self.card, seen, "reset", "an instance")
+        self.assertTrue(proofs.holds(self.folder, SLOT, self.card, seen))
+        self.assertFalse(self.holds())
+
+    def test_another_boot(self) -> None:
+        self.write()
+        kernel.boot(self.host, "the-next")
+        self.assertFalse(self.holds())
+
+    def test_no_boot_id(self) -> None:
+        self.write()
+        kernel.boot(self.host, "")
+        self.assertFalse(self.holds())
+        self.assertIsNone(self.see())
+
+    def test_another_card_there(self) -> None:
+        card = dataclasses.replace(self.card, uuid="GPU-1")
+        self.write(card)
+        self.assertTrue(self.holds(card))
+        self.assertFalse(self.holds(dataclasses.replace(card, uuid="GPU-2")))
+
+    def test_another_product_there(self) -> None:
+        self.write()
+        product = dataclasses.replace(self.card.product, product_id="2330")
+        self.assertFalse(self.holds(dataclasses.replace(self.card, product=product)))
+
+    def test_one_more_of_the_product(self) -> None:
+        """Where nothing tells cards apart, one that came may be anywhere."""
+        self.is_told_apart = False
+        self.write()
+        self.assertTrue(self.holds())
+        self.host.add_gpu(TWO, "10de", "2335")
+        self.assertFalse(self.holds())
+
+    def test_what_cannot_be_read_is_no_proof(self) -> None:
+        self.write()
+        path = self.folder / f"{ONE}.json"
+        content = json.loads(path.read_text())
+        for text in ("", "{", "[]", "null", '{"device": 7}', "[" * 100_000):
+            path.write_text(text)
+            self.assertFalse(self.holds(), text[:20])
+        for name in content:
+            path.write_text(json.dumps({**content, name: 7}))
+            self.assertFalse(self.holds(), name)
+            path.write_text(json.dumps({k: v for k, v in content.items() if k != name}))
+            self.assertFalse(self.holds(), name)
+        path.write_text(json.dumps({**content, "device": TWO}))
+        self.assertFalse(self.holds())
+        path.unlink()
+        os.symlink("/dev/null", path)
+        self.assertFalse(self.holds())

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.model import GPU
+from nova_gpu.virt.lifecycle import proofs
+from nova_gpu.virt.usage.ledger import Ledger
+from tests.fixtures import cards, hosts
+
+ONE, TWO = "0000:88:00.0", "0000:89:00.0"
+
+
+class ProofsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(root / "host")
+        self.cards = [cards.card(address) for address in (ONE, TWO)]
+        for address in (ONE, TWO):
+            self.host.add_gpu(address, "10de", "2335")
+        self.folder = root / "state" / "gpu-clean"
+        self.folder.parent.mkdir()
+        self.proofs, self.ledger = self.service()
+
+    def service(self) -> tuple[proofs.Proofs, Ledger]:
+        ledger = Ledger()
+        identities = lambda found: {card.address: {} for card in found}  # noqa: E731
+        return proofs.Proofs(self.folder, self.host.roots, identities, ledger), ledger
+
+    def dirty(self) -> set[str]:
+        """What another service takes for dirty"""
+        known, ledger = self.service()
+        known.judge(self.cards, ())
+        return set(map(str, ledger.now.used))
+
+    def prove(self, card: GPU) -> None:
+        self.proofs.prove(card.address, card, "reset", None)
+
+    def test_unproven(self) -> None:
+        self.assertEqual({ONE, TWO}, self.dirty())
+        self.prove(self.cards[0])
+        self.assertEqual({TWO}, self.dirty())
+        self.proofs.revoke([self.cards[0].address])
+        self.assertEqual({ONE, TWO}, self.dirty())
+
+    def test_judged_once(self) -> None:
+        self.proofs.judge(self.cards, ())
+        for card in self.cards:
+            self.ledger.cleaned(card.address)
+        self.proofs.judge(self.cards, ())
+        self.assertEqual(frozenset(), self.ledger.now.used)
+        self.proofs.judge(self.cards[:1], ())
+        self.proofs.judge(self.cards, ())
+        self.assertEqual({TWO}, set(map(str, self.ledger.now.used)), "it was away")
+
+    def test_what_cannot_be_written(self) -> None:
+        """It is not offered, and need not be cleaned again."""
+        card = self.cards[0]
+        self.folder.parent.rename(self.folder.parent.with_name("away"))
+        with self.assertRaises(OSError):
+            self.proofs.prove(card.address, card, "reset", "an instance")
+        self.assertEqual([card.address], list(self.proofs.reasons()))
+        self.assertIn(f"GPU {ONE} is not offered: that it was cleaned cannot", self.log.output)
+        self.assertEqual(("reset", "an instance"), self.proofs.unwritten(card.address))
+        self.folder.parent.mkdir()
+        self.prove(card)
+        self.assertEqual({}, self.proofs.reasons())
+        self.assertIsNone(self.proofs.unwritten(card.address))
+        self.assertEqual({TWO}, self.dirty())
+
+    def test_what_cannot_be_removed(self) -> None:
+        self.folder.write_text("a file in its place")
+        with self.assertRaisesRegex(exception.DeviceUnavailable, "cannot be noted"):
+            self.proofs.revoke([self.cards[0].address])
+        self.proofs.withdraw(self.cards[0])
+        self.assertIn("is still there", self.log.output)
