@@ -157,6 +157,10 @@ class NotClean(GPUError):
         return _line(f"GPU {self.address} is not clean: {self.reason}; {self.remedy}")
 
 
+class NotCleanedYet(NotClean):
+    """A card that the host's driver kept from being cleaned, which may be over soon."""
+
+
 class NotRepaired(GPUError):
     def __init__(self, uuid: str, reason: str) -> None:
         super().__init__(f"Not repaired {uuid}: {reason}")

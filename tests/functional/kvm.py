@@ -16,6 +16,7 @@ FIRST_SOCKET = ("0000:3b:00.0", "0000:5e:00.0")
 SECOND_SOCKET = ("0000:af:00.0", "0000:d8:00.0")
 ALL = FIRST_SOCKET + SECOND_SOCKET
 
+_HOSTS = ("intel_vpu", "nvidia", "nouveau", "amdgpu", "i915", "xe", "snd_hda_intel")
 Q35 = "x86_64=q35"
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 
@@ -31,9 +32,24 @@ class KVMServersTestBase(base.GPUServersTestBase):
     def start_host(self, name: str = "host1", machine: str = "pairs-4", **kwargs: Any) -> None:
         super().start_host(name, machine, **kwargs)
 
+    def setUp(self) -> None:
+        self._kernels: dict[hosts.Host, kernel.Kernel] = {}
+        super().setUp()
+
+    def _point_options_at(self, name: str) -> None:
+        super()._point_options_at(name)
+        links = [path / "driver" for path in self.hosts[name].devices.iterdir()]
+        bound = {link.resolve().name for link in links if link.is_symlink()}
+        if bound & set(_HOSTS):
+            # Each card is cleaned when the service finds it, and bound for that.
+            self.kernel(name, *_HOSTS)
+
     def kernel(self, name: str, *drivers: str) -> kernel.Kernel:
         """Somebody who does what is written to the drivers' files on that host."""
-        return self.useFixture(kernel.Kernel(self.hosts[name], ("vfio-pci", *drivers)))
+        host = self.hosts[name]
+        if host not in self._kernels:
+            self._kernels[host] = self.useFixture(kernel.Kernel(host, ("vfio-pci", *drivers)))
+        return self._kernels[host]
 
     def image(self, machine_type: str, **properties: Any) -> str:
         """One of the same content as the others"""

@@ -16,6 +16,7 @@ class ResetTestBase(kvm.KVMServersTestBase):
         super().setUp()
         self.start_host()
         self.server = self.boot(self.gpu_flavor(1))
+        self.resets()  # those of the start, when nothing was known of the cards
 
     def resets(self, host: str = "host1") -> list[str]:
         """The functions that were reset since it was asked last"""
@@ -53,6 +54,7 @@ class MovesTest(ResetTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.start_host("host2")
+        self.resets("host2")
         self.stranger = self.boot(self.gpu_flavor(1), host="host2")
         self._resize_server(self.server, self.flavor(gpus="= 1", note="another"))
         self.assertEqual(([], []), (self.resets(), self.resets("host2")))

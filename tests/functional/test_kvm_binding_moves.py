@@ -35,6 +35,7 @@ class MovesTestBase(kvm.KVMServersTestBase):
             kvm.add_pair(self.hosts[name], address, "nouveau")
         self.kernels[name] = self.kernel(name, *HOSTS)
         self.period(name)
+        self.kernels[name].done.clear()  # of their first cleaning
 
     def assertWithGuests(self, *cards: str, host: str) -> None:
         """These and no others, and of those no others something is written down."""

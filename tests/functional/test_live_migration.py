@@ -225,7 +225,7 @@ class Moves(live.Moving):
 
     def test_the_source_ends_meanwhile(self) -> None:
         """What it leaves is given back when it is back, as the guest never left."""
-
+        self.leaves = {"task": "Nova's destination waits for a source that has ended"}
         deaths = []
 
         def die(*args: Any, **kwargs: Any) -> None:

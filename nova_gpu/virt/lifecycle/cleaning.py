@@ -47,6 +47,7 @@ class Cleaning:
         is to be done for it no privileged process is woken.
 
         :raises NotClean: also where it cannot be told whether it is clean
+        :raises NotCleanedYet: where its driver keeps it
         """
         with self._judged(str(card.address)):
             was_reset = self._delivery.clean(card)
@@ -76,7 +77,7 @@ class Cleaning:
         except exception.NotClean:
             raise
         except exception.BindingFailed as error:
-            raise exception.NotClean(device, error.fact, error.remedy) from error
+            raise exception.NotCleanedYet(device, error.fact, error.remedy) from error
         except Exception as error:  # whatever privsep itself may raise
             raise exception.NotClean(
                 device, f"it could not be cleaned: {error!r}", "see the log before this"

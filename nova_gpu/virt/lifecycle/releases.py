@@ -304,6 +304,9 @@ class Releases:
                 self._delivery.give_back([card])
         except exception.DeviceUnavailable:
             pass  # another guest has it, or it is being cleaned: then there is another release
+        except exception.NotCleanedYet as error:
+            self._proofs.lacking(card.address, f"{error.reason}; {error.remedy}")
+            return False
         except OSError:
             return False  # it stays dirty, and so out of the pool
         return True
@@ -312,6 +315,7 @@ class Releases:
         """Clean *card*, and return whether it is clean.
 
         :raises DeviceUnavailable: where it is somebody's
+        :raises NotCleanedYet: where it is tried again later
         :raises OSError: where what is known of it cannot be written
         """
         was_reset = False
@@ -321,6 +325,8 @@ class Releases:
             if known is None:
                 try:
                     was_reset = self._cleaning.clean(card)
+                except exception.NotCleanedYet:
+                    raise
                 except exception.NotClean as error:
                     self._ledger.cleaned(card.address)
                     # Once it is released from quarantine it is cleaned again.
