@@ -200,6 +200,7 @@ class HostGPUs:
                 raise
 
     def _look(self, starting: bool) -> None:
+        self.releases.write_again()
         self.releases.resume()
         self._neighbours.look_again()
         say = self._step.look()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -43,8 +44,8 @@ class Proofs:
         self._judged: Mapping[Device, str] = {}
         # Why a device that is clean, or may be, has no proof.
         self._unproven: dict[Device, str] = {}
-        # Cleaned devices whose proof could not be written, each with how and after whom.
-        self._unwritten: dict[Device, tuple[str, str | None]] = {}
+        # Cleaned devices whose proof could not be written, with their cards, how, and after whom.
+        self._unwritten: dict[Device, tuple[GPU, str, str | None]] = {}
 
     def judge(self, cards: Iterable[GPU], shared: Iterable[SharedCard]) -> None:
         """Take what is here for the first time, and has no proof, for dirty.
@@ -100,7 +101,7 @@ class Proofs:
         :raises OSError: where it cannot be written; it is not offered until it is
         """
         with self._lock:
-            self._unwritten[device] = (by, after)
+            self._unwritten[device] = (card, by, after)
         try:
             seen = proofs.see(card, self._roots, self._identities)
             if seen is None:
@@ -115,9 +116,19 @@ class Proofs:
             raise
         self._forget([device])
 
-    def unwritten(self, device: Device) -> tuple[str, str | None] | None:
-        """Return how a device was cleaned, and after whom, whose proof is still to be written."""
-        return self._unwritten.get(device)
+    def write_again(self) -> None:
+        """Write the proofs that could not be written, and offer what has one then."""
+        for device, known in tuple(self._unwritten.items()):
+            with (
+                contextlib.suppress(exception.DeviceUnavailable, OSError),
+                self._ledger.clean(device),  # what a guest has got meanwhile has none
+            ):
+                self.prove(device, *known)
+                self._ledger.cleaned(device)
+
+    def is_cleaned(self, device: Device) -> bool:
+        """Return whether *device* was cleaned, and its proof is still to be written."""
+        return device in self._unwritten
 
     def lacking(self, device: Device, reason: str) -> None:
         """Note why *device* has no proof, and so is not offered."""

@@ -175,12 +175,13 @@ class Releases:
         """
         if starting:
             return
-        self._write_again()
         left = self._ledger.now.left()
         self._vgpus.settle(left, self._cleaning.clean_part)
         cards = {card.address: card for card in self._cards(left)}
         for address in self._discovery.quarantined(cards.values()) if cards else ():
             del cards[address]
+        # One that was cleaned, and could not be proven to be, is not cleaned a second time.
+        cards = {a: card for a, card in cards.items() if not self._proofs.is_cleaned(a)}
 
         def release(part: Device) -> bool:
             return self._release(cards[device.function(part)], None)
@@ -256,8 +257,9 @@ class Releases:
             quarantine.put(self._folder, new)
         del self._unwritten[new.address]
 
-    def _write_again(self) -> None:
-        """Write what could not be written before."""
+    def write_again(self) -> None:
+        """Write what could not be written before, at the begin of a period."""
+        self._proofs.write_again()
         for new in tuple(self._unwritten.values()):
             with contextlib.suppress(OSError):  # it was logged
                 self._write(new)
@@ -318,25 +320,21 @@ class Releases:
         :raises NotCleanedYet: where it is tried again later
         :raises OSError: where what is known of it cannot be written
         """
-        was_reset = False
         with self._ledger.clean(card.address):
-            # One that was cleaned and could not be proven to be is not cleaned a second time.
-            known = self._proofs.unwritten(card.address)
-            if known is None:
-                try:
-                    was_reset = self._cleaning.clean(card)
-                except exception.NotCleanedYet:
-                    raise
-                except exception.NotClean as error:
-                    self._ledger.cleaned(card.address)
-                    # Once it is released from quarantine it is cleaned again.
-                    self._ledger.was_used([card.address])
-                    self.quarantine(card, error.reason, error.remedy, owner)
-                    return False
-                known = self._cleaning.words(was_reset), owner.instance_uuid if owner else None
+            try:
+                was_reset = self._cleaning.clean(card)
+            except exception.NotCleanedYet:
+                raise
+            except exception.NotClean as error:
+                self._ledger.cleaned(card.address)
+                # Once it is released from quarantine it is cleaned again.
+                self._ledger.was_used([card.address])
+                self.quarantine(card, error.reason, error.remedy, owner)
+                return False
             if was_reset:
                 self._mended(card.address)
-            self._proofs.prove(card.address, card, *known)
+            after = owner.instance_uuid if owner else None
+            self._proofs.prove(card.address, card, self._cleaning.words(was_reset), after)
             self._ledger.cleaned(card.address)
         LOG.info("GPU %s is clean", card.address)
         return True

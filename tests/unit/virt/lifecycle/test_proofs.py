@@ -67,11 +67,14 @@ class ProofsTest(base.BaseTestCase):
             self.proofs.prove(card.address, card, "reset", "an instance")
         self.assertEqual([card.address], list(self.proofs.reasons()))
         self.assertIn(f"GPU {ONE} is not offered: that it was cleaned cannot", self.log.output)
-        self.assertEqual(("reset", "an instance"), self.proofs.unwritten(card.address))
+        self.ledger.was_used([card.address])
+        self.proofs.write_again()
+        self.assertTrue(self.proofs.is_cleaned(card.address))
         self.folder.parent.mkdir()
-        self.prove(card)
+        self.proofs.write_again()
         self.assertEqual({}, self.proofs.reasons())
-        self.assertIsNone(self.proofs.unwritten(card.address))
+        self.assertFalse(self.proofs.is_cleaned(card.address))
+        self.assertEqual(frozenset(), self.ledger.now.used)
         self.assertEqual({TWO}, self.dirty())
 
     def test_what_cannot_be_removed(self) -> None:

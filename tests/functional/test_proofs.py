@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card without a proof that it is clean is given to no instance before it was cleaned."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+from typing import Any
+
+import fixtures
+from nova.virt.libvirt import driver as libvirt_driver
+
+from nova_gpu.core import exception, health
+from nova_gpu.host.state import files
+from tests.fixtures import daemons, kernel
+from tests.functional import alone, base, cleaned
+
+CARD, NEXT = base.FIRST_SOCKET[:2]
+
+
+class ProofsTest(alone.Alone, base.GPUServersTestBase):
+    leaves = dict.fromkeys(("quarantine", "reserved"), "cards that are kept back")
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(daemons.Daemons())
+        self.cleaned = self.useFixture(cleaned.Cleaned(self))
+        self.start_host()
+        self.folder = self.state() / "gpu-clean"
+
+    def proven(self) -> set[str]:
+        return {path.stem for path in self.folder.iterdir()}
+
+    def test_first_start_and_a_guest(self) -> None:
+        self.assertEqual(set(base.ALL), self.proven())
+        server = self.boot(self.gpu_flavor(1))
+        self.assertEqual(set(base.ALL[1:]), self.proven())
+        self._delete_server(server)
+        self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
+        self.assertIn(server["id"], (self.folder / f"{CARD}.json").read_text())
+        self.restart_host("host1")
+        self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_another_boot_of_the_host(self) -> None:
+        kernel.boot(self.hosts["host1"], "another")
+        self.restart_host("host1")
+        self.assertEqual({f"host1 {each}" for each in base.ALL}, set(self.cleaned.cards))
+
+    def test_restart_before_the_release_was_seen(self) -> None:
+        """libvirtd goes away just after the domain was undefined."""
+        server = self.boot(self.gpu_flavor(1))
+        undefined = libvirt_driver.LibvirtDriver._undefine_domain
+        gone = fixtures.MonkeyPatch("nova_gpu.virt.usage.domains.look", _unreadable)
+
+        def undefine_and_lose(driver: Any, *args: Any, **kwargs: Any) -> None:
+            undefined(driver, *args, **kwargs)
+            gone.setUp()
+
+        name = "nova.virt.libvirt.driver.LibvirtDriver._undefine_domain"
+        with fixtures.MonkeyPatch(name, undefine_and_lose):
+            self._delete_server(server)
+        self.assertEqual([], self.cleaned.cards)
+        gone.cleanUp()
+        self.restart_host("host1")
+        self.period()
+        self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_full_disk_and_a_cleaning_that_fails(self) -> None:
+        server = self.boot(self.gpu_flavor(1))
+        self.cleaned.stain(CARD)
+        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+            self._delete_server(server)
+            self.period()
+            self.restart_host("host1")
+            self.period()
+            self.assertInventory(reserved=1, used=0)
+            self.boot_refused(self.gpu_flavor(8))
+        self.period()
+        self.assertGPUs(self.boot(self.gpu_flavor(7)), base.ALL[1:])
+
+    def test_full_disk(self) -> None:
+        """What is clean and cannot be written is offered once that can be."""
+        server = self.boot(self.gpu_flavor(1))
+        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+            self._delete_server(server)
+            self.period()
+            self.assertInventory(reserved=1, used=0)
+            self.boot_refused(self.gpu_flavor(8))
+        self.period()
+        self.assertEqual([f"host1 {CARD}"], self.cleaned.cards)
+        self.assertInventory(reserved=0, used=0)
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_unreadable_as_the_service_starts(self) -> None:
+        read = files.read_json
+
+        def unreadable(path: pathlib.Path, **kwargs: Any) -> Any:
+            if path.parent == self.folder:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return read(path, **kwargs)
+
+        with fixtures.MonkeyPatch("nova_gpu.host.state.files.read_json", unreadable):
+            self.restart_host("host1")
+        self.assertEqual({f"host1 {each}" for each in base.ALL}, set(self.cleaned.cards))
+
+    def test_proof_that_stays(self) -> None:
+        """A guest whose card would be called clean after a restart is not started."""
+
+        def stays(path: pathlib.Path, **kwargs: Any) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        with fixtures.MonkeyPatch("nova_gpu.host.state.files.remove", stays):
+            self.boot_refused(self.gpu_flavor(1))
+        self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
+
+    def test_quarantine_that_cannot_be_written(self) -> None:
+        gpus = self.computes["host1"].driver._gpus
+        card = gpus._published.cards()[0]
+        with fixtures.MonkeyPatch("nova_gpu.host.state.files.write", _full):
+            verdict = health.Verdict("it fell off the bus", "replace it")
+            self.assertRaises(OSError, gpus.releases.put_away, card, verdict, None)
+            self.period()
+            self.assertInventory(reserved=1, used=0)
+            self.boot_refused(self.gpu_flavor(8))
+        self.period()
+        self.assertTrue((self.state() / f"gpu-quarantine/{card.address}.json").exists())
+        self.assertInventory(reserved=1, used=0)
+
+
+def _full(*args: Any, **kwargs: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _unreadable(*args: Any, **kwargs: Any) -> None:
+    raise exception.DomainsUnreadable("Cannot recv data: Connection reset by peer")
