@@ -100,7 +100,7 @@ class LifecycleTest(kvm.KVMServersTestBase):
         self.assertInventory(total=4, used=3)
 
     def test_card_off_the_bus_while_assigned(self) -> None:
-        self.leaves = dict.fromkeys(("quarantine", "reserved"), "it cannot be reset any more")
+        self.leaves = dict.fromkeys(("hold", "reserved"), "it cannot be reset any more")
         for function in (kvm.ALL[0], kvm.ALL[0].replace(".0", ".1")):
             self.hosts["host1"].remove(function)
         self.period()

@@ -109,6 +109,7 @@ class QuarantineTest(alone.Alone, NotificationsTest):
         self.assertEqual("gpu.release", release.event_type)
         self.period()
         self.assertEqual([], self.types())
+        self.cleaned.wipe(FIRST)
         quarantines.release(self.state() / "gpu-quarantine", PciAddress.parse(FIRST))
         self.period()
         self.assertEqual(["gpu.recover"], self.types())

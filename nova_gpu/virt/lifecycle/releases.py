@@ -31,6 +31,7 @@ LOG = logging.getLogger(__name__)
 
 # What is cleaned in a period is waited for that long, and goes on beside the service then.
 _PATIENCE_S = 10.0
+_PATIENCE_AT_START_S = 60.0
 
 _REBUILDING = (
     task_states.REBUILDING,
@@ -76,7 +77,7 @@ class Releases:
         self._usage_reader = asked
         self._reporter = said
         self._mended = mended
-        self._is_resumed = False
+        self._is_resumed = self._is_settled = False
         self._cleaning = cleaning.Cleaning(looked.delivery, looked.roots)
 
     @contextlib.contextmanager
@@ -187,7 +188,13 @@ class Releases:
             return self._release(cards[device.function(part)], None)
 
         self._retries.begin(cards, release)
-        self._retries.wait(_PATIENCE_S)
+        if self._is_settled:
+            self._retries.wait(_PATIENCE_S)
+        else:
+            # Of what was here when the service was started nothing may be known to be clean.
+            self._retries.wait(_PATIENCE_AT_START_S)
+            self._vgpus.retries.wait(_PATIENCE_AT_START_S)
+        self._is_settled = True
         for address in cards.keys() & self._ledger.now.cleaning:
             self._proofs.lacking(
                 address, "it is being cleaned; see nova-compute's log if that lasts"
