@@ -61,6 +61,7 @@ class FaultsTest(base.VFIOTestCase):
         said = rf"GPU {FIRST} .*clean_command"
         self.assertRegex(self.cloud.compute_log(), said)
         self.assertCounts(used=0, reserved=1)
+        self.host.clean_with("/usr/bin/true")  # it is cleaned again
         self.assertEqual(0, self.host.release(FIRST))
         self.cloud._run_periodics()
         self.assertCounts(used=0, reserved=0)
