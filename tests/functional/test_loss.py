@@ -100,7 +100,8 @@ class FreeCardTest(alone.Alone, base.GPUServersTestBase):
         self.assertGPUs(self.boot(self.flavor(gpus="= 7", gpu_arch="s== fermi")), base.ALL[1:])
 
     def test_unreadable_host_keeps_what_was_known(self) -> None:
-        self.leaves = {"hold": "that its card is clean cannot be proven while sysfs cannot be read"}
+        unread = "that its card is clean cannot be proven while sysfs cannot be read"
+        self.leaves = dict.fromkeys(("hold", "reserved"), unread)
         devices = self.hosts["host1"].devices
         devices.rename(devices.with_name("away"))
         self.period()

@@ -181,8 +181,15 @@ class Releases:
         cards = {card.address: card for card in self._cards(left)}
         for address in self._discovery.quarantined(cards.values()) if cards else ():
             del cards[address]
-        # One that was cleaned, and could not be proven to be, is not cleaned a second time.
-        cards = {a: card for a, card in cards.items() if not self._proofs.is_cleaned(a)}
+        # One that was cleaned, and could not be proven to be, is not cleaned a second time, and one
+        # that is not there once it is back.
+        groups = self._published.groups().values()
+        there = {address for group in groups for address in group.gpus.keys() - group.ill.keys()}
+        cards = {
+            address: card
+            for address, card in cards.items()
+            if address in there and not self._proofs.is_cleaned(address)
+        }
 
         def release(part: Device) -> bool:
             return self._release(cards[device.function(part)], None)
