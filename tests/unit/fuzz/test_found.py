@@ -136,7 +136,6 @@ class FoundTest(base.BaseTestCase):
         self.assertRaises(exception.InvalidOption, products.parse_overrides, [line])
 
     def test_a_former_driver_that_is_no_name(self) -> None:
-        (self.host.roots.proc / "sys/kernel/random").mkdir(parents=True)
         (self.host.roots.proc / "sys/kernel/random/boot_id").write_text("1\n")
         folder, card = self.root / "gpu-bindings", model.PciAddress(0, 4, 0, 0)
         former_drivers.save(folder, card, {card: former_drivers.Former("a")}, self.host.roots)

@@ -138,7 +138,7 @@ class KeptTest(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
         host = hosts.Host(self.root / "host")
-        (host.roots.proc / "sys/kernel/random").mkdir(parents=True)
+        (host.roots.proc / "sys/kernel/random").mkdir(parents=True, exist_ok=True)
         (host.roots.proc / "sys/kernel/random/boot_id").write_text(f"{_BOOT}\n")
         self.roots: Roots = host.roots
         self.folder = self.root / "gpu-bindings"

@@ -160,7 +160,7 @@ class PlacesTest(base.BaseTestCase):
         self.page = (package.parent / "doc/source/contributor/state.rst").read_text()
 
     def test_the_page_has_all(self) -> None:
-        files, _ = self.page.split("In Nova's database and in Placement")
+        files, _ = self.page.split("In libvirt's running domains")
         named = set(re.findall(r"^``([^`/]+)``", files, re.MULTILINE))
         text = "".join(self.modules.values())
         name = r'"(?:var/lib/nova-gpu/)?(gpu-[a-z-]+(?:\.json)?|prepare\.json)"'
