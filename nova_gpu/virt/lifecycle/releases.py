@@ -19,6 +19,7 @@ from oslo_log import log as logging
 from nova_gpu.core import device, exception, health
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress, Product
+from nova_gpu.host.pci import identity
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.state.quarantine import Entry, Seen
 from nova_gpu.virt import counters, reporter, threads
@@ -239,9 +240,10 @@ class Releases:
         is_new = card.address not in self._unwritten
         self._unwritten[card.address] = new
         # Removing needs no room on a disk: where nothing can be written, a later service finds a
-        # card that is not clean.
+        # card that is not clean. So does this one when it is released.
         self._proofs.withdraw(card)
-        self._keep_back(self.away())
+        self._ledger.was_used([card.address])
+        self._keep_back({card.address: _words(new)})
         self._delivery.forgive(card.address)
         if is_new:
             self._reporter.quarantined(card, f"{reason}; {remedy}", owner)
@@ -253,10 +255,10 @@ class Releases:
 
     def away(self) -> dict[PciAddress, str]:
         """Return why cards are not offered whose state is not on disk."""
+        unwritten = tuple(self._unwritten.values())
         return self._proofs.reasons() | {
-            address: f"it is in quarantine since {new.since}: {new.reason}; {new.remedy}; that "
-            f"cannot be written to {self._folder}"
-            for address, new in self._unwritten.items()
+            new.address: f"{_words(new)}; that cannot be written to {self._folder}"
+            for new in unwritten
         }
 
     def _keep_back(self, reasons: Mapping[PciAddress, str]) -> None:
@@ -267,9 +269,9 @@ class Releases:
         """:raises OSError: where it cannot be written"""
         found = quarantine.load(self._folder).get(new.address)
         # What lasts until it is released is not replaced by what ends when the host boots.
-        if found is None or found.until_boot or not new.until_boot:
+        if not (found and new.until_boot and not found.until_boot and _is_same_card(found, new)):
             quarantine.put(self._folder, new)
-        del self._unwritten[new.address]
+        self._unwritten.pop(new.address, None)
 
     def write_again(self) -> None:
         """Write what could not be written before, at the begin of a period."""
@@ -341,8 +343,6 @@ class Releases:
                 raise
             except exception.NotClean as error:
                 self._ledger.cleaned(card.address)
-                # Once it is released from quarantine it is cleaned again.
-                self._ledger.was_used([card.address])
                 self.quarantine(card, error.reason, error.remedy, owner)
                 return False
             if was_reset:
@@ -352,6 +352,16 @@ class Releases:
             self._ledger.cleaned(card.address)
         LOG.info("GPU %s is clean", card.address)
         return True
+
+
+def _words(new: Entry) -> str:
+    return f"it is in quarantine since {new.since}: {new.reason}; {new.remedy}"
+
+
+def _is_same_card(one: Entry, other: Entry) -> bool:
+    if one.product != other.product or not (one.seen and other.seen):
+        return False
+    return identity.same(one.seen.identity, other.seen.identity) is not False
 
 
 def _is_rebuilding(instance: objects.Instance) -> bool:
