@@ -48,7 +48,8 @@ def begin(function: Callable[[Item], None], item: Item) -> futurist.Future[None]
     executor = _executor(1)
     begun = executor.submit(_within_request(function), item)
     # Not before: one that is shut down drops what none of its threads has taken yet.
-    begun.add_done_callback(lambda _: executor.shutdown(wait=False))
+    if isinstance(executor, futurist.ThreadPoolExecutor):  # green threads leave nothing to end
+        begun.add_done_callback(lambda _: executor.shutdown(wait=False))
     return begun
 
 
