@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import libvirt
 
-from nova_gpu.core import exception
+from nova_gpu.core import exception, printable
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 
@@ -349,7 +349,7 @@ def _cause(message: str) -> tuple[_Cause, re.Match[str]] | tuple[None, None]:
     libvirt quotes all that QEMU wrote, also what it only warned of, and of the request.
     """
     lines = (line for line in message.splitlines() if "warning: " not in line)
-    message = "\n".join(map(_printable, lines))
+    message = printable.lines("\n".join(lines))
     for cause in _CAUSES:
         if match := re.search(cause.said, message, re.IGNORECASE):
             return cause, match
@@ -374,12 +374,8 @@ def _unfit(
     if _ANOTHER_MAY.search(said):
         return None
     # It may quote the request, and name what is the host's.
-    said = _printable(_PATH.sub("a file", said))[:_LONGEST]
+    said = printable.printable(_PATH.sub("a file", said), _LONGEST)
     return exception.GuestUnfit(f"libvirt refuses it: {said}", "change that in its image or flavor")
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def of_move(error: Exception, slot_by_name: Mapping[str, Slot]) -> str | None:

@@ -272,7 +272,8 @@ class DefiningTest(unittest.TestCase):
         error = self.define(self.TEXT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
         assert isinstance(error, exception.GuestUnfit)
         told = error.told(exception.Detail.FITTING)
-        self.assertIn("IDE  controllers of a device in a file; change that in its image", told)
+        self.assertIn("controllers of a device in a file; change that in its image", told)
+        self.assertTrue(told.isprintable())
 
     def test_what_another_host_may_start(self) -> None:
         for text, code in (
