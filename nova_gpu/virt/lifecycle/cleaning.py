@@ -43,7 +43,7 @@ class Cleaning:
                 raise nova_exception.InvalidConfiguration(str(error)) from error
 
     def clean(self, card: GPU) -> bool:
-        """Cleans *card*, which no guest has any more; returns whether it was reset. Where nothing
+        """Clean *card*, which no guest has any more, and return whether it was reset. Where nothing
         is to be done for it no privileged process is woken.
 
         :raises NotClean: also where it cannot be told whether it is clean
@@ -56,18 +56,13 @@ class Cleaning:
         return was_reset
 
     def clean_part(self, way: Parts, slot: Slot) -> None:
-        """Cleans the part of a card that stays at *slot* for the next guest.
+        """Clean the part of a card that stays at *slot* for the next guest.
 
         :raises NotClean: also where it cannot be told whether it is clean
         """
         with self._judged(str(slot)):
             if way.clean(slot) and self._command:
                 self._run_command(str(slot))
-
-    def words(self, was_reset: bool) -> str:
-        """Return how a card was cleaned, for the proof."""
-        steps = ["reset"] * was_reset + ["[gpu]clean_command"] * bool(self._command)
-        return " and ".join(steps) or "its guest's processes have ended"
 
     @contextlib.contextmanager
     def _judged(self, device: str) -> Iterator[None]:
@@ -95,6 +90,12 @@ class Cleaning:
                 f"[gpu]clean_command ended with {status}: {last}",
                 "see what it says of the card in nova-compute's log",
             )
+
+
+def words(was_reset: bool) -> str:
+    """Return how a device was cleaned on this host, for its proof."""
+    steps = ["reset"] * was_reset + ["[gpu]clean_command"] * bool(CONF.gpu.clean_command)
+    return " and ".join(steps) or "its guest's processes have ended"
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ is told by the domain and never by ``instance.resources``, which may name anothe
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova import objects
@@ -170,7 +171,7 @@ class Releases:
             LOG.warning("GPU %s, of which gpu-quarantine has a file, is GPU %s now", old, new)
 
     def settle(self, *, starting: bool = False) -> None:
-        """Cleans what guests had and nobody has any more, without its release having been seen:
+        """Clean what guests had and nobody has any more, without its release having been seen:
         somebody else removed the domain, or the service had ended meanwhile.
 
         :param starting: not yet: no guest waits for it, and those that are to be resumed would
@@ -197,11 +198,12 @@ class Releases:
 
         self._retries.begin(cards, release)
         if self._is_settled:
-            self._retries.wait(_PATIENCE_S)
+            self._retries.wait(time.monotonic() + _PATIENCE_S)
         else:
             # Of what was here when the service was started nothing may be known to be clean.
-            self._retries.wait(_PATIENCE_AT_START_S)
-            self._vgpus.retries.wait(_PATIENCE_AT_START_S)
+            until = time.monotonic() + _PATIENCE_AT_START_S
+            self._retries.wait(until)
+            self._vgpus.retries.wait(until)
         self._is_settled = True
         for address in cards.keys() & self._ledger.now.cleaning:
             self._proofs.lacking(
@@ -348,7 +350,7 @@ class Releases:
             if was_reset:
                 self._mended(card.address)
             after = owner.instance_uuid if owner else None
-            self._proofs.prove(card.address, card, self._cleaning.words(was_reset), after)
+            self._proofs.prove(card.address, card, cleaning.words(was_reset), after)
             self._ledger.cleaned(card.address)
         LOG.info("GPU %s is clean", card.address)
         return True

@@ -31,7 +31,7 @@ from nova_gpu.virt.delivery.delivery import Parts
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery, published_vgpus, vgpu_cards
-from nova_gpu.virt.lifecycle import proofs
+from nova_gpu.virt.lifecycle import cleaning, proofs
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
@@ -294,7 +294,7 @@ class VGPUs:
         """
         for card in self.shared_with_containers():
             if card.has(slot) and not card.lacks(slot):
-                self._proofs.prove(slot, card.gpu, "as its card", instance_uuid)
+                self._proofs.prove(slot, card.gpu, cleaning.words(was_reset=False), instance_uuid)
 
     def _is_another(self, slot: Slot) -> bool:
         """Whether the MIG instance there is of another profile now: what is done to it is done for
@@ -349,11 +349,10 @@ class Retries:
             begun = threads.begin(lambda those: self._release(those, release), due[card])
             self._begun[card] = begun
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Return when nothing that was begun goes on, or after *timeout_s*, and whether anything
-        did since the period began."""
+    def wait(self, until: float | None = None) -> bool:
+        """Return when nothing that was begun goes on, or at *until* of ``time.monotonic()``, and
+        whether anything did since the period began."""
         begun = list(self._begun.values())
-        until = None if timeout_s is None else time.monotonic() + timeout_s
         for each in begun:
             with contextlib.suppress(futures.TimeoutError):
                 each.result(None if until is None else max(0.0, until - time.monotonic()))
