@@ -136,7 +136,12 @@ class UnprivilegedTest(DaemonTestCase):
         ) as process:
             assert process.stdout
             process.stdout.readline()
-            found = self.call("vfio.in_use", [CARD], proc="/proc")
+            # The real processes, without the PID namespace of the machine that the test runs on
+            proc = self.root / "real-proc"
+            proc.mkdir()
+            for name in ("sys", str(process.pid)):
+                (proc / name).symlink_to(f"/proc/{name}")
+            found = self.call("vfio.in_use", [CARD], proc=str(proc))
             self.assertIn(f"(pid {process.pid})", found[CARD])
             name, args, _ = self.call("vfio.give_to_guests", CARD)
             self.assertEqual("CardInUse", name)
