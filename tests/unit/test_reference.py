@@ -146,11 +146,11 @@ class ReferenceTest(unittest.TestCase):
         self.assertEqual(sorted(written), sorted(listed))
 
     def test_the_version_of_notifications(self) -> None:
-        page = read("reference/notifications")
+        page = read("admin/health")
         self.assertIn(f'"nova_object.version": "{notifications.VERSION}"', page)
 
     def test_openstack_commands(self) -> None:
-        page = read("reference/openstack-commands")
+        page = read("reference/commands")
         there = openstack_commands()
         shown = re.findall(r"``(gpu(?: [a-z]+)+)", page)
         self.assertEqual(there, set(shown) & there)
