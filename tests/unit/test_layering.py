@@ -17,7 +17,7 @@ from nova_gpu.core import model
 
 PACKAGE = pathlib.Path(nova_gpu.__file__).parent
 # All folders that have modules; a script of each may be run by its path.
-FOLDERS = ("benchmarks", "devstack", "doc", "nova_gpu", "tempest-plugin", "tests", "tools")
+FOLDERS = ("benchmarks", "devstack", "doc", "lab", "nova_gpu", "tempest-plugin", "tests", "tools")
 # Lines of a module, which takes as many as its noun does, and modules of a folder.
 LONGEST = 600
 MOST = 25

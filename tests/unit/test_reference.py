@@ -15,6 +15,8 @@ import unittest
 import os_traits
 
 from doc.ext.reference import commands, tables, traits
+from lab.cloud import guide
+from lab.cloud.page import DOTS
 from nova_gpu import notifications
 from nova_gpu.api import extra_specs
 from nova_gpu.core import names
@@ -24,8 +26,6 @@ from nova_gpu.core.flavor import validation
 from nova_gpu.core.model import Product
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from tools.novalab import guide
-from tools.novalab.page import DOTS
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOC = ROOT / "doc/source"
