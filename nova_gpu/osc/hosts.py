@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova_gpu.core import names
-from nova_gpu.core.fabric import published
 from nova_gpu.core.flavor import summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
+from nova_gpu.core.sets import published
 from nova_gpu.osc import query, rest
 from nova_gpu.osc.planning import closed
 

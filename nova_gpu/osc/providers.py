@@ -16,9 +16,9 @@ from typing import Any
 from osc_lib import exceptions
 
 from nova_gpu.core import names
-from nova_gpu.core.fabric import published
 from nova_gpu.core.model import GroupKey
 from nova_gpu.core.scheduling.capacity import Group
+from nova_gpu.core.sets import published
 from nova_gpu.osc import asking, hosts, rest
 from nova_gpu.osc.planning import closed
 

@@ -7,10 +7,10 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from nova_gpu.core.fabric.published import Board
 from nova_gpu.core.planning.fleet import Fleet, Held, Need, Sets, Spot
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Host
+from nova_gpu.core.sets.published import Board
 
 # Past so many ways to serve one instance of several groups on one host the others are not tried.
 _MOST_WAYS = 64

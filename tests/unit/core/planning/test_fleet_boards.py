@@ -6,9 +6,9 @@ from __future__ import annotations
 import dataclasses
 import unittest
 
-from nova_gpu.core.fabric.published import Board
 from nova_gpu.core.planning import fleet, plan, victims
 from nova_gpu.core.planning.fleet import Fleet, Instance, Way
+from nova_gpu.core.sets.published import Board
 from tests.fixtures import fleets
 from tests.fixtures.fleets import host, instance, need
 from tests.fixtures.partitions import H100

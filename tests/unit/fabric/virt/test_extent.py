@@ -7,7 +7,7 @@ from oslotest import base
 from nova_gpu.core import device
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, VGPUType
-from nova_gpu.virt.fabric.extent import Extent
+from nova_gpu.fabric.virt.extent import Extent
 from tests.fixtures import hosts, vgpu
 
 CARD = "0000:86:00.0"

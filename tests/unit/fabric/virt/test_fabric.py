@@ -6,13 +6,13 @@ from __future__ import annotations
 from nova import exception as nova_exception
 from nova import objects
 
-from nova_gpu.core.fabric import published
 from nova_gpu.core.scheduling import stats
+from nova_gpu.core.sets import published
 from nova_gpu.host import child
 from tests.fixtures import hosts
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import MODULES
-from tests.unit.virt.fabric.base import FabricTestCase
+from tests.unit.fabric.virt.base import FabricTestCase
 
 BESIDE = "0000:c1:00.0"
 CARDS = {module: address for address, module in MODULES.items()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's Fabric Manager on this host, which sets up the NVSwitches for partitions of a board.
 
-See :mod:`nova_gpu.host.nvidia.fabric_probe` for the process that calls its library.
+See :mod:`nova_gpu.fabric.host.fabric_probe` for the process that calls its library.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nova_gpu.core import json_text
-from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.host import child
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import files

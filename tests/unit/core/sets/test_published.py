@@ -4,7 +4,7 @@ from __future__ import annotations
 from oslotest import base
 
 from nova_gpu.core import names
-from nova_gpu.core.fabric import partitions, published
+from nova_gpu.core.sets import partitions, published
 from tests.fixtures.partitions import A100_TWO, H100
 
 

@@ -9,11 +9,12 @@ import pathlib
 from collections.abc import Iterable, Mapping
 
 from nova_gpu.conf import CONF
-from nova_gpu.core.fabric import partitions
-from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host.nvidia import fabric_manager, modules, nvml, nvswitch
-from nova_gpu.host.nvidia.fabric_manager import Fabric, FabricManager, Refused
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Module, Partition
+from nova_gpu.fabric.host import fabric_manager, modules
+from nova_gpu.fabric.host.fabric_manager import Fabric, FabricManager, Refused
+from nova_gpu.host.nvidia import nvml, nvswitch
 from nova_gpu.host.roots import Roots
 
 # Bringing up the NVLinks of eight cards takes some of these.
@@ -23,7 +24,7 @@ _TIMEOUT_S = 60.0
 @dataclasses.dataclass(frozen=True, slots=True)
 class Board:
     """``modules`` are those of the *cards* of which it is known; ``fault`` says why ``fabric`` is
-    not known. ``mode``: as :func:`nova_gpu.host.nvidia.fabric_manager.mode`"""
+    not known. ``mode``: as :func:`nova_gpu.fabric.host.fabric_manager.mode`"""
 
     cards: frozenset[PciAddress]
     modules: Mapping[PciAddress, Module]
@@ -84,7 +85,7 @@ class Board:
 
 
 def modules_file() -> pathlib.Path:
-    """The file of :mod:`nova_gpu.host.nvidia.modules`"""
+    """The file of :mod:`nova_gpu.fabric.host.modules`"""
     return pathlib.Path(CONF.state_path, "gpu-modules.json")
 
 
@@ -99,7 +100,7 @@ def read(
     """The board of those of *found* that are on one, ``None`` where none is, or none that a Fabric
     Manager of this host shares between guests.
 
-    :param kept: the file of :mod:`nova_gpu.host.nvidia.modules`
+    :param kept: the file of :mod:`nova_gpu.fabric.host.modules`
     :param asked: the one of this host
     """
     gpus = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.virt.fabric.board import Board
+from nova_gpu.core.sets.partitions import Partition
+from nova_gpu.fabric.virt.board import Board
 
 
 def of_card(board: Board, card: PciAddress) -> Iterator[str]:

@@ -13,11 +13,11 @@ import fixtures
 from nova import exception as nova_exception
 from nova import objects
 
-from nova_gpu.core.fabric.partitions import Partition
+from nova_gpu.core.sets.partitions import Partition
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import H100
+from tests.unit.fabric.virt.base import FabricTestCase, VGPUs, modules
 from tests.unit.fuzz import base as fuzz
-from tests.unit.virt.fabric.base import FabricTestCase, VGPUs, modules
 
 
 class Crash(BaseException):

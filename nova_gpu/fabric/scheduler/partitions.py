@@ -17,11 +17,11 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.exception import Reason
-from nova_gpu.core.fabric import published
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import fit, reasons
 from nova_gpu.core.scheduling.stats import Report
+from nova_gpu.core.sets import published
 from nova_gpu.scheduler import placement, reported, siblings
 
 LOG = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.nvidia import modules, nvml
+from nova_gpu.fabric.host import modules
+from nova_gpu.host.nvidia import nvml
 from tests.fixtures import nvml as machines
 from tests.fixtures.partitions import MODULES, nvml_cards
 

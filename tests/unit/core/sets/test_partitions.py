@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 from oslotest import base
 
-from nova_gpu.core.fabric import partitions
-from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Partition
 from tests.fixtures.partitions import A100, A100_TWO, H100, MODULES
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_gpu.core import names
-from nova_gpu.core.fabric import partitions
-from nova_gpu.core.fabric.partitions import Module, Partition
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Module, Partition
 
 _PARTITION = re.compile(rf"{names.TRAIT_PARTITION}([0-9]{{1,3}}(?:_[0-9]{{1,3}})*)")
 _FREE_MODULE = re.compile(rf"{names.TRAIT_FREE_MODULE}([0-9]{{1,3}})")

@@ -21,18 +21,19 @@ from oslo_log import log as logging
 
 from nova_gpu.core import device, exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.fabric import partitions, published
-from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.sets import partitions, published
+from nova_gpu.core.sets.partitions import Module, Partition
 from nova_gpu.core.topology.choose import Beside
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
-from nova_gpu.host.nvidia import fabric_manager, nvswitch
-from nova_gpu.host.nvidia.fabric_manager import Refused
+from nova_gpu.fabric.host import fabric_manager
+from nova_gpu.fabric.host.fabric_manager import Refused
+from nova_gpu.fabric.virt import board
+from nova_gpu.fabric.virt.board import Board
+from nova_gpu.fabric.virt.extent import Extent
+from nova_gpu.host.nvidia import nvswitch
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt.fabric import board
-from nova_gpu.virt.fabric.board import Board
-from nova_gpu.virt.fabric.extent import Extent
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
 
 LOG = logging.getLogger(__name__)
@@ -184,13 +185,13 @@ class Fabric:
         return None
 
     def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
-        """As :func:`nova_gpu.core.fabric.partitions.room`; nothing where they are on no board"""
+        """As :func:`nova_gpu.core.sets.partitions.room`; nothing where they are on no board"""
         if self.board is None or not self.board.cards.issuperset(free):
             return {}
         return partitions.room(self._offered(), self._taken(free))
 
     def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
-        """As :func:`nova_gpu.core.fabric.published.traits`, of *cards* that are on the board"""
+        """As :func:`nova_gpu.core.sets.published.traits`, of *cards* that are on the board"""
         if self.board is None or not cards or not self.board.cards.issuperset(cards):
             return frozenset()
         known = self.board.modules.items()

@@ -9,10 +9,10 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
-from nova_gpu.host.nvidia import fabric_manager
-from nova_gpu.host.nvidia.fabric_manager import FabricManager, FailedDevice, Refused
+from nova_gpu.core.sets.partitions import Partition
+from nova_gpu.fabric.host import fabric_manager
+from nova_gpu.fabric.host.fabric_manager import FabricManager, FailedDevice, Refused
 from nova_gpu.host.roots import Roots
 from tests.fixtures import nvfm, processes
 from tests.fixtures.partitions import A100_TWO, H100

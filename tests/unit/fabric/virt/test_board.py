@@ -9,8 +9,8 @@ from oslotest import base
 
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import PciAddress
+from nova_gpu.fabric.virt import board
 from nova_gpu.host.pci import discovery
-from nova_gpu.virt.fabric import board
 from tests.fixtures import hosts, nvfm, partitions
 from tests.fixtures import nvml as machines
 

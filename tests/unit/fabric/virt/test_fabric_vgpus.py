@@ -9,10 +9,10 @@ from nova import exception as nova_exception
 from nova import objects
 
 from nova_gpu.core import device
-from nova_gpu.core.fabric import published
+from nova_gpu.core.sets import published
 from tests.fixtures.histories import Domain
 from tests.fixtures.partitions import MODULES
-from tests.unit.virt.fabric.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
+from tests.unit.fabric.virt.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
 
 FUNCTIONS = {module: f"{card[:-1]}4" for card, module in MODULES.items()}
 

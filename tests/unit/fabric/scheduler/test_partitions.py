@@ -12,9 +12,9 @@ from nova.scheduler import host_manager
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.fabric import published
 from nova_gpu.core.scheduling import stats
 from nova_gpu.core.scheduling.stats import GroupStats
+from nova_gpu.core.sets import published
 from nova_gpu.core.topology.topology import Cells
 from nova_gpu.scheduler import placement
 from nova_gpu.scheduler.filters import GPUFilter

@@ -7,8 +7,9 @@ import json
 import pathlib
 from collections.abc import Mapping
 
-from nova_gpu.cmd import fabric, host_check, topology
+from nova_gpu.cmd import host_check, topology
 from nova_gpu.core.model import PciAddress
+from nova_gpu.fabric.cmd import board_text
 from nova_gpu.virt.inventory import discovery
 from tests.fixtures import hosts, nvfm, partitions
 from tests.fixtures import nvml as machines
@@ -17,7 +18,7 @@ from tests.unit.cmd import base
 # Module 1, the fifth by PCI address, and module 5, the first
 FIRST, FIFTH = "0000:86:00.0", "0000:0f:00.0"
 
-GUIDE = pathlib.Path(__file__).parents[3] / "doc/source/admin/host-check/partitions.txt"
+GUIDE = pathlib.Path(__file__).parents[4] / "doc/source/admin/host-check/partitions.txt"
 FIRST_HALFS = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"
 SECOND_HALFS = "9f0b3c52-7f3e-4a53-8d1b-2c6f0a1e5d47"
 
@@ -44,7 +45,7 @@ class FabricTest(base.HostTestCase):
     def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
         looked = discovery.Discovery()
         gpus = looked.find()
-        return list(fabric.table(looked.delivery.board, gpus, held))
+        return list(board_text.table(looked.delivery.board, gpus, held))
 
     def test_modules_and_partitions_of_a_card(self) -> None:
         self.manager.set_active([3])
