@@ -18,8 +18,7 @@ from wsgiref import simple_server
 import fixtures
 from nova.api.metadata import handler
 
-from nova_gpu.osc import create, preemption
-from nova_gpu.osc.planning import preemptible
+from osc_gpu.fleet import create, preemptible, preemption
 from tests.functional import sdk
 from tests.lxc import base, cloud, place
 from tools.novalab import guest
