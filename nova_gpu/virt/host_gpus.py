@@ -33,7 +33,15 @@ from nova_gpu.virt.inventory import (
     stranding,
     tracker,
 )
-from nova_gpu.virt.lifecycle import proofs, refusals, releases, starts, stops, vgpus
+from nova_gpu.virt.lifecycle import (
+    left_domains,
+    proofs,
+    refusals,
+    releases,
+    starts,
+    stops,
+    vgpus,
+)
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.usage import domains, ledger, reader
 from nova_gpu.virt.verify import migrations, reconcile, repair
@@ -268,7 +276,8 @@ class HostGPUs:
         return True
 
     def _end_moves(self) -> None:
-        """What Nova does not give back when it ended in the midst of a move."""
+        """Give back what Nova does not where a move fails or where it ends in the midst of one."""
+        left_domains.release(self._host, self.ledger.now, self.releases, self._parts)
         client, now = self._virtapi.reportclient, self.ledger.now
         if now.records and now.records.has_moves:
             self._abandoned.end(

@@ -34,11 +34,10 @@ from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement import kept
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group
-from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.inventory import placement
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.tracker import Tracker
-from nova_gpu.virt.lifecycle import quota
+from nova_gpu.virt.lifecycle import left_domains, quota
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.usage import domains, records
 from nova_gpu.virt.usage.ledger import Snapshot
@@ -114,7 +113,7 @@ class Stops:
         ours = set(self._providers().values())
         devices = {device.parse(each.identifier) for each in own if each.provider_uuid in ours}
         with self.releases.domain_goes(instance, devices):
-            self._take_out(instance, devices)
+            left_domains.take_out(self.host, instance, devices, self.parts())
             # First, or who finds none in a start would not know that it is to get some.
             instance.system_metadata[names.RELEASED] = "true"
             instance.save()
@@ -125,23 +124,6 @@ class Stops:
             instance=instance,
         )
         self._count_none(instance, {each.provider_uuid for each in own})
-
-    def _take_out(self, instance: objects.Instance, devices: Collection[Device]) -> None:
-        """Has the domain of a guest that does not run name them no more."""
-        try:
-            guest = self.host.get_guest(instance)
-        except nova_exception.InstanceNotFound:
-            return
-        if guest.is_active():
-            raise exception.DeviceUnavailable(
-                min(map(str, devices), default=None),
-                "the guest runs",
-                "stop the instance",
-                instance.uuid,
-            )
-        mdevs = {device_uuid(instance.uuid, slot) for slot in device.slots(devices)}
-        xml = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
-        self.host.write_instance_config(domains.without(xml, devices, self.parts(), mdevs))
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
         """Have Placement count none for it; where that fails, the next period does.
