@@ -35,6 +35,7 @@ from nova_gpu.virt.inventory import (
 )
 from nova_gpu.virt.lifecycle import (
     left_domains,
+    lost_reasons,
     proofs,
     refusals,
     releases,
@@ -122,6 +123,7 @@ class HostGPUs:
         )
         self._xids = xids.Xids(self.roots)
         self._repeats = repeats.Repeats()
+        self._lost_reasons = lost_reasons.LostReasons()
         self.starts = starts.Starts(
             self.assigned,
             self._discovery.ways,
@@ -135,6 +137,7 @@ class HostGPUs:
             self.free,
             lambda: stranding.left(virtapi.reportclient, host.get_hostname()),
             self._neighbours.had_by,
+            self._lost_reasons,
         )
         self.refusals = refusals.Refusals(self._discovery.ways, self.assigned, self.vgpus.cards)
         self.moves = moves.Moves(
@@ -231,6 +234,7 @@ class HostGPUs:
                 self.delivery.settle(self._published.cards(), stay)
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
+                    self._lost_reasons.write()
                     self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
             elif self.ledger.now.records is None:
