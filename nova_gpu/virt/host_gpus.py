@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nova import exception as nova_exception
@@ -368,6 +368,23 @@ class HostGPUs:
                     raise
                 self.refusals.refuse_start(instance, error)
             yield started
+
+    @contextlib.contextmanager
+    def rescuing(
+        self, instance: objects.Instance, define_again: Callable[[], None]
+    ) -> Iterator[bool]:
+        """Wrap a rescue; yield whether it goes on. Where not, it does nothing, and fails later.
+
+        :param define_again: called where the instance was given GPUs, as what unrescue starts is
+            the domain as it is now
+        """
+        if self.refusals.is_rescue_refused(instance):
+            yield False
+            return
+        with self.start_or_stay(instance) as again:
+            if again:
+                define_again()
+            yield again is not None
 
     def end(self, instance: objects.Instance) -> None:
         """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it

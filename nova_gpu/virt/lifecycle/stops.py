@@ -63,7 +63,7 @@ class Stops:
     _tasks: set[str] = dataclasses.field(default_factory=set)
 
     def _providers(self) -> Mapping[GroupKey, str]:
-        """Those of the host's groups
+        """Return the providers of the host's groups.
 
         :raises ProvidersUnknown: where nobody says which
         """
@@ -73,7 +73,7 @@ class Stops:
     # A stop
 
     def stopped(self, instance: objects.Instance) -> None:
-        """To be called when a guest was shut off: nothing raises."""
+        """Give back the GPUs of a guest that was shut off; raise nothing."""
         if instance.task_state != task_states.POWERING_OFF or not self.assigned:
             return
         try:
@@ -85,7 +85,7 @@ class Stops:
             )
 
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
-        """What it has of this host, where it is to have none when it is stopped"""
+        """Return what it has of this host, where it is to have none when it is stopped."""
         asked = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
         if not asked.gives_back(image, OnStop(CONF.gpu.on_stop)):
@@ -139,7 +139,7 @@ class Stops:
     # A start
 
     def is_released(self, instance: objects.Instance, asked: FlavorRequest) -> bool:
-        """Whether it gave its GPUs back and has none since
+        """Return whether the instance gave its GPUs back and has none since.
 
         :param asked: what its flavor asks for
         """
@@ -149,7 +149,9 @@ class Stops:
 
     @contextlib.contextmanager
     def starting(self, instance: objects.Instance, asked: FlavorRequest) -> Iterator[bool]:
-        """Wrap a start: whether it was given GPUs for it, which it has no more where that fails.
+        """Wrap a start; yield whether the instance was given GPUs for it.
+
+        Where the start fails it gives them back.
 
         :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
@@ -168,7 +170,7 @@ class Stops:
             raise
 
     def take_again(self, instance: objects.Instance, asked: FlavorRequest) -> None:
-        """Gives GPUs to an instance that gave its own back.
+        """Give GPUs to an instance that gave its own back.
 
         :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
@@ -196,7 +198,7 @@ class Stops:
     def _find(
         self, instance: objects.Instance, asked: FlavorRequest, ours: Mapping[GroupKey, str]
     ) -> placement.Amounts:
-        """What Placement counts for the instance from now on
+        """Have Placement count GPUs for the instance; return what it counts.
 
         :raises NoneFree: where it has room for none of the ways to serve it
         """
@@ -225,8 +227,9 @@ class Stops:
         raise self._none_free(client, request, of_kind, remedy)
 
     def _refuse_closed(self, client: Any, asked: FlavorRequest, remedy: str) -> None:
-        """:raises NoneFree: where an administrator lets nobody new have GPUs of the host, or nobody
-        who is preemptible
+        """Refuse a host whose GPUs no new instance gets, or no preemptible one.
+
+        :raises NoneFree: where that is so
         """
         context = nova_context.get_admin_context()
         node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
@@ -241,7 +244,7 @@ class Stops:
     def _none_free(
         self, client: Any, request: Request, groups: Mapping[str, Group], remedy: str
     ) -> exception.NoneFree:
-        """With who has them, for the log"""
+        """Return the error for too few free GPUs, with their holders for the log."""
         context = nova_context.get_admin_context()
         holders: set[str] = set()
         for uuid in groups:
@@ -258,8 +261,10 @@ class Stops:
     # A period
 
     def settle(self, usage: Snapshot) -> None:
-        """Ends what an earlier stop or start has left, also of an earlier service, and has the
-        instances give back what they came to have while they were stopped, by a move."""
+        """End what an earlier stop or start has left, also of an earlier service.
+
+        Stopped instances give back what they came to have by a move.
+        """
         context = nova_context.get_admin_context()
         now = {uuid: usage.counted_for(uuid) for uuid in usage.stopped()}
         for uuid in {uuid for uuid in now if self._settled.get(uuid) != now[uuid]} | self._tasks:
@@ -285,7 +290,7 @@ class Stops:
         self._settled.update(now)
 
     def _settle(self, context: nova_context.RequestContext, uuid: str) -> bool:
-        """Whether it had something to give back"""
+        """Give back the GPUs of a stopped instance; return whether it had any to give back."""
         if uuid in self._tasks:
             self._end_task(context, uuid)
         instance = objects.Instance.get_by_uuid(
@@ -327,7 +332,7 @@ def _has_gpus(instance: objects.Instance) -> bool:
 
 
 def _count(asked: FlavorRequest) -> int:
-    """How many it asks for in words that can be read; 0 where they cannot"""
+    """Return how many GPUs it asks for; 0 where its words cannot be read."""
     try:
         return sum(each.count for each in asked.requests)
     except exception.InvalidExtraSpec:
@@ -335,14 +340,14 @@ def _count(asked: FlavorRequest) -> int:
 
 
 def _remedy(asked: FlavorRequest) -> str:
-    """What is to be done where its host has none free"""
+    """Return what the user can do where its host has none free."""
     with contextlib.suppress(exception.InvalidExtraSpec):
         return _MOVES if asked.on_stop_move else _ELSEWHERE
     return _ELSEWHERE
 
 
 def _required(instance: objects.Instance) -> Collection[str]:
-    """The traits that its image requires"""
+    """Return the traits that its image requires."""
     found: Collection[str] = instance.image_meta.properties.get("traits_required", ())
     return found
 
@@ -366,7 +371,7 @@ def _ways(
     groups: Mapping[str, Group],
     known: Collection[str],
 ) -> Iterator[placement.Amounts]:
-    """What each way to serve the *request* takes of the groups"""
+    """Yield what each way to serve the *request* takes of the groups."""
     parts = query.resolved(request, known)
     if parts is None:
         return
