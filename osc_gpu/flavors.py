@@ -225,7 +225,11 @@ class CreateFlavor(asking.ShowOne):
         if parsed_args.description:
             fields["description"] = parsed_args.description
         with rest.clean_refusals("Nova"):
-            flavor = compute.create_flavor(**fields)
+            try:
+                flavor = compute.create_flavor(**fields)
+            except sdk_exc.ConflictException as e:
+                _refuse_half_made(connection, parsed_args.name)
+                raise e
             try:
                 write(connection, flavor, specs)
             except Exception:
@@ -234,6 +238,19 @@ class CreateFlavor(asking.ShowOne):
                 raise
         shown = [getattr(flavor, field) for field in _SHOWN]
         return (*_SHOWN, "properties"), (*shown, format_columns.DictColumn(specs))
+
+
+def _refuse_half_made(connection: Any, name: str) -> None:
+    """Refuse a flavor whose name one without any property has: it may be of a run that was killed.
+
+    :raises CommandError: with what to do then
+    """
+    found = connection.compute.find_flavor(name, get_extra_specs=True)
+    if found and not found.extra_specs:
+        raise exceptions.CommandError(
+            f"there is a flavor {name} without properties already; if it is of an earlier run that "
+            f"was interrupted: openstack flavor delete {found.id}, and run the command again"
+        )
 
 
 def properties(

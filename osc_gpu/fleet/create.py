@@ -49,8 +49,8 @@ class CreateServer(asking.ShowOne):
         until, before, said = time.monotonic() + parsed_args.for_s, None, ""
         while True:
             server = self._made(parsed_args, before)
-            if before:
-                self._delete(before)
+            for each in self._replaced(server):
+                self._delete(each)
             if not unserved.found_none(server):
                 break
             why = server.fault["message"]
@@ -87,6 +87,20 @@ class CreateServer(asking.ShowOne):
             f"{server.name} ({server.id}) is still being built after {_BUILD_S} s; see "
             f"openstack server event list {server.id}"
         )
+
+    def _replaced(self, server: Any) -> list[Any]:
+        """The servers that found no host, in whose place *server* is: by its name and flavor, as a
+        run that was killed leaves one too"""
+        with rest.clean_refusals("Nova"):
+            failed = list(self._connection.compute.servers(details=True, status="ERROR"))
+        return [
+            each
+            for each in failed
+            if (each.name, each.flavor.name) == (server.name, server.flavor.name)
+            and each.id != server.id
+            and each.created_at <= server.created_at
+            and unserved.found_none(each)
+        ]
 
     def _delete(self, server: Any) -> None:
         compute = self._connection.compute

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The moves of a plan, made one after the other, each followed to its end.
 
-Nothing is kept here of what was done: where this ends in the midst, a new plan begins from what is.
+Nothing is kept here of what was done: where this ends in the midst, a new run confirms what waits
+for that, and plans from what is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from openstack import exceptions as sdk_exc
 from osc_lib import exceptions
 
 from osc_gpu import failures, rest, servers
@@ -24,48 +26,30 @@ class Stopped(exceptions.CommandError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Step:
-    """One move under way. ``there`` is the destination as its compute service calls the host,
-    ``here`` the source."""
+class _Moving:
+    """A server that Nova moves, or has moved. ``source`` is the node that it leaves."""
 
     connection: Any
-    move: Move
-    here: str
-    there: str
+    uuid: str
+    source: str
     patience_s: float
 
-    def make(self) -> None:
-        """:raises Stopped: with what happened, and how to go on"""
-        server = self._server()
-        self._expect_as_planned(server)
-        with rest.clean_refusals("Nova"):
-            if self.move.way is Way.LIVE:
-                self.connection.compute.live_migrate_server(server, host=self.there)
-            else:
-                self.connection.compute.migrate_server(server, host=self.there)
-        server = self._when_idle()
-        if self.move.way is not Way.LIVE:
-            if server.status != _WAITS or server.compute_host != self.there:
-                raise self._failed(server)
-            with rest.clean_refusals("Nova"):
-                self.connection.compute.confirm_server_resize(server)
-            # Of a confirmation a server shows nothing before it is over.
-            server = self._when_idle(but_not=_WAITS)
-        if server.status != _STATUS[self.move.way] or server.compute_host != self.there:
-            raise self._failed(server)
-        self._wait_for_source()
-
     def _server(self) -> Any:
-        return servers.get(self.connection, self.move.instance.uuid)
+        return servers.get(self.connection, self.uuid)
 
-    def _expect_as_planned(self, server: Any) -> None:
-        """:raises Stopped: where the server is not any more what it was for the plan"""
-        found = server.status, server.compute_host, server.task_state
-        if found != (_STATUS[self.move.way], self.here, None):
-            busy = f", busy with {server.task_state}" if server.task_state else ""
-            raise Stopped(
-                f"it is not as it was for the plan: {server.status} on {server.compute_host}{busy}"
-            )
+    def confirm(self, server: Any) -> Any:
+        """Return the server when its move is confirmed, be it by another run of the command.
+
+        :raises CommandError: where Nova refuses that, or takes too long
+        """
+        with rest.clean_refusals("Nova"):
+            try:
+                self.connection.compute.confirm_server_resize(server)
+            except sdk_exc.HttpException:
+                if self._server().status == _WAITS:
+                    raise
+        # Of a confirmation a server shows nothing before it is over.
+        return self._when_idle(but_not=_WAITS)
 
     def _when_idle(self, but_not: str = "") -> Any:
         """The server, when Nova does nothing more to it, and it has another status than *but_not*
@@ -81,22 +65,59 @@ class _Step:
             f"openstack server migration list --server {server.id}, and then plan anew"
         )
 
-    def _wait_for_source(self) -> None:
+    def wait_for_source(self) -> None:
         """Returns when the source has the GPUs back, which is a moment after the server is idle.
 
         :raises Stopped: where that takes too long
         """
         with rest.clean_refusals("Nova"):
-            found = self.connection.compute.migrations(server_id=self.move.instance.uuid)
+            found = self.connection.compute.migrations(server_id=self.uuid)
             newest = max(found, key=lambda each: each.created_at)
         url = f"/allocations/{newest.uuid}"
         for held in rest.polled(lambda: rest.placement(self.connection, url), self.patience_s):
             if not held["allocations"]:
                 return
         raise Stopped(
-            f"it is moved, but {self.move.source} keeps its GPUs in Placement for the "
+            f"it is moved, but {self.source} keeps its GPUs in Placement for the "
             f"migration {newest.uuid}; nova-gpu verify says there how to mend that"
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step(_Moving):
+    """One move of a plan. ``there`` is the destination as its compute service calls the host,
+    ``here`` the source."""
+
+    move: Move
+    here: str
+    there: str
+
+    def make(self) -> None:
+        """:raises Stopped: with what happened, and how to go on"""
+        server = self._server()
+        self._expect_as_planned(server)
+        with rest.clean_refusals("Nova"):
+            if self.move.way is Way.LIVE:
+                self.connection.compute.live_migrate_server(server, host=self.there)
+            else:
+                self.connection.compute.migrate_server(server, host=self.there)
+        server = self._when_idle()
+        if self.move.way is not Way.LIVE:
+            if server.status != _WAITS or server.compute_host != self.there:
+                raise self._failed(server)
+            server = self.confirm(server)
+        if server.status != _STATUS[self.move.way] or server.compute_host != self.there:
+            raise self._failed(server)
+        self.wait_for_source()
+
+    def _expect_as_planned(self, server: Any) -> None:
+        """:raises Stopped: where the server is not any more what it was for the plan"""
+        found = server.status, server.compute_host, server.task_state
+        if found != (_STATUS[self.move.way], self.here, None):
+            busy = f", busy with {server.task_state}" if server.task_state else ""
+            raise Stopped(
+                f"it is not as it was for the plan: {server.status} on {server.compute_host}{busy}"
+            )
 
     def _failed(self, server: Any) -> Stopped:
         uuid = server.id
@@ -108,6 +129,32 @@ class _Step:
         said = failures.why_last(self.connection, server)  # and not why another one failed before
         why = said or f"see openstack server event list {uuid}"
         return Stopped(f"it is {server.status} on {server.compute_host}: {why}")
+
+
+def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> None:
+    """Confirm the cold migrations with GPUs that the caller began and that wait for it.
+
+    A run that was killed leaves one behind, which has the GPUs of both hosts until then. Resizes
+    and the migrations of other users wait for those.
+
+    :param say: is told of each
+    :param patience_s: how long Nova may take for one
+    :raises CommandError: where Nova refuses that, or takes too long
+    """
+    own = {"status": "finished", "migration_type": "migration"}
+    with rest.clean_refusals("Nova"):
+        user = connection.session.get_user_id()
+        begun = list(connection.compute.migrations(user_id=user, **own)) if user else []
+        sources = {each.server_id: each.source_node for each in begun if each.user_id == user}
+        if not sources:
+            return
+        listed = connection.compute.servers(details=True, all_projects=True, status=_WAITS)
+        waiting = [each for each in listed if each.id in sources and servers.requests_of(each)]
+    for server in waiting:
+        say(f"{server.name} ({server.id}): confirmed, as its move waits for that since before")
+        moving = _Moving(connection, server.id, sources[server.id], patience_s)
+        moving.confirm(server)
+        moving.wait_for_source()
 
 
 def make(
@@ -130,7 +177,8 @@ def make(
         say(f"{step}: {who} from {move.source} to {move.destination}; {move.way.in_words}")
         here, there = (services.get(each, each) for each in (move.source, move.destination))
         try:
-            _Step(connection, move, here, there, patience_s).make()
+            uuid = move.instance.uuid
+            _Step(connection, uuid, move.source, patience_s, move, here, there).make()
         except exceptions.CommandError as e:
             raise Stopped(f"{step}, {who}: {e}. {_done(number)}") from e
         except KeyboardInterrupt:

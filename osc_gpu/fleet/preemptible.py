@@ -170,7 +170,7 @@ def read(
         reason = reason or barred.get(server.id) or _firm(server, instance, said, projects)
         if not reason:
             due = notices.get(server.id) or _told(server, now, notice_s)
-            since = _since(connection, server) if due else _time(server.launched_at)
+            since = had_since(connection, server) if due else _time(server.launched_at)
             reason = _young(now, since, said.least_s)
         if reason:
             stays.append(f"{server.name} stays: {reason}")
@@ -190,7 +190,7 @@ def ascertained(connection: Any, found: Candidates, uuids: Iterable[str]) -> Can
     """
     by_uuid, stays, now = dict(found.by_uuid), list(found.stays), timeutils.utcnow()
     for each in [by_uuid[uuid] for uuid in uuids if by_uuid[uuid].unsure_s]:
-        since = _since(connection, each.server)
+        since = had_since(connection, each.server)
         if reason := _young(now, since, each.unsure_s):
             del by_uuid[each.server.id]
             stays.append(f"{each.server.name} stays: {reason}")
@@ -242,7 +242,7 @@ def _firm(server: Any, instance: Instance, said: Preemptible, projects: Collecti
     return ""
 
 
-def _since(connection: Any, server: Any) -> datetime.datetime:
+def had_since(connection: Any, server: Any) -> datetime.datetime:
     """When the server got its GPUs: when it was launched, or last started, as it may have given
     them back in between"""
     with rest.clean_refusals("Nova"):
@@ -289,7 +289,9 @@ def untell(connection: Any, server: Any) -> None:
     """Takes back what :func:`tell` said."""
     said = (server.metadata or {}).keys() & {names.PREEMPT_AT, names.PREEMPT_FOR}
     with rest.clean_refusals("Nova"):
-        connection.compute.delete_server_metadata(server, said)
+        for key in said:
+            with contextlib.suppress(sdk_exc.NotFoundException):  # its user, or another run, did
+                connection.compute.delete_server_metadata(server, [key])
 
 
 def takers(connection: Any, server: Any) -> Iterator[str]:

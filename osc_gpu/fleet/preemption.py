@@ -178,6 +178,7 @@ class _Run:
         self._say = say
         self._said = ""
         self._notices: dict[str, datetime.datetime] = {}
+        self._past: dict[str, datetime.datetime] = {}
         self._barred: dict[str, str] = {}
         self._kept = preemptible.Places(connection)
         self._patient_until = time.monotonic() + _PATIENCE_S
@@ -349,12 +350,30 @@ class _Run:
         return due
 
     def _forgive(self, candidates: Candidates, chosen: set[str]) -> None:
-        """Tells those instances that they stay which no plan needs any more."""
+        """Tells those instances that they stay which no plan needs any more: the ones that this run
+        told, and those whose time is over. Another run may still need the rest."""
         for uuid, each in candidates.by_uuid.items():
-            if each.due and uuid not in chosen:
-                preemptible.untell(self._connection, each.server)
+            is_own = each.due and uuid in self._notices
+            if uuid not in chosen and (is_own or self._is_over(each)):
+                try:
+                    preemptible.untell(self._connection, each.server)
+                except exceptions.CommandError as e:
+                    self._say(f"{each.in_words}: it cannot be told that it stays: {e}")
+                    continue
                 self._notices.pop(uuid, None)
                 self._say(f"{each.in_words}: told that it stays, as nobody needs its GPUs now")
+
+    def _is_over(self, each: Candidate) -> bool:
+        """Whether the notice that the instance reads was not made good in as long again, as its run
+        was killed. One from before its last start says when it was stopped."""
+        due = preemptible.told_at(each.server)
+        earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
+        if due is None or due > earliest or self._past.get(each.server.id) == due:
+            return False
+        if due <= preemptible.had_since(self._connection, each.server):
+            self._past[each.server.id] = due
+            return False
+        return True
 
 
 def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[Candidate, _Wanted]]:

@@ -46,6 +46,13 @@ class _Planner(asking.Lister):
         )
         return parser
 
+    def begin(self, parsed_args: argparse.Namespace) -> Any:
+        """The connection; with --apply what an earlier run left in the midst is ended first."""
+        connection = self.connection(parsed_args)
+        if parsed_args.apply:
+            moves.finish(connection, self.say, parsed_args.move_timeout)
+        return connection
+
     def table(self, parsed_args: argparse.Namespace, connection: Any, found: Plan) -> _Table:
         """The moves of the plan; they are made first where --apply asks for that."""
         services = hosts.services(connection)
@@ -75,7 +82,7 @@ class MakePlace(_Planner):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
-        connection = rest.Snapshot(self.connection(parsed_args))
+        connection = rest.Snapshot(self.begin(parsed_args))
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
         need, fleet = instances.need_of(connection, flavor), instances.read(connection)
         count = parsed_args.count
@@ -115,7 +122,7 @@ class Drain(_Planner):
         host = parsed_args.host
         if parsed_args.undo and parsed_args.apply:
             raise exceptions.CommandError(f"--apply drains {host} and --undo ends that; say one")
-        anew = self.connection(parsed_args)
+        anew = self.begin(parsed_args)
         if parsed_args.undo:
             closing.undrain(anew, _node(anew, host))
             self.say(f"{host}: new instances get GPUs of it again.")
@@ -163,7 +170,7 @@ class Defragment(_Planner):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
-        connection = rest.Snapshot(self.connection(parsed_args))
+        connection = rest.Snapshot(self.begin(parsed_args))
         if parsed_args.flavor:
             (flavor,) = flavors.read(connection, [parsed_args.flavor])
         else:

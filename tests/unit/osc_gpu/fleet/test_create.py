@@ -39,8 +39,18 @@ class _Nova:
         status = said if said in ("ACTIVE", "BUILD") else "ERROR"
         fault = {"message": said} if status == "ERROR" else None
         uuid = f"s{self.made}"
-        self.there[uuid] = Server(id=uuid, name="mine", status=status, fault=fault)
+        self.there[uuid] = Server(
+            id=uuid,
+            name="mine",
+            status=status,
+            fault=fault,
+            flavor={"name": "large"},
+            created_at=f"2026-11-26T12:00:{self.made:02}Z",
+        )
         return uuid
+
+    def servers(self, details: bool, status: str) -> list[Server]:
+        return [each for each in self.there.values() if each.status == status]
 
     def get_server(self, uuid: str) -> Server:
         return self.there[uuid]
@@ -105,6 +115,21 @@ class CreateTest(unittest.TestCase):
             self.assertEqual({"s3"}, set(nova.there))
             self.assertEqual(f"mine: it waits: {NONE}\n", said)
         self.assertEqual([5.0] * 4, self.slept)
+
+    def test_who_is_replaced(self) -> None:
+        """What a run that was killed has left; no other server of that name"""
+        for change, is_replaced in (
+            ({}, True),
+            ({"name": "other"}, False),
+            ({"flavor": {"name": "small"}}, False),
+            ({"created_at": "2026-11-26T13:00:00Z"}, False),  # of another run, meanwhile
+            ({"fault": {"message": "Image is gone"}}, False),
+        ):
+            nova = _Nova(NONE, "ACTIVE")
+            nova.create()
+            nova.there["s1"]._update(**change)
+            self.run_it(nova)
+            self.assertEqual({"s2"} if is_replaced else {"s1", "s2"}, set(nova.there), change)
 
     def test_others_were_first(self) -> None:
         """They have what Placement had for it when it was asked."""

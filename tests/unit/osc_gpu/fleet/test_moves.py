@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from openstack import exceptions as sdk_exc
+
 from osc_gpu.fleet import moves
 from osc_gpu.fleet.planning.fleet import Instance, Move, Need, Spot, Way
 
@@ -57,6 +59,26 @@ class Nova:
         return SimpleNamespace(events=[{"details": f"said of {request_id}"}])
 
 
+class Left(Nova):
+    """With a server that waits for the confirmation of a move that *user* began"""
+
+    def __init__(self, user: str, specs: dict[str, str]) -> None:
+        super().__init__()
+        flavor = {"extra_specs": specs}
+        vars(self.server).update(name="first", status="VERIFY_RESIZE", flavor=flavor)
+        self.user = user
+
+    def migrations(self, **filters: str) -> list[Any]:
+        if "server_id" not in filters:
+            assert filters["status"] == "finished" and filters["migration_type"] == "migration"
+        made = {"server_id": UUID, "user_id": self.user, "source_node": "node1"}
+        return [SimpleNamespace(**made, created_at="1", uuid="newest")]
+
+    def servers(self, **filters: Any) -> list[Any]:
+        assert filters["status"] == "VERIFY_RESIZE"
+        return [self.server]
+
+
 class MovesTest(unittest.TestCase):
     def setUp(self) -> None:
         self.said: list[str] = []
@@ -75,6 +97,38 @@ class MovesTest(unittest.TestCase):
         services = {"node1": "service1", "node2": "service2"}
         connection = SimpleNamespace(compute=nova)
         moves.make(connection, [move], services, self.said.append, patience_s)
+
+    def test_what_an_earlier_run_left(self) -> None:
+        """A cold migration of one's own is confirmed; none of others, nor what has no GPUs."""
+        for user, specs, is_confirmed in (
+            ("me", {"gpus": "= 1"}, True),
+            ("another", {"gpus": "= 1"}, False),
+            ("me", {}, False),
+        ):
+            nova = Left(user, specs)
+            session = SimpleNamespace(get_user_id=lambda: "me")
+            connection = SimpleNamespace(compute=nova, session=session)
+            with mock.patch.object(moves.rest, "POLL_S", 0.0):
+                moves.finish(connection, self.said.append, 60)
+            self.assertEqual("ACTIVE" if is_confirmed else "VERIFY_RESIZE", nova.server.status)
+        self.assertEqual(
+            [f"first ({UUID}): confirmed, as its move waits for that since before"], self.said
+        )
+
+    def test_confirmed_by_another_run(self) -> None:
+        nova = Nova()
+        refused = mock.Mock(side_effect=sdk_exc.ConflictException("vm_state active"))
+        nova.confirm_server_resize = refused  # type: ignore[method-assign]
+        with self.assertRaisesRegex(moves.Stopped, "Nova: vm_state active"):
+            self.make(nova, way=Way.COLD)
+
+        def confirmed(server: Any) -> None:
+            nova.server.status = "ACTIVE"
+            raise sdk_exc.ConflictException("vm_state active")
+
+        vars(nova.server).update(status="ACTIVE", compute_host="service1")
+        nova.confirm_server_resize = confirmed  # type: ignore[method-assign]
+        self.make(nova, way=Way.COLD)
 
     def stopped(self, nova: Nova) -> str:
         with self.assertRaises(moves.Stopped) as caught:
