@@ -49,6 +49,7 @@ OWN = {
 NOT_OTHERS = {
     "data": {"nova", "oslo_config"},
     "host": {"nova", "oslo_config"},
+    "osc_gpu": {"nova", "oslo_config"},
 }
 
 
@@ -113,6 +114,7 @@ class TestLayers(unittest.TestCase):
             ("scheduler", "nova_gpu.host.pci.discovery"),
             ("api", "nova_gpu.host.pci.discovery"),
             ("virt", "eventlet.semaphore"),
+            ("osc_gpu", "nova.objects"),
             ("osc_gpu", "nova_gpu.virt.inventory.pool"),
             ("core", "osc_gpu.rest"),
             ("cmd", "osc_gpu.rest"),
