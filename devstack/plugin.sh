@@ -5,7 +5,7 @@
 # does not run is not configured there.
 
 function install_nova_gpu {
-    setup_develop "$NOVA_GPU_DIR"
+    setup_develop "$NOVA_GPU_DIR" nova
 }
 
 function configure_nova_gpu {

@@ -17,6 +17,7 @@ from nova_gpu.core.scheduling import capacity, reasons, startable
 from nova_gpu.core.scheduling.startable import Detail, Startable
 from osc_gpu import asking, flavors, hosts, query, rest
 from osc_gpu.fleet import preemptible, projects
+from osc_gpu.resource_request import Size
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
 _THEN = "With Preemption"
@@ -72,7 +73,7 @@ class ShowCapacity(asking.Lister):
             raise exceptions.CommandError("name a flavor, or --publish what there is of all")
         (flavor,) = flavors.read(connection, [parsed_args.flavor])
         try:
-            answers = hosts.answers(connection, query.Size.of(flavor), flavors.request_of(flavor))
+            answers = hosts.answers(connection, Size.of(flavor), flavors.request_of(flavor))
         except rest.Refused as refused:
             found = _published(flavor, refused)
             self.say(
@@ -139,7 +140,7 @@ def _startable(
     snapshot: rest.Snapshot, flavor: Any, asked: FlavorRequest, detail: Detail, few: int
 ) -> Startable:
     now = timeutils.utcnow().strftime("%Y-%m-%dT%H:%MZ")
-    size = query.Size.of(flavor)
+    size = Size.of(flavor)
     try:
         total, _ = capacity.could_boot(hosts.answers(snapshot, size, asked))
         why = "" if total else _why_none(snapshot, size, asked)
@@ -148,7 +149,7 @@ def _startable(
     return Startable(startable.told(total, detail, few), now, why)
 
 
-def _why_none(snapshot: rest.Snapshot, size: query.Size, asked: FlavorRequest) -> str:
+def _why_none(snapshot: rest.Snapshot, size: Size, asked: FlavorRequest) -> str:
     """The reason that an instance's fault would have, in the form for users: without the hosts"""
     wanted = query.placement_query(snapshot, size, asked)
     found = hosts.read(snapshot, wanted)

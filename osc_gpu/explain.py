@@ -12,9 +12,10 @@ from nova_gpu.core.flavor import validation
 from nova_gpu.core.printable import printable
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
-from osc_gpu import failures, hosts, query, rest, servers
+from osc_gpu import failures, hosts, rest, servers
 from osc_gpu.asking import Lines
 from osc_gpu.fleet import preemptible
+from osc_gpu.resource_request import Size
 
 # Of Nova's faults: that each host failed to start it
 _RETRIES = ("Exceeded maximum number of retries", "Exhausted all hosts available for retrying")
@@ -52,7 +53,7 @@ class ExplainServer(servers.ShowOne):
         else:
             try:
                 from_volume = servers.boots_from_volume(server)
-                size = query.Size.of(server.flavor, boots_from_volume=from_volume)
+                size = Size.of(server.flavor, boots_from_volume=from_volume)
                 answers = hosts.answers(connection, size, asked)
                 host = server.hypervisor_hostname
                 shown["host"] = host or ""

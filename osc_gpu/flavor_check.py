@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 from nova_gpu.core import exception
@@ -15,6 +18,8 @@ from osc_gpu.asking import Lines
 
 _COLUMNS = ("Flavor", "Asks For", "Quota Counts", "Mistakes")
 _UNREADABLE = "unreadable"
+# Entry points of functions that say what is wrong with a property and its value
+_CHECKS = "osc_gpu.extra_spec_checks"
 
 
 class CheckFlavor(asking.Lister):
@@ -67,15 +72,20 @@ def _described(asked: FlavorRequest) -> tuple[str, str]:
 
 
 def _novas(specs: Mapping[str, str]) -> Iterator[str]:
-    """What the API would refuse of the properties that are not nova-gpu's"""
-    # Only now: it takes a second, and other commands of the client have no use for it.
-    from nova import exception as nova_exception
-    from nova.api.validation.extra_specs import validators
+    """Yield what nova-api would refuse of the properties that are not nova-gpu's.
 
+    Only where Nova is installed beside the client; else these properties are not judged.
+    """
+    judge = _judge()
     for key, value in specs.items():
-        if validation.is_own(key):
-            continue
-        try:
-            validators.validate(key, value)
-        except nova_exception.ValidationError as error:
-            yield f"{key}={value!r}: {str(error).removeprefix('Validation failed; ')}"
+        if judge and not validation.is_own(key) and (reason := judge(key, value)):
+            yield f"{key}={value!r}: {reason}"
+
+
+@functools.cache
+def _judge() -> Callable[[str, str], str | None] | None:
+    for point in metadata.entry_points(group=_CHECKS):
+        with contextlib.suppress(ModuleNotFoundError):
+            judge: Callable[[str, str], str | None] = point.load()
+            return judge
+    return None

@@ -14,6 +14,7 @@ from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
 from nova_gpu.core.sets import published
 from osc_gpu import closed, query, rest
+from osc_gpu.resource_request import Size
 
 _NO_SUCH_HOST = "Nova has no such host"
 # A compute node has some of one of these left, also where its GPUs are all used.
@@ -22,7 +23,7 @@ _OWN_CLASSES = ("MEMORY_MB", "VCPU", "PCPU", "DISK_GB")
 Summaries = Mapping[str, Mapping[str, Any]]
 
 
-def answers(connection: Any, size: query.Size, request: FlavorRequest) -> list[capacity.Answer]:
+def answers(connection: Any, size: Size, request: FlavorRequest) -> list[capacity.Answer]:
     """How many instances of such a flavor each host could take now.
 
     :raises CommandError: as :func:`read`, and as :func:`osc_gpu.query.placement_query`

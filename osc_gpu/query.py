@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler would ask Placement for one instance of a flavor, made by Nova's own code."""
+"""What the scheduler would ask Placement for one instance of a flavor with GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import functools
 import types
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib import parse
 
 from osc_lib import exceptions
 
@@ -16,29 +15,8 @@ from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import query, request_group, summary
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.flavor.request_group import GroupRequest
-from osc_gpu import rest
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Size:
-    """A flavor's own fields, in Nova's units: MiB of memory and swap, GiB of disk."""
-
-    vcpus: int
-    ram: int
-    disk: int
-    ephemeral: int
-    swap: int
-
-    @classmethod
-    def of(cls, flavor: Any, *, boots_from_volume: bool = False) -> Size:
-        """:param flavor: openstacksdk's, by itself or of a server"""
-        return cls(
-            vcpus=flavor.vcpus,
-            ram=flavor.ram,
-            disk=0 if boots_from_volume else flavor.disk,
-            ephemeral=flavor.ephemeral or 0,
-            swap=int(flavor.swap or 0),
-        )
+from osc_gpu import resource_request, rest
+from osc_gpu.resource_request import Size
 
 
 class Unservable(exceptions.CommandError):
@@ -105,32 +83,13 @@ def _groups(specs: Mapping[str, str]) -> tuple[str, tuple[GroupRequest, ...]] | 
 
 @functools.lru_cache(maxsize=1024)
 def _needed(size: Size, specs: frozenset[tuple[str, str]]) -> tuple[str, Mapping[str, int]]:
-    """What Nova makes of the flavor: the query, and the amounts of the compute node itself."""
-    # Only now: it takes a second, and other commands of the client have no use for it.
-    import os_traits
-    from nova import objects
-    from nova.scheduler import utils
+    """Return the query, and the amounts of the compute node itself.
 
-    objects.register_all()
-    flavor = objects.Flavor(
-        vcpus=size.vcpus,
-        memory_mb=size.ram,
-        root_gb=size.disk,
-        ephemeral_gb=size.ephemeral,
-        swap=size.swap,
-        extra_specs=dict(specs),
-    )
-    spec = objects.RequestSpec(
-        flavor=flavor,
-        image=objects.ImageMeta(properties=objects.ImageMetaProps()),
-        is_bfv=False,
-        requested_resources=[],
-    )
-    spec.root_forbidden.add(os_traits.COMPUTE_STATUS_DISABLED)  # as Nova's own request filter
-    needed = utils.ResourceRequest.from_request_spec(spec)
-    amounts = dict(needed.get_request_group(None).resources)
-    for resource_class in names.RESOURCE_CLASSES:
-        amounts.pop(resource_class, None)
-    # Nova's limit is on what one request may look at, and this is about all hosts.
-    pairs = [pair for pair in parse.parse_qsl(needed.to_querystring()) if pair[0] != "limit"]
-    return parse.urlencode(pairs), types.MappingProxyType(amounts)
+    :raises Unservable: where Nova would refuse the flavor
+    """
+    try:
+        text, amounts = resource_request.make(size, dict(specs))
+    except ValueError as error:
+        raise Unservable(f"Nova cannot read the flavor's processors: {error}") from error
+    own = {name: amount for name, amount in amounts.items() if name not in names.RESOURCE_CLASSES}
+    return text, types.MappingProxyType(own)

@@ -26,6 +26,7 @@ from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from osc_gpu import asking, flavors, hosts, providers, query, rest, usage
 from osc_gpu.providers import Provider
+from osc_gpu.resource_request import Size
 from osc_gpu.usage import Held
 
 # For one flavor: hosts differ in how many GPUs they have left, so there may be very many reasons.
@@ -110,7 +111,7 @@ def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
         if not (asked.asks_for_gpus or asked.vgpu_words):
             continue
         try:
-            answers = hosts.answers(snapshot, query.Size.of(flavor), asked)
+            answers = hosts.answers(snapshot, Size.of(flavor), asked)
         except query.Unservable as e:
             yield Capacity(flavor.name, flavors.asked_for(asked), wrong=str(e))
         else:

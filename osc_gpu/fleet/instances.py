@@ -19,6 +19,7 @@ from osc_gpu import closed, consumers, flavors, hosts, providers, query, rest, s
 from osc_gpu.fleet.planning import fleet, ways
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need, Sets, Way
 from osc_gpu.providers import Provider
+from osc_gpu.resource_request import Size
 
 _NOT_NOVAS = "Nova has no such instance"
 # Put among the traits of groups whose GPUs preemptible instances get, too
@@ -26,7 +27,7 @@ _FOR_ALL = "for all"
 _Amounts = Mapping[str, int]
 
 
-def need(connection: Any, size: query.Size, request: FlavorRequest) -> Need:
+def need(connection: Any, size: Size, request: FlavorRequest) -> Need:
     """What one instance takes.
 
     :raises Unservable: as :func:`osc_gpu.query.placement_query`
@@ -47,7 +48,7 @@ def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) ->
     :raises CommandError: where no plan can be made for such a flavor
     """
     asked = flavors.request_of(flavor)
-    size = query.Size.of(flavor, boots_from_volume=boots_from_volume)
+    size = Size.of(flavor, boots_from_volume=boots_from_volume)
     found = need(connection, size, asked)
     if asked.asks_for_gpus and asked.asks_for_vgpus:
         raise exceptions.CommandError(
@@ -168,7 +169,7 @@ def _own(
 def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
     """What the server takes of a node that has the resource classes *used*"""
     from_volume = servers.boots_from_volume(server)
-    size = query.Size.of(server.flavor, boots_from_volume=from_volume)
+    size = Size.of(server.flavor, boots_from_volume=from_volume)
     amounts = query.amounts(size, servers.request_of(server))
     return {name: amount for name, amount in amounts.items() if name in used}
 
@@ -215,7 +216,7 @@ def _instance(
     request = servers.request_of(server)
     try:
         said = consent.parse(request.extra_specs)
-        wanted = need(connection, query.Size.of(server.flavor), request)
+        wanted = need(connection, Size.of(server.flavor), request)
         near = request.whole is not None and request.whole.requires_topology
     except (exception.InvalidExtraSpec, query.Unservable) as e:
         return stays(f"its flavor cannot be used: {e}")

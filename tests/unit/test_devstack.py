@@ -27,7 +27,7 @@ function is_service_enabled {
     for each in "$@"; do [[ " $SERVICES " != *" $each "* ]] || return 0; done
     return 1
 }
-function setup_develop { echo "develop $1"; }
+function setup_develop { echo "develop $*"; }
 function openstack { echo "openstack $*"; }
 function iniset { printf 'set\t%s\t%s\t%s\n' "$2" "$3" "$4" >>"$1"; }
 function iniset_multiline {
@@ -111,7 +111,7 @@ class PluginTest(unittest.TestCase):
     def test_all_in_one(self) -> None:
         printed = self.run_plugin("n-api n-sch n-cpu")
         self.assertEqual("plugin nova-gpu", printed[0])
-        self.assertIn("develop /opt/stack/nova-gpu", printed)
+        self.assertIn("develop /opt/stack/nova-gpu nova", printed)
         self.assertIn("virt libvirt lxc", printed)
         self.assertEqual(1, sum("flavor create cg1.xlarge" in each for each in printed))
         (flavor,) = (each for each in printed if "flavor create" in each)

@@ -61,6 +61,7 @@ GUESTS = {"fabric"}
 NOT_OTHERS = {
     "data": {"nova", "oslo_config"},
     "host": {"nova", "oslo_config"},
+    "osc_gpu": {"nova", "oslo_config"},
 }
 
 
@@ -130,6 +131,7 @@ class TestLayers(unittest.TestCase):
             ("scheduler", "nova_gpu.host.pci.discovery"),
             ("api", "nova_gpu.host.pci.discovery"),
             ("virt", "eventlet.semaphore"),
+            ("osc_gpu", "nova.objects"),
             ("osc_gpu", "nova_gpu.virt.inventory.pool"),
             ("core", "osc_gpu.rest"),
             ("cmd", "osc_gpu.rest"),

@@ -58,6 +58,10 @@ class TestConstraints(unittest.TestCase):
             for name in names:
                 with self.subTest(f"{release}: {name}"):
                     self.assertEqual(set(), _names(name) - pinned)
+            for requirement in PROJECT["project"]["optional-dependencies"]["nova"]:
+                with self.subTest(f"{release}: {requirement}"):
+                    name = re.findall(r"^[\w.-]+", requirement)[0]
+                    self.assertIn(re.sub(r"[-_.]+", "-", name).lower(), pinned)
 
 
 class TestChecks(unittest.TestCase):

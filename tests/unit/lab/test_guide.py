@@ -149,7 +149,7 @@ class FirstBootTest(testtools.TestCase):
     def test_from_the_installation_to_the_boot(self) -> None:
         texts = [command.text for command in self.commands]
         steps_taken = (
-            "pip install .",
+            "pip install '.[nova]'",
             "nova-gpu list",
             "cat etc/nova/nova-compute.conf.sample",
             "nova-gpu-status upgrade check",
@@ -216,8 +216,8 @@ class FirstBootTest(testtools.TestCase):
             done = guide.translated(text, guide.CONTROLLER, table)
             self.assertIn(f"{self.folder}/etc/nova/nova-controller.conf", done)
             self.assertNotIn("compute", done.replace(str(self.folder), ""))
-        pip = guide.translated("/opt/nova/bin/pip install .", guide.COMPUTE, table)
-        self.assertEqual(f"{self.folder}/venv/bin/pip install .", pip)
+        pip = guide.translated("/opt/nova/bin/pip install '.[nova]'", guide.COMPUTE, table)
+        self.assertEqual(f"{self.folder}/venv/bin/pip install '.[nova]'", pip)
 
     def test_each_compute_host_has_its_configuration(self) -> None:
         shown = [compute.libvirt(host).covers[str(compute.ETC)] for host in self.lab.hosts]

@@ -12,11 +12,12 @@ from openstack import connection
 from osc_lib import exceptions
 
 from nova_gpu.core.flavor import request
-from osc_gpu import hosts, query
+from osc_gpu import hosts
+from osc_gpu.resource_request import Size
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
 from tests.functional.sdk import Auth
 
-_SMALL = query.Size(vcpus=4, ram=512, disk=10, ephemeral=0, swap=0)
+_SMALL = Size(vcpus=4, ram=512, disk=10, ephemeral=0, swap=0)
 
 
 class HostsTest(test.NoDBTestCase):
