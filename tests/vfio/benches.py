@@ -9,11 +9,11 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 
+from lab import packages
 from lab.vm import debian, place, saved
 from lab.vm import vm as vms
 from tests.cloud import wire
 from tests.vfio import carried
-from tools.testing import machine
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     """The VM of each host; where there are two, each has a line to the other.
 
     :raises lab.cloud.steps.Failed: with the log of what failed
-    :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
+    :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
     if bench.carries:
-        machine.install(carried.NEEDED, place.STATE / "log" / "packages.log")
+        packages.install(carried.NEEDED, place.STATE / "log" / "packages.log")
     made = vms.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix), bench.release)
     if len(bench.hosts) == 1:
         return {host: _saved(made, bench) for host in bench.hosts}

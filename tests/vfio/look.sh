@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # SPDX-License-Identifier: Apache-2.0
 # The first program of a guest that has those of carried.py: it says what they say of the guest's
 # tree, for which devices of QEMU's are a product of NVIDIA's meanwhile, and goes on as all guests do.

@@ -126,7 +126,7 @@ def main() -> int:
             for text in failed:
                 result.cloud_failed(text)
         stream.flush()
-        return 1 if result.failed else 0
+        return 0 if result.wasSuccessful() else 1
 
     def show(text: str) -> None:
         stream.write(text)
