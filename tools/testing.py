@@ -76,7 +76,6 @@ SUITES = {
     "guide": Suite(260, ("tools/lab guide",), "libvirtd"),
     "vfio": Suite(500, ("python -m tests.vfio",), "vm", "-k"),
     "moves": Suite(440, _VFIO, "vm", "-k"),
-    "shapes": Suite(400, _VFIO, "vm", "-k", on_request=True),
     "bars": Suite(300, _VFIO, "vm", "-k", on_request=True),
     "gpu": Suite(60, ("python -m tests.gpu",), pick="-k", on_request=True),
 }
