@@ -142,7 +142,7 @@ class RunTest(unittest.TestCase):
         self.addCleanup(testing._ENDING.clear)
 
     def run_shell(self, script: str, limit_s: int = 200) -> tuple[testing.Outcome, str]:
-        suite = testing.Suite(1, (f"sh -c '{script}'",))
+        suite = testing.Suite((f"sh -c '{script}'",))
         with (
             mock.patch.dict(testing.SUITES, {"shell": suite}),
             contextlib.redirect_stdout(io.StringIO()) as printed,
