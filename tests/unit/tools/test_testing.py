@@ -124,6 +124,7 @@ class AgainTest(unittest.TestCase):
         for suite, failed in (
             ("style", ["style: ruff check . ended with 1"]),
             ("unit", []),
+            ("functional", [BOOTS, "functional: stestr ended with 124"]),
             ("unit", [f"{BOOTS}_{number}" for number in range(6)]),
         ):
             self.again(suite, testing.Outcome(passed=1), *failed)
