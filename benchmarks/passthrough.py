@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import report
+from lab import packages
 from lab.cloud import steps
 from lab.vm import cards, place, vm
 from tests.cloud import running
 from tests.vfio import benches, outside
-from tools.testing import machine
 
 # Nova's compute manager times the driver's spawn and the whole build and says so in its log.
 _PHASES = ("spawn", "build")
@@ -138,7 +138,7 @@ def main() -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             vm.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix))
-    except (steps.Failed, machine.MachineNotReady) as error:
+    except (steps.Failed, packages.MachineNotReady) as error:
         raise SystemExit(str(error)) from error
     out = pathlib.Path(tempfile.mkdtemp(prefix="nova-gpu-benchmark-", dir="/var/tmp"))
     print(f"logs: {out}", file=sys.stderr)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPUs cost in nova-scheduler and Placement: 100, 1,000 and 10,000 hosts of 8 GPUs.
+"""What GPUs cost in nova-scheduler: 100, 1,000 and 10,000 hosts of 8 GPUs.
 
-python -m benchmarks.scheduling [--json] [--hosts N ...] [--no-placement] [--burst N]
+python -m benchmarks.scheduling [--json] [--hosts N ...] [--burst N]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 # Threads, also with the releases that would take eventlet: nothing here is a service.
 os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "true")
 
-from benchmarks import asking, burst, filtering, report
+from benchmarks import burst, filtering, report
 
 HOSTS = (100, 1000, 10_000)
 
@@ -26,9 +26,6 @@ NOTES = (
     "the hosts' stats as new strings, as each request reads them from the database. First time:",
     "the strings are parsed as well, those that are equal once. Kept: what outlives the request,",
     "strings included.",
-    "Placement: GET /allocation_candidates over SQLite, the query that Nova makes with its limit",
-    "of 1000, and the one that the request filter makes before; PCI in Placement is as in",
-    "benchmarks.placement, tuned for wide trees, with 60 s and 4 GiB.",
     "Burst: eight clients at once ask for as many instances as a host has room for, until each GPU",
     "of an empty cloud is in use; the API, scheduler, conductor, Placement and all compute hosts",
     "share one process, so that of the figures the counts say something, and seconds only what the",
@@ -36,13 +33,10 @@ NOTES = (
 )
 
 
-def rows(hosts: Sequence[int], *, with_placement: bool, burst_hosts: int) -> Iterator[report.Row]:
+def rows(hosts: Sequence[int], *, burst_hosts: int) -> Iterator[report.Row]:
     for number in hosts:
         _say(f"{number:,} hosts: filters ...")
         yield from filtering.rows(number, runs=9 if number < 10_000 else 5)
-    for number in hosts if with_placement else ():
-        _say(f"{number:,} hosts: Placement ...")
-        yield from asking.rows(number, runs=9 if number < 10_000 else 5)
     if burst_hosts:
         _say(f"{burst_hosts} hosts: burst ...")
         yield from burst.rows(burst_hosts)
@@ -55,14 +49,13 @@ def _say(text: str) -> None:
 def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--hosts", type=int, nargs="+", default=HOSTS, metavar="N")
-    parser.add_argument("--no-placement", action="store_true", help="the filters only")
     parser.add_argument(
         "--burst", type=int, default=10, metavar="N", help="hosts (default: %(default)s; 0: none)"
     )
     options = parser.parse_args()
     # What was imported stays: no collection between the runs need look through half of Nova.
     gc.freeze()
-    found = rows(options.hosts, with_placement=not options.no_placement, burst_hosts=options.burst)
+    found = rows(options.hosts, burst_hosts=options.burst)
     report.show(list(found), as_json=options.json, notes=NOTES)
 
 

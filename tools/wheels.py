@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.wheels DIR [--python 3.12]``: what ``tools/test --wheels DIR`` installs.
+"""``python -m tools.wheels DIR [--python 3.12]``: what ``tools/test gpu`` needs, as wheels.
 
 The wheels are carried with a checkout to a machine without a network. It is run with the Python of
 ``.tools/venv-2026.2``, and takes the versions that are installed there, for another Python too.
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from packaging import requirements
 from packaging.utils import canonicalize_name
 
-from tools.testing import environment
+from tools.testing import ROOT
 
 # What pip of the machine there takes: glibc of Debian 12, Ubuntu 22.04 and later
 _PLATFORMS = [
@@ -33,6 +33,14 @@ _NO_WHEEL = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)=="
 # Wanted by what is wanted, and not imported there: numpy, which is large, is for Nova's proxies of
 # consoles, setuptools for building; the one that is installed here need not know a newer Python.
 _UNUSED = ("numpy", "setuptools")
+
+
+def listed() -> list[str]:
+    """What the suite needs, a line of a file of requirements each"""
+    files = (ROOT / "requirements.txt", ROOT / "tests/gpu/requirements.txt")
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    words = [line.partition(" #")[0].strip() for line in lines]
+    return [word for word in words if word and not word.startswith("#")]
 
 
 class Failed(Exception):
@@ -95,7 +103,7 @@ def fetch(folder: pathlib.Path, versions: dict[str, str], python: str) -> None:
         if name not in pins:
             raise Failed(said)
         built.append(f"{name}=={pins.pop(name)}")
-    own = ["--no-build-isolation", str(environment.ROOT)]
+    own = ["--no-build-isolation", str(ROOT)]
     for each in (own, *([pin] for pin in built)):
         if said := _pip("wheel", "-w", str(folder), *each):
             raise Failed(said)
@@ -109,7 +117,7 @@ def _pip(command: str, *arguments: str) -> str | None:
     """What it says where it fails"""
     argv = [sys.executable, "-m", "pip", command, "-q", "--no-deps", *arguments]
     # pbr asks git for the version of what it builds: a checkout without tags has one all the same.
-    environ = {**os.environ, "PBR_VERSION": "0.0.0"} if str(environment.ROOT) in argv else None
+    environ = {**os.environ, "PBR_VERSION": "0.0.0"} if str(ROOT) in argv else None
     done = subprocess.run(argv, capture_output=True, text=True, env=environ)
     return done.stderr if done.returncode else None
 
@@ -124,7 +132,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     try:
-        versions = needed(environment.listed(environment.CARRIED), arguments.python)
+        versions = needed(listed(), arguments.python)
         fetch(arguments.folder, versions, arguments.python)
     except Failed as error:
         print(f"tools.wheels: {error}", file=sys.stderr)

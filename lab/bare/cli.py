@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lab import packages, sources
 from lab.bare import base, given, index, isolation
 from lab.bare.store import Store
 from lab.cloud import cgroups
-from tools.testing import machine, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 _CACHE, _CACHE_VARIABLE = Path("/var/cache/nova-gpu"), "NOVA_GPU_CACHE"
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             with base.folder(options.parent, archived) as root:
                 _say(f"bare root in {root}, {time.monotonic() - began:.0f} s")
                 return _in(root, cache, given.machine(acquire, found), options.command)
-    except (base.RootFailed, machine.MachineNotReady, subprocess.CalledProcessError) as error:
+    except (base.RootFailed, packages.MachineNotReady, subprocess.CalledProcessError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -171,10 +171,10 @@ def _install_mmdebstrap() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "apt.log")
         try:
-            added = machine.install(("mmdebstrap",), log)
-        except machine.MachineNotReady as error:
+            added = packages.install(("mmdebstrap",), log)
+        except packages.MachineNotReady as error:
             said = log.read_text(errors="replace").strip() if log.exists() else ""
-            raise machine.MachineNotReady(f"{error}\n{said[-500:]}") from error
+            raise packages.MachineNotReady(f"{error}\n{said[-500:]}") from error
     if added:
         _say(f"installed {' '.join(added)} on this machine")
 

@@ -16,7 +16,6 @@ from lab.cloud import (
     compute,
     controls,
     demo,
-    endurance,
     guide,
     limits,
     notifications,
@@ -163,16 +162,6 @@ def _guide(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _soak(arguments: argparse.Namespace) -> int:
-    endurance.soak(_running(arguments), arguments.count)
-    return 0
-
-
-def _burst(arguments: argparse.Namespace) -> int:
-    endurance.burst(_alone(_running(arguments)), arguments.rounds)
-    return 0
-
-
 def _quota(arguments: argparse.Namespace) -> int:
     limits.show(_running(arguments))
     return 0
@@ -267,12 +256,8 @@ def _parser() -> argparse.ArgumentParser:
     opens = verb("openrc", _openrc, "print the environment for openstack and nova")
     users = (settings.ADMIN, settings.MEMBER)
     opens.add_argument("user", nargs="?", choices=users, default=settings.ADMIN)
-    soaks = verb("soak", _soak, "create and delete instances one after another, count leftovers")
-    soaks.add_argument("--count", type=int, default=50, help="instances (default: %(default)s)")
     verb("quota", _quota, "limit GPUs in Keystone, show what counts and what there is room for")
     verb("events", _events, "print the notifications about GPUs as they come")
-    bursts = verb("burst", _burst, "ask for 20 instances at once where there are 8 GPUs")
-    bursts.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
     return parser
 
 

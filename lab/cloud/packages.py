@@ -11,10 +11,11 @@ import hashlib
 import os
 import pathlib
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 
+from lab import packages
 from lab.cloud import settings, steps
-from tools.testing import environment, machine
 
 # The interpreter that user "nova" can reach; root's own may be somewhere in /root.
 _PYTHON = "/usr/bin/python3"
@@ -77,7 +78,7 @@ def install(lab: settings.Lab, project: bool = True) -> None:
         with steps.step("Debian: python3-venv", apt):
             _debian(_FIRST, apt)
 
-    def packages() -> None:
+    def debian() -> None:
         with steps.step("Debian packages", apt):
             _debian(_DEBIAN, apt)
 
@@ -85,9 +86,9 @@ def install(lab: settings.Lab, project: bool = True) -> None:
         with steps.step("Nova and the other services from PyPI", pip):
             steps.run([_PYTHON, "-m", "venv", "--clear", str(lab.venv)], pip)
             _pip(lab, _PYPI, "--no-compile")
-            environment.compile_modules(lab.program("python"), tests=False)
+            _compile(lab)
 
-    steps.together(*([packages] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
+    steps.together(*([debian] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
     if fresh:
         with steps.step("libvirt-python, built against Debian's libvirt", pip):
             _pip(lab, _BUILT)
@@ -109,16 +110,16 @@ def _constraints() -> pathlib.Path:
 
 def _lacks(names: Sequence[str]) -> bool:
     try:
-        return bool(machine.missing_packages(names))
-    except machine.MachineNotReady as error:
+        return bool(packages.missing_packages(names))
+    except packages.MachineNotReady as error:
         raise steps.Failed(str(error)) from error
 
 
 def _debian(names: Sequence[str], log: pathlib.Path) -> None:
     with _services_stay_stopped():
         try:
-            machine.install(names, log)
-        except machine.MachineNotReady as error:
+            packages.install(names, log)
+        except packages.MachineNotReady as error:
             raise steps.Failed(str(error)) from error
 
 
@@ -140,6 +141,14 @@ def _pip(lab: settings.Lab, names: tuple[str, ...], *options: str) -> None:
     argv = [lab.program("python"), "-m", "pip", "install", "--prefer-binary", "--progress-bar=off"]
     argv += ["--cache-dir", str(lab.cache / "pip"), "--constraint", str(_constraints())]
     steps.run([*argv, *options, *names], lab.log / "pip.log")
+
+
+def _compile(lab: settings.Lab) -> None:
+    """Compile on all processors, as pip takes one, without the tests that packages bring, a third.
+    What is no Python 3, as some templates are, stays as it is."""
+    argv = [lab.program("python"), "-m", "compileall", "-qq", "-j", "0", "-x", "/tests/"]
+    sites = map(str, lab.venv.glob("lib/python3*/site-packages"))
+    subprocess.run([*argv, *sites], stdout=subprocess.DEVNULL, check=False)
 
 
 def _install_project(lab: settings.Lab) -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=dash
 # What root in a guest tries to get at a GPU that is not its own:  probe.sh PATH MAJOR MINOR PCI
 # One line for each way: its name, "refused" or "POSSIBLE", and what the kernel said, with tabs
 # between. Runs in busybox's shell. Everything that succeeds is undone.

@@ -21,9 +21,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from lab import packages
 from lab.cloud import steps
 from lab.vm import boot, debian, place, vm
-from tools.testing import machine
 
 _SKIPPED = 77
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         release = debian.RELEASES[options.release]
         made = vm.build(options.state, options.tree, options.venv, release, **fields)
-    except (steps.Failed, machine.MachineNotReady) as error:
+    except (steps.Failed, packages.MachineNotReady) as error:
         print(f"labvm: {error}", file=sys.stderr)
         return 2
     return _run(made, options) if options.verb == "run" else 0

@@ -11,8 +11,8 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+from lab import packages, sources
 from lab.cloud import steps
-from tools.testing import machine, sources
 
 CODENAME = "bookworm"
 
@@ -91,7 +91,7 @@ def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path,
     """The sources of *release*, from this machine's: files in *folder*, which is made.
 
     :raises steps.Failed: where none of this machine's names Debian itself
-    :raises tools.testing.machine.MachineNotReady: where apt knows none
+    :raises lab.packages.MachineNotReady: where apt knows none
     """
     texts = {path: path.read_text() for path in sources.files(CODENAME)}
     folder.mkdir()
@@ -127,7 +127,7 @@ def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> li
     those in *folder*; what apt knows of them is kept below, and this machine's own lists stay what
     they are.
 
-    :raises tools.testing.machine.MachineNotReady: where the mirror does not have them
+    :raises lab.packages.MachineNotReady: where the mirror does not have them
     """
     if release.suite == CODENAME:
         return []
@@ -145,7 +145,7 @@ def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> li
         steps.run([*_APT_GET, *options, "update"], log)
     except steps.Failed as error:
         reason = f"the packages of {release.suite} cannot be had from this machine's mirror"
-        raise machine.MachineNotReady(f"{reason}; see {log}") from error
+        raise packages.MachineNotReady(f"{reason}; see {log}") from error
     return options
 
 

@@ -8,9 +8,9 @@ import pathlib
 import shlex
 import shutil
 
+from lab import packages
 from lab.cloud import steps
 from lab.vm import cards, debian, environment, place, system
-from tools.testing import machine
 
 # Of a saved VM, its state and what it has changed on its disk.
 STATE, OVERLAY = "state", "system.qcow2"
@@ -133,16 +133,16 @@ def build(
     """Makes what is not there yet. *options* are fields of :class:`VM`.
 
     :raises steps.Failed: with the log of what failed
-    :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
+    :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
     log = state / "log" / "packages.log"
-    if added := machine.install(debian.NEEDED, log):
+    if added := packages.install(debian.NEEDED, log):
         steps.say(f"  installed {' '.join(added)}")
     parts = (system.build(state, release), environment.build(state, venv), _emulator(state))
     place.prune(state, set(parts))
-    booted, packages, emulator = parts
+    booted, installed, emulator = parts
     (program,) = emulator.iterdir()
-    return VM(program, booted, packages, tree.resolve(), **options)  # type: ignore[arg-type]
+    return VM(program, booted, installed, tree.resolve(), **options)  # type: ignore[arg-type]
 
 
 def _emulator(state: pathlib.Path) -> pathlib.Path:

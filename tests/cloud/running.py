@@ -9,27 +9,53 @@ import sys
 import time
 import traceback
 import unittest
+import warnings
 from collections.abc import Callable, Iterable
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 # What a runner calls: a suite, or anything else that puts tests into a result.
 Tests = unittest.TestSuite | Callable[[unittest.TestResult], object]
 
 
-class Result(unittest.TextTestResult):
-    """One line for each test, its seconds first."""
+class Result(unittest.TestResult):
+    """A line for each test, as stestr writes it, and below it at once what a failure says."""
 
-    def startTest(self, test: unittest.TestCase) -> None:
-        unittest.TestResult.startTest(self, test)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        # What setUpClass does is no test, and begins without a word.
         self._started = time.monotonic()
 
-    def _write_status(self, test: unittest.TestCase, status: str) -> None:
-        seconds = time.monotonic() - self._started
-        self.stream.write(f"{seconds:6.1f} s  {self.named(test)} ... {status}\n")
-        self.stream.flush()
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        self._started = time.monotonic()
 
-    def named(self, test: unittest.TestCase) -> str:
-        return test.id().removeprefix("tests.").partition(".")[2]
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        super().addSuccess(test)
+        self._line(test, "ok")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        super().addSkip(test, reason)
+        self._line(test, f"SKIPPED: {reason}")
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:
+        super().addError(test, err)
+        self._line(test, "FAILED", self.errors[-1][1])
+
+    addFailure = addError
+
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:
+        if err is not None:
+            self.addError(subtest, err)
+
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
+        super().addUnexpectedSuccess(test)
+        self._line(test, "FAILED", "unexpected success")
+
+    def _line(self, test: unittest.TestCase, status: str, text: str = "") -> None:
+        seconds = time.monotonic() - self._started
+        self._stream.write(f"{{0}} {test.id()} [{seconds:.1f}s] ... {status}\n{text}")
+        self._stream.flush()
 
 
 def own_output() -> TextIO:
@@ -63,13 +89,12 @@ def discover(folder: str, patterns: Iterable[str]) -> unittest.TestSuite:
     return loader.discover(folder, top_level_dir=".")
 
 
-def run(suite: Tests, stream: TextIO, result: type[Result] = Result) -> bool:
-    """Whether all went well."""
-    runner = unittest.TextTestRunner(stream=stream, verbosity=2, warnings="ignore")
-    runner.resultclass = result
-    passed = runner.run(suite).wasSuccessful()  # type: ignore[arg-type]
-    stream.flush()
-    return passed
+def run(suite: Tests, result: Result) -> bool:
+    """Whether all went well, and there was something to run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        suite(result)
+    return result.wasSuccessful() and result.testsRun > 0
 
 
 def leave(main: Callable[[], int]) -> NoReturn:

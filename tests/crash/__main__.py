@@ -11,7 +11,7 @@ With --operations: many create and delete instances at once, with Nova in one pr
 libvirt; the same is compared after each round of 24. --nova 33 and --nova 32 take the releases
 before the newest for it.
 
-It ends with unittest's closing lines; each point is a test.
+It prints stestr's lines; each point is a test.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import sys
 
 from tests.crash import place
 from tests.lxc import outside
+from tools import testing
 
-_SKIPPED = 77
 # As tests/functional/test_concurrency.py reads them
 OPERATIONS, SEED = "NOVA_GPU_OPERATIONS", "NOVA_GPU_SEED"
 
@@ -46,7 +46,7 @@ def main() -> int:
         return _operate(arguments.operations, arguments.seed)
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
-        return _SKIPPED
+        return testing.SKIPPED
     os.environ.update({place.POINTS: str(arguments.points), place.SEED: str(arguments.seed)})
     os.environ[place.PATTERN] = arguments.pattern
     # All deaths are one test to Nova's test base.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.gpu [-k PATTERN]``: the readers of a host, on one with a real card of NVIDIA's.
 
-It ends with unittest's own closing lines, or with 77 after a line ``SKIP: reason`` where there is
-no card. It changes no setting of a card and resets none; what it saw is kept.
+It prints stestr's lines, or ends with 77 after a line ``SKIP: reason`` where there is no card. It
+changes no setting of a card and resets none; what it saw is kept.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
-import unittest
 
+from tests.cloud import running
 from tests.gpu import machine
-from tools.testing import environment, suites
+from tools import testing
 
 
 def main() -> int:
@@ -22,23 +22,20 @@ def main() -> int:
     parser.add_argument(
         "--out",
         type=pathlib.Path,
-        default=environment.STATE / "gpu",
+        default=testing.STATE / "gpu",
         help="keep there what was seen (default: %(default)s)",
     )
     arguments = parser.parse_args()
     if reason := machine.obstacle():
         print(f"SKIP: {reason}")
-        return suites.SKIPPED
+        return testing.SKIPPED
     machine.without_libvirt()
     machine.seen(arguments.out)
-    loader = unittest.TestLoader()
-    loader.testNamePatterns = [
-        pattern if "*" in pattern else f"*{pattern}*" for pattern in arguments.patterns
-    ] or None
-    found = loader.discover("tests/gpu", top_level_dir=str(environment.ROOT))
-    result = unittest.TextTestRunner(sys.stdout, descriptions=False, verbosity=2).run(found)
+    passed = running.run(
+        running.discover("tests/gpu", arguments.patterns), running.Result(sys.stdout)
+    )
     print(f"seen: {arguments.out}", file=sys.stderr)
-    return 0 if result.wasSuccessful() and result.testsRun else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

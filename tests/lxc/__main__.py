@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tests.lxc [-k PATTERN]``: Nova in one process on a real libvirtd with its LXC driver.
 
-Run as root. It starts a libvirtd of its own, runs the tests in that one's mount namespace, and ends
-with unittest's own closing lines, or with 77 after a line ``SKIP: reason`` where this machine can
-run no container. What the tests left behind is a failure.
+Run as root. It starts a libvirtd of its own, runs the tests in that one's mount namespace, and
+prints stestr's lines, or ends with 77 after a line ``SKIP: reason`` where this machine can run no
+container. What the tests left behind is a failure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import os
 import sys
 
 from tests.lxc import outside, place
-
-_SKIPPED = 77
+from tools import testing
 
 
 def main() -> int:
@@ -25,7 +24,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if reason := outside.obstacle():
         print(f"SKIP: {reason}")
-        return _SKIPPED
+        return testing.SKIPPED
     os.environ.update({place.SOAK: str(arguments.soak), place.BURSTS: str(arguments.bursts)})
     return outside.run("tests.lxc.inside", *arguments.patterns)
 

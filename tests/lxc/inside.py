@@ -11,7 +11,7 @@ from tests.cloud import running
 def main() -> int:
     stream = running.begin()
     suite = running.discover("tests/lxc", sys.argv[1:])
-    return 0 if running.run(suite, stream) else 1
+    return 0 if running.run(suite, running.Result(stream)) else 1
 
 
 if __name__ == "__main__":

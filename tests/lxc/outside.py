@@ -13,23 +13,26 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from lab import packages
 from lab.cloud import cgroups, libvirtd, nodes
 from tests.lxc import place
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_PROGRAMS = ("busybox", "libvirtd", "losetup", "mke2fs", "nsenter", "qemu-img", "unshare", "virsh")
+# A libvirtd with its LXC driver, and what a guest's root file system is made with
+_PACKAGES = (
+    *("busybox-static", "e2fsprogs", "libvirt-clients", "libvirt-daemon-driver-lxc"),
+    *("libvirt-daemon-system", "mount", "qemu-utils", "util-linux"),
+)
 
 
 def obstacle() -> str | None:
-    """Why this machine cannot run an LXC guest, or ``None``."""
+    """Install what is missing; why this machine cannot run an LXC guest, or ``None``."""
     if os.geteuid() != 0:
         return "only root can mount disks and run libvirtd; run it as root"
-    missing = [name for name in _PROGRAMS if not shutil.which(name)]
-    if missing:
-        return f"not found on PATH: {', '.join(missing)}; see bindep.txt"
     try:
+        packages.install(_PACKAGES, _ROOT / ".tools/log/apt-lxc.log")
         cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
-    except cgroups.Unservable as error:
+    except (packages.MachineNotReady, cgroups.Unservable) as error:
         return str(error)
     return None
 

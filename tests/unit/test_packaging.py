@@ -9,7 +9,7 @@ import unittest
 
 import yaml
 
-from tools.testing.environment import NEWEST, RELEASES
+from tools.testing import NEWEST, RELEASES
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

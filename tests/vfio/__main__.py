@@ -2,7 +2,7 @@
 """``python -m tests.vfio [-k PATTERN]``: Nova with its nova-compute in a VM with vfio and cards.
 
 Run as root. It builds the VM where it is not there yet, boots one for each part of the tests, and
-ends with unittest's own closing lines, or with 77 after a line ``SKIP: reason`` where this machine
+prints stestr's lines, or ends with 77 after a line ``SKIP: reason`` where this machine
 can run no such VM. Where a VM's own kernel panicked it is booted again for the tests that are left.
 """
 
@@ -20,13 +20,12 @@ import threading
 import time
 from concurrent import futures
 
+from lab import packages
 from lab.cloud import steps
 from lab.vm import boot, vm
 from tests.vfio import benches, outside, progress, tally
 from tests.vfio import place as tests_place
-from tools.testing import machine
-
-_SKIPPED = 77
+from tools import testing
 
 
 def main() -> int:
@@ -50,12 +49,12 @@ def main() -> int:
     venv = pathlib.Path(sys.prefix)
     if reason := vm.obstacle(venv):
         print(f"SKIP: {reason}")
-        return _SKIPPED
+        return testing.SKIPPED
     try:
         benches.build(bench)
-    except machine.MachineNotReady as error:
+    except packages.MachineNotReady as error:
         print(f"SKIP: {error}")
-        return _SKIPPED
+        return testing.SKIPPED
     except steps.Failed as error:
         print(f"tests.vfio: {error}", file=sys.stderr)
         return 2
@@ -95,7 +94,8 @@ def _run(out: pathlib.Path, arguments: argparse.Namespace) -> bool:
         stderr = out / part / tests_place.STDERR
         if not each.passed and stderr.exists():
             print("\n".join(stderr.read_text().splitlines()[-20:]), file=sys.stderr)
-    return all(each.passed for each in tallies.values())
+    ran = sum(each.ran for each in tallies.values())
+    return ran > 0 and all(each.passed for each in tallies.values())
 
 
 def _show(text: str) -> None:

@@ -12,29 +12,24 @@ from collections.abc import Iterable, Mapping
 from lab.vm import debian, place, saved
 from lab.vm import vm as vms
 from tests.cloud import wire
-from tests.vfio import carried
-from tools.testing import machine
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bench:
-    """``hosts``: their names in Nova. ``carries``: there are guests with programs of this machine's
-    (:mod:`tests.vfio.carried`)"""
+    """``hosts``: their names in Nova"""
 
     hosts: tuple[str, ...]
     release: debian.Release
-    carries: bool = False
 
 
 ONE = Bench((wire.HOST,), debian.STABLE)
 # QEMU moves no device of vfio before 8.1.
 PAIR = Bench((wire.HOST, "other"), debian.NEWER)
-CARRYING = dataclasses.replace(ONE, carries=True)
 # Nova has libvirt choose the UEFI firmware and says secure='no', which 9.0 refuses together.
 NEWER = dataclasses.replace(ONE, release=debian.NEWER)
 # What a VM has imported before it is saved
 IMPORTED = "tests.cloud.imports"
-_OF_FOLDER = {"tests/bars": NEWER, "tests/moves": PAIR, "tests/shapes": CARRYING}
+_OF_FOLDER = {"tests/bars": NEWER, "tests/moves": PAIR}
 
 
 def of(folders: Iterable[str]) -> Bench:
@@ -47,10 +42,8 @@ def build(bench: Bench) -> Mapping[str, vms.VM]:
     """The VM of each host; where there are two, each has a line to the other.
 
     :raises lab.cloud.steps.Failed: with the log of what failed
-    :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
+    :raises lab.packages.MachineNotReady: where packages are missing and cannot be added
     """
-    if bench.carries:
-        machine.install(carried.NEEDED, place.STATE / "log" / "packages.log")
     made = vms.build(place.STATE, place.ROOT, pathlib.Path(sys.prefix), bench.release)
     if len(bench.hosts) == 1:
         return {host: _saved(made, bench) for host in bench.hosts}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lab.vm import boot
 from lab.vm import vm as vms
 from tests.cloud import running
-from tests.vfio import benches, carried, place, progress
+from tests.vfio import benches, place, progress
 
 if TYPE_CHECKING:
     from tests.vfio import cloud
@@ -83,8 +83,6 @@ def with_vms(
     for host, vm in benches.build(bench).items():
         known = booted[host] = cloud.VM(out / host if booted else out, vm.line)
         known.out.mkdir(exist_ok=True)
-        if bench.carries:
-            carried.archive(known.out / place.PROGRAMS.name)
         first = (before, on_output) if len(booted) == 1 else ((), _ignore)
         threads.append(threading.Thread(target=boot_one, args=(vm, known, *first)))
         threads[-1].start()
@@ -126,7 +124,7 @@ def main() -> int:
             for text in failed:
                 result.cloud_failed(text)
         stream.flush()
-        return 1 if result.failed else 0
+        return 0 if result.wasSuccessful() else 1
 
     def show(text: str) -> None:
         stream.write(text)

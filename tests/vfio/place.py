@@ -17,8 +17,6 @@ TESTS = ("tests/vfio", "tests/vgpu")
 STATE = pathlib.Path("/var/tmp/nova")
 INSTANCES = STATE / "instances"
 LOG = pathlib.Path("/out/nova.log")
-# What some guests can run, where there are tests of it
-PROGRAMS = pathlib.Path("/out/programs")
 # What cleans a card between two guests: a link to what a test wants
 CLEAN = pathlib.Path("/usr/local/sbin/clean-gpu")
 CONTAINERS = pathlib.Path("/var/tmp/containers")

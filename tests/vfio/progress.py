@@ -27,37 +27,23 @@ _NotImported: type = unittest.loader._FailedTest  # type: ignore[attr-defined]
 class Result(running.Result):
     """:param on_failure: called before a failure counts: it may be the VM's"""
 
-    failed = False
-
     def __init__(self, stream: TextIO, out: pathlib.Path, on_failure: Callable[[], None]) -> None:
-        super().__init__(unittest.runner._WritelnDecorator(stream), True, 2)
+        super().__init__(stream)
         self._done = out / _DONE
         self._on_failure = on_failure
-
-    def named(self, test: unittest.TestCase) -> str:
-        """With its folder: they may be of several."""
-        return test.id().removeprefix("tests.")
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         self._on_failure()
         super().addError(test, err)
-        self._show("ERROR", test.id(), self.errors.pop()[1])
 
-    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
-        self._on_failure()
-        super().addFailure(test, err)
-        self._show("FAIL", test.id(), self.failures.pop()[1])
+    addFailure = addError
 
     def cloud_failed(self, text: str) -> None:
-        """What went wrong with what all tests share"""
+        """Count as a failure what went wrong with what all tests share."""
         self._on_failure()
-        self.stream.write("   0.0 s  cloud ... ERROR\n")
-        self._show("ERROR", "the cloud of these tests", text)
-
-    def _show(self, kind: str, name: str, text: str) -> None:
-        self.failed = True
-        self.stream.write(f"{kind}: {name}\n{text}\n")
-        self.stream.flush()
+        self.errors.append((unittest.FunctionTestCase(self.stop), text))
+        self._stream.write(f"{{0}} the cloud of these tests ... FAILED\n{text}\n")
+        self._stream.flush()
 
     def stopTest(self, test: unittest.TestCase) -> None:
         super().stopTest(test)

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from lab.vm.boot import Boot
-
-_TEST = re.compile(r"^ *[\d.]+ s  \S+.* \.\.\. (ok|FAIL|ERROR|skipped .*)$", re.MULTILINE)
+from tools import testing
 
 
 class Tally:
@@ -28,9 +26,9 @@ class Tally:
     def read(self, text: str) -> str:
         """The lines that *text* completes, to be shown."""
         complete, newline, self._pending = (self._pending + text).rpartition("\n")
-        for match in _TEST.finditer(complete):
+        for match in filter(None, map(testing.TEST_LINE.match, complete.splitlines())):
             self.ran += 1
-            self.failed += match[1] in ("FAIL", "ERROR")
+            self.failed += match[2] == "FAILED"
         return complete + newline
 
     def lose(self, boot: Boot) -> str:
@@ -41,12 +39,13 @@ class Tally:
 
 
 def closing(tallies: Sequence[Tally], seconds: float) -> Sequence[str]:
-    """In unittest's words, for who reads its output, with what befell the VMs before them."""
+    """What befell the VMs, in lines as those of the tests, and how many tests there were."""
     lines = []
     ran = sum(each.ran for each in tallies)
     for each in tallies:
         lines += [f"VM retried: {boot.end.value} {boot.reason}" for boot in each.lost]
         if each.last is not None and each.last.status is None:
             ran += 1
-            lines.append(f"ERROR: the VM: {each.last.end.value} {each.last.reason}".rstrip())
+            lines.append("{0} the VM ... FAILED")
+            lines.append(f"{each.last.end.value} {each.last.reason}".rstrip())
     return [*lines, f"Ran {ran} tests in {seconds:.3f}s"]

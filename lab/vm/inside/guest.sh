@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # SPDX-License-Identifier: Apache-2.0
 # A guest's only program: says on its console which PCI functions it sees, where each is in its tree,
 # on which NUMA node, and of memory above 4 GiB from where to where, then stays. On a serial

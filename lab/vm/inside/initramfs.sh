@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # SPDX-License-Identifier: Apache-2.0
 # The VM's first process: the modules its disk needs, then the init of that.
 box=/bin/busybox

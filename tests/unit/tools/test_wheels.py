@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is carried to a machine without a network, and how an environment is made of it."""
+"""What is carried to a machine without a network."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import pathlib
-from collections.abc import Sequence
 from unittest import mock
 
 import fixtures
 from oslotest import base
 
-from tools import wheels
-from tools.testing import __main__ as command
-from tools.testing import environment
+from tools import testing, wheels
 
 
 class NeededTest(base.BaseTestCase):
     def test_all_that_the_suite_imports(self) -> None:
-        found = wheels.needed(environment.listed(environment.CARRIED), "3.12")
+        found = wheels.needed(wheels.listed(), "3.12")
         self.assertLessEqual(
             {"nova", "nvidia-ml-py", "lxml", "oslo-config", "oslo-utils", "pip", "testtools"},
             found.keys(),
@@ -55,7 +50,7 @@ class FetchTest(base.BaseTestCase):
 
     def test_what_has_no_wheel_is_built(self) -> None:
         wheels.fetch(self.folder, {"nova": "34", "ovs": "1"}, "3.12")
-        own = ("wheel", str(environment.ROOT))
+        own = ("wheel", str(testing.ROOT))
         expected = [("download", "ovs==1"), ("download", "nova==34"), own, ("wheel", "ovs==1")]
         self.assertEqual(expected, self.asked)
 
@@ -70,47 +65,3 @@ class FetchTest(base.BaseTestCase):
             self.assertRaisesRegex(wheels.Failed, "Connection refused"),
         ):
             wheels.fetch(self.folder, {"nova": "34"}, "3.12")
-
-
-class CarriedTest(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.state = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("tools.testing.environment.STATE", self.state))
-        self.commands: list[Sequence[str]] = []
-        self.useFixture(fixtures.MonkeyPatch("tools.testing.environment._run", self.run_command))
-        self.env = environment.Environment(environment.NEWEST, self.folder)
-
-    def run_command(self, env: environment.Environment, argv: Sequence[str], **_: str) -> None:
-        self.commands.append(argv)
-        env.path.mkdir(exist_ok=True)
-
-    def test_without_pip(self) -> None:
-        (self.folder / "nova-34-py3-none-any.whl").touch()
-        with self.assertRaisesRegex(environment.InstallFailed, "no wheel of pip"):
-            environment.prepare(self.env)
-        self.assertEqual([], self.commands)
-
-    def test_made_once(self) -> None:
-        """An environment of its own, of the wheels alone, and anew when they are others."""
-        for name in ("pip-23", "nova-34"):
-            (self.folder / f"{name}-py3-none-any.whl").touch()
-        self.assertTrue(environment.prepare(self.env))
-        _, install = self.commands
-        self.assertIn("--no-index", install)
-        self.assertEqual(str(self.folder / "pip-23-py3-none-any.whl/pip"), install[1])
-        self.assertIn(str(self.folder / "nova-34-py3-none-any.whl"), install)
-        self.assertNotEqual(environment.Environment(environment.NEWEST).path, self.env.path)
-        self.assertFalse(environment.prepare(self.env))
-        (self.folder / "lxml-6-py3-none-any.whl").touch()
-        self.assertTrue(environment.prepare(self.env))
-
-    def test_for_the_suite_gpu_alone(self) -> None:
-        for words in (["unit"], ["gpu", "unit"], []):
-            said = io.StringIO()
-            with contextlib.redirect_stderr(said), self.assertRaises(SystemExit):
-                command._parse([*words, "--wheels", str(self.folder)])
-            self.assertIn("for the suite gpu alone", said.getvalue())
-        parsed = command._parse(["gpu", "--wheels", str(self.folder)])
-        self.assertEqual(self.folder, parsed.wheels)

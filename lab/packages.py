@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages the suites need on this machine."""
+"""Debian packages on this machine: which are missing, and how they are added."""
 
 from __future__ import annotations
 
@@ -8,26 +8,8 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-# libvirt-python has no wheel: it is compiled against the distribution's libvirt.
-BUILD = ("gcc", "libc6-dev", "libvirt-dev", "pkg-config")
-# The documentation's theme asks git for the version.
-LINTERS = ("git", "shellcheck")
-# A real libvirtd with its LXC driver, and what a guest's root file system is made with.
-LXC = (
-    "busybox-static",
-    "e2fsprogs",
-    "libvirt-clients",
-    "libvirt-daemon-driver-lxc",
-    "libvirt-daemon-system",
-    "mount",
-    "qemu-utils",
-    "util-linux",
-)
-
 
 # Two suites that run side by side may both lack something. apt waits for dpkg's lock, but an update
 # of the lists does not wait for another.
@@ -36,17 +18,6 @@ _LOCK = Path("/run/lock/nova-gpu-apt")
 
 class MachineNotReady(Exception):
     """Something is missing that only the machine's administrator can add."""
-
-
-def python_packages() -> tuple[str, ...]:
-    """What this Python lacks to make virtual environments and to build extensions."""
-    headers = Path(sysconfig.get_paths()["include"], "Python.h")
-    missing = [] if headers.exists() else ["python3-dev"]
-    try:
-        import ensurepip  # noqa: F401  (Debian splits it off into python3-venv)
-    except ImportError:
-        missing.append("python3-venv")
-    return tuple(missing)
 
 
 def missing_packages(names: Sequence[str]) -> tuple[str, ...]:

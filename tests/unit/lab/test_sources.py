@@ -9,7 +9,7 @@ import shutil
 import fixtures
 import testtools
 
-from tools.testing import machine, sources
+from lab import packages, sources
 
 _STANZAS = """\
 Types: deb
@@ -50,7 +50,7 @@ class FilesTest(testtools.TestCase):
         (found,) = sources.files_of("bookworm", known, copies, options)
         self.assertEqual(self.parts / "mirror.sources", found)
         refused = (sources.files_of, "trixie", ("sid",), copies, options)
-        self.assertRaises(machine.MachineNotReady, *refused)
+        self.assertRaises(packages.MachineNotReady, *refused)
 
     def test_whatever_they_are_called(self) -> None:
         (self.parts / "0000mirror.sources").write_text(_STANZAS)
@@ -70,10 +70,10 @@ class FilesTest(testtools.TestCase):
 
     def test_without_any(self) -> None:
         (self.etc / "sources.list").write_text(_OTHERS)
-        error = self.assertRaises(machine.MachineNotReady, self.files)
+        error = self.assertRaises(packages.MachineNotReady, self.files)
         self.assertIn("no source of Debian bookworm;", str(error))
 
     def test_what_apt_cannot_read(self) -> None:
         (self.etc / "sources.list").write_text("deb bookworm\n")
-        error = self.assertRaises(machine.MachineNotReady, self.files)
+        error = self.assertRaises(packages.MachineNotReady, self.files)
         self.assertIn("Malformed entry", str(error))

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tools.testing import machine
+from lab import packages
 
 # Of what an entry has; its suite apt calls the release.
 _FORMAT = "$(RELEASE)|$(COMPONENT)|$(SOURCESENTRY)"
@@ -21,7 +21,7 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
     and its updates. Not those of others: their packages are neither wanted nor needed.
 
     :param options: of apt, with which it reads other files than this machine's
-    :raises tools.testing.machine.MachineNotReady: where apt knows none
+    :raises lab.packages.MachineNotReady: where apt knows none
     """
     # Without what it knows of the mirrors: where the lists are not there yet, that is nothing.
     argv = ["apt-get", *options, "indextargets", "--no-release-info", "--format", _FORMAT]
@@ -29,7 +29,7 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
     try:
         answer = subprocess.run(argv, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise machine.MachineNotReady("this is no Debian: no apt-get on PATH") from error
+        raise packages.MachineNotReady("this is no Debian: no apt-get on PATH") from error
     suites = {f"{codename}{pocket}" for pocket in _POCKETS}
     found = []
     for line in answer.stdout.splitlines():
@@ -38,7 +38,7 @@ def files(codename: str, options: Sequence[str] = ()) -> tuple[Path, ...]:
             found.append(Path(entry.rpartition(":")[0]))
     if not found:
         said = answer.stderr.strip().partition("\n")[0]
-        raise machine.MachineNotReady(
+        raise packages.MachineNotReady(
             f"apt has no source of Debian {codename}{': ' if said else ''}{said}; name one in "
             "/etc/apt/sources.list.d (sources.list(5))"
         )
@@ -51,13 +51,13 @@ def files_of(
     """Return :func:`files`, or, where this machine has another release's alone, copies of those in
     *folder* that name *codename*: a mirror carries both.
 
-    :raises tools.testing.machine.MachineNotReady: where apt knows none of *others* either
+    :raises lab.packages.MachineNotReady: where apt knows none of *others* either
     """
     try:
         return files(codename, options)
-    except machine.MachineNotReady:
+    except packages.MachineNotReady:
         for other in others:
-            with contextlib.suppress(machine.MachineNotReady):
+            with contextlib.suppress(packages.MachineNotReady):
                 return tuple(
                     _renamed(path, other, codename, folder / f"{number}-{path.name}")
                     for number, path in enumerate(files(other, options))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.novatests.substituted -m MODULE [ARGUMENT ...]``: a Python in which
+"""``python -m tests.nova.substituted -m MODULE [ARGUMENT ...]``: a Python in which
 ``nova.virt.libvirt.driver.LibvirtDriver`` is ours, on a host without GPUs.
 
 What stestr starts as ``$PYTHON``. It runs in the tests' process only: nova_gpu itself replaces
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 # "unit" or "functional": whose package Nova's tests expect to be imported before all else.
-SUITE = "NOVA_GPU_NOVATESTS_SUITE"
+SUITE = "NOVA_GPU_TESTS_NOVA_SUITE"
 
 
 def substitute() -> None:
@@ -29,7 +29,7 @@ def substitute() -> None:
 
     from nova_gpu.conf import gpu
     from nova_gpu.virt.driver import GPULibvirtDriver
-    from tools.novatests import spared
+    from tests.nova import spared
 
     spared.spare()
     stock = driver.LibvirtDriver
@@ -38,7 +38,7 @@ def substitute() -> None:
     for name, value in vars(stock).items():
         if isinstance(value, staticmethod) and name not in vars(GPULibvirtDriver):
             setattr(GPULibvirtDriver, name, value)
-    root = Path(tempfile.mkdtemp(prefix="nova-gpu-novatests-"))
+    root = Path(tempfile.mkdtemp(prefix="nova-gpu-tests-nova-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     (root / "bus/pci/devices").mkdir(parents=True)
     # The tests clear the configuration: what is to hold in each of them is the option's own
@@ -52,7 +52,7 @@ def substitute() -> None:
 
 def main() -> None:
     if sys.argv[1:2] != ["-m"]:
-        sys.exit("usage: python -m tools.novatests.substituted -m MODULE [ARGUMENT ...]")
+        sys.exit("usage: python -m tests.nova.substituted -m MODULE [ARGUMENT ...]")
     substitute()
     del sys.argv[:2]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from collections.abc import Sequence
+from unittest import mock
+
+from tests.cloud import running
+from tests.fixtures import processes
+from tools import testing
+
+# stestr 4.2
+LINES = """
+{1} tests.unit.core.test_model.TestA.test_parses [0.000512s] ... ok
+{0} tests.unit.core.test_model.TestA.test_scenario(five, hex digits) [0.1s] ... ok
+{1} tests.unit.host.test_nodes.TestNodes.test_real [0.000123s] ... SKIPPED: needs a real GPU
+{0} tests.unit.host.test_nodes.TestNodes.test_never_begun ... SKIPPED: no promtool
+{0} tests.unit.test_a.TestA.test_two [0.424988s] ... FAILED
+
+Captured traceback:
+~~~~~~~~~~~~~~~~~~~
+    ValueError: first
+
+Captured pythonlogging:
+~~~~~~~~~~~~~~~~~~~~~~~
+    2026-11-22 10:32:00,583 ERROR [root] logged
+   | a log line that ends in ... ok
+""".splitlines()
+BOOTS = "tests.functional.test_claims.ClaimTest.test_boots"
+
+
+class ReadTest(unittest.TestCase):
+    def test_lines_of_stestr(self) -> None:
+        done = testing.read(LINES, 1, "unit: stestr")
+        self.assertEqual("2 passed, 1 failed, 2 skipped", str(done))
+        self.assertEqual(["needs a real GPU", "no promtool"], list(done.skipped.values()))
+        ((test, text),) = done.failed.items()
+        self.assertEqual("tests.unit.test_a.TestA.test_two", test)
+        self.assertIn("ValueError: first", text)
+        self.assertNotIn("logged", text)
+
+    def test_a_command_is_one_test(self) -> None:
+        self.assertEqual("1 passed, 0 failed, 0 skipped", str(testing.read(["fine"], 0, "mypy")))
+        self.assertEqual(
+            {"mypy ended with 1": "a line"}, testing.read(["a line"], 1, "mypy").failed
+        )
+
+    def test_what_no_test_accounts_for_fails(self) -> None:
+        done = testing.read(LINES[:3], 124, "unit: stestr")
+        self.assertEqual("2 passed, 1 failed, 0 skipped", str(done))
+
+    def test_this_machine_cannot_run_it(self) -> None:
+        done = testing.read(["SKIP: needs root"], testing.SKIPPED, "lxc: python")
+        self.assertEqual({"lxc: python": "needs root"}, done.skipped)
+        self.assertEqual("0 passed, 0 failed, 1 skipped", str(done))
+
+    def test_lines_of_the_suites_that_unittest_runs(self) -> None:
+        class Some(unittest.TestCase):
+            def test_fails(self) -> None:
+                self.fail("with a word")
+
+            def test_part(self) -> None:
+                with self.subTest(gpus=2):
+                    self.fail("a part of it")
+
+            def test_skipped(self) -> None:
+                self.skipTest("it's late")
+
+            def test_well(self) -> None:
+                pass
+
+        printed = io.StringIO()
+        suite = unittest.TestLoader().loadTestsFromTestCase(Some)
+        self.assertFalse(running.run(suite, running.Result(printed)))
+        done = testing.read(printed.getvalue().splitlines(), 1, "lxc: python")
+        self.assertEqual("1 passed, 2 failed, 1 skipped", str(done))
+        self.assertEqual(["it's late"], list(done.skipped.values()))
+        self.assertIn("AssertionError: with a word", next(iter(done.failed.values())))
+        empty = running.Result(io.StringIO())
+        self.assertFalse(running.run(unittest.TestSuite(), empty), "nothing was run")
+
+
+class AgainTest(unittest.TestCase):
+    def again(self, suite: str, second: testing.Outcome, *failed: str) -> testing.Outcome:
+        self.asked: list[Sequence[str]] = []
+
+        def one(name: str, tests: Sequence[str]) -> testing.Outcome:
+            self.asked.append(tests)
+            return second
+
+        first = testing.Outcome(suite, 7, dict.fromkeys(failed, "why"), seconds=10.0)
+        testing.again(first, one)
+        return first
+
+    def test_what_passes_alone_is_unsteady(self) -> None:
+        done = self.again("functional", testing.Outcome(passed=1), f"{BOOTS}(five)")
+        self.assertEqual([[BOOTS]], self.asked)
+        self.assertEqual("8 passed, 0 failed, 0 skipped", str(done))
+        self.assertEqual([f"{BOOTS}(five)"], list(done.unsteady))
+
+    def test_what_fails_or_is_skipped_again_has_failed(self) -> None:
+        for second in (
+            testing.Outcome(passed=1, failed={BOOTS: "again"}),
+            testing.Outcome(passed=1, skipped={BOOTS: "no GPU"}),
+            testing.Outcome(),
+        ):
+            self.assertEqual([BOOTS], list(self.again("functional", second, BOOTS).failed))
+
+    def test_the_whole_suite_where_no_test_can_be_picked(self) -> None:
+        done = self.again("guide", testing.Outcome(passed=1), "guide: tools/lab guide ended with 1")
+        self.assertEqual([()], self.asked)
+        self.assertEqual("1 passed, 0 failed, 0 skipped", str(done))
+
+    def test_nothing_that_would_fail_again(self) -> None:
+        for suite, failed in (
+            ("style", ["style: ruff check . ended with 1"]),
+            ("unit", []),
+            ("functional", [BOOTS, "functional: stestr ended with 124"]),
+            ("unit", [f"{BOOTS}_{number}" for number in range(6)]),
+        ):
+            self.again(suite, testing.Outcome(passed=1), *failed)
+            self.assertEqual([], self.asked)
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name, value in (("LOG", self.folder), ("STATE", self.folder)):
+            patch = mock.patch.object(testing, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.addCleanup(testing._ENDING.clear)
+
+    def run_shell(self, script: str, limit_s: int = 200) -> tuple[testing.Outcome, str]:
+        suite = testing.Suite((f"sh -c '{script}'",))
+        with (
+            mock.patch.dict(testing.SUITES, {"shell": suite}),
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+        ):
+            return testing.run("shell", testing.NEWEST, limit_s=limit_s), printed.getvalue()
+
+    def test_output_and_time(self) -> None:
+        burn = "import time\nwhile time.process_time() < 0.5: pass"
+        done, printed = self.run_shell(f'{sys.executable} -S -c "{burn}"; echo a word >&2; exit 3')
+        self.assertEqual(["a word"], list(done.failed.values()))
+        self.assertIn("a word", printed)
+        self.assertGreaterEqual(done.cpu_s, 0.5)
+
+    def test_the_limit_ends_the_whole_group(self) -> None:
+        done, _ = self.run_shell("sleep 1000 & echo $!; wait", limit_s=2)
+        ((test, text),) = done.failed.items()
+        self.assertTrue(test.endswith("ended with 124"), test)
+        self.assertTrue(processes.ends(int(text)))
+
+    def test_a_daemon_left_behind_does_not_hold_it_up(self) -> None:
+        done, _ = self.run_shell(f"sleep 1000 & echo $! > {self.folder}/pid")
+        self.addCleanup(os.kill, int((self.folder / "pid").read_text()), signal.SIGKILL)
+        self.assertEqual(1, done.passed)
+
+    def test_lanes_side_by_side_and_in_order(self) -> None:
+        began = {name: threading.Event() for name in ("unit", "lxc", "crash")}
+        busy = threading.Lock()
+
+        def one(name: str) -> testing.Outcome:
+            began[name].set()
+            if name == "unit":
+                self.assertTrue(began["lxc"].wait(200))
+            else:
+                self.assertTrue(busy.acquire(blocking=False), "two of a lane at once")
+                self.assertTrue(began["unit"].wait(200))
+                busy.release()
+            return testing.Outcome(name)
+
+        done = testing.together(("unit", "lxc", "crash"), one)
+        self.assertEqual(["unit", "lxc", "crash"], [each.suite for each in done])
+
+    def test_one_that_breaks_ends_the_others(self) -> None:
+        def one(name: str) -> testing.Outcome:
+            if name == "types":
+                raise ValueError("broken")
+            testing._execute(["sleep", "1000"], self.folder / "log", dict(os.environ), 1000)
+            return testing.Outcome(name)
+
+        with self.assertRaisesRegex(ValueError, "broken"):
+            testing.together(("types", "unit"), one)
+
+
+class CommandTest(unittest.TestCase):
+    def test_ways_to_ask_for_what_is_not_there(self) -> None:
+        for words, reason in ((["nothing"], "no suite"), (["--nova", "32", "unit"], "Nova 32")):
+            done = subprocess.run(
+                ["tools/test", *words], cwd=testing.ROOT, capture_output=True, text=True
+            )
+            self.assertEqual(2, done.returncode)
+            self.assertIn(reason, done.stderr)
+
+    def test_every_suite_is_described(self) -> None:
+        page = (testing.ROOT / "CONTRIBUTING.rst").read_text()
+        self.assertEqual([], [name for name in testing.SUITES if f"``{name}``" not in page])
+
+    def test_skips_that_are_allowed(self) -> None:
+        done = testing.Outcome(skipped={"a": "needs a real GPU", "b": "late"})
+        testing.refuse_skips(done)
+        self.assertEqual((["a"], 1), (list(done.skipped), len(done.failed)))
+        lines = (testing.ROOT / "tests/allowed-skips.txt").read_text().splitlines()
+        without = [each for each in lines if each[:1] not in ("", "#") and " -- " not in each]
+        self.assertEqual([], without, "each says why")

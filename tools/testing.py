@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands behind ``tools/test``: an environment for each Nova release, the suites, a table.
+
+It runs before anything is installed, so it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import itertools
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from importlib import util
+from pathlib import Path
+
+from lab import packages
+
+ROOT = Path(__file__).resolve().parents[1]
+STATE = ROOT / ".tools"
+LOG = STATE / "log"
+RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1"}
+NEWEST = max(RELEASES)
+# How a suite ends that this machine cannot run, after a line "SKIP: reason" (automake's word)
+SKIPPED = 77
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Commands, each of which is one test where its output names none. ``lane``: suites of one lane
+    share something, and run one after another. ``pick``: the option before a test's name, None
+    where none can be picked. ``on_request``: not for each commit."""
+
+    commands: tuple[str, ...]
+    lane: str = ""
+    pick: str | None = None
+    on_request: bool = False
+
+
+# A repository for each suite and release, as two runs at once would lock each other; the tests of a
+# class in one process; and the suites that wait for their guests go first.
+_STESTR = (
+    r"nice -n 5 stestr --test-path tests/{suite} --top-dir . --group_regex '([^\.]+\.)+' "
+    "--repo-url .tools/stestr/{suite}-{release} run",
+)
+_STYLE = (
+    "ruff check .",
+    "ruff format --check .",
+    "flake8 nova_gpu lab tests tools benchmarks doc/ext",
+    "shellcheck --severity=warning {scripts}",
+    "reno lint",
+    "sphinx-build -W -q --keep-going -b html doc/source .tools/doc",
+)
+_VFIO = ("python -m tests.vfio --tests tests/{suite}",)
+# The longest lanes first, so that none runs on alone. CONTRIBUTING.rst says what each suite is.
+SUITES = {
+    "lxc": Suite(("python -m tests.lxc",), "libvirtd", "-k"),
+    "crash": Suite(("python -m tests.crash --points 50",), "libvirtd"),
+    "guide": Suite(("tools/lab guide",), "libvirtd"),
+    "functional": Suite(_STESTR, pick=""),
+    "vfio": Suite(("python -m tests.vfio",), "vm", "-k"),
+    "moves": Suite(_VFIO, "vm", "-k"),
+    "bars": Suite(_VFIO, "vm", "-k", on_request=True),
+    "unit": Suite(_STESTR, pick=""),
+    "nova": Suite(("nice -n 5 python -m tests.nova unit",), pick="-k"),
+    "style": Suite(_STYLE),
+    "types": Suite(("mypy",)),
+    "gpu": Suite(("python -m tests.gpu",), pick="-k", on_request=True),
+}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a suite did. Of each test that did not pass: its name, and what was said."""
+
+    suite: str = ""
+    passed: int = 0
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+    unsteady: dict[str, str] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+    def add(self, other: Outcome) -> None:
+        self.passed += other.passed
+        self.failed |= other.failed
+        self.skipped |= other.skipped
+        self.unsteady |= other.unsteady
+        self.cpu_s += other.cpu_s
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+
+
+# {0} tests.unit.test_a.TestA.test_b [0.001s] ... ok
+TEST_LINE = re.compile(r"\{\d+\} (.+?)(?: \[[^]]*s\])? \.\.\. (ok|FAILED|SKIPPED)(?:: (.*))?$")
+# After a failed test's traceback: what it logged, the next test, the closing lines
+_END = re.compile(r"Captured (?!traceback)|\{\d+\} |=====|Ran \d")
+
+
+def read(lines: Sequence[str], returncode: int, command: str) -> Outcome:
+    """Read what *command* printed: the lines of stestr, or none, where it is a test itself."""
+    done = Outcome()
+    for number, line in enumerate(lines):
+        if match := TEST_LINE.match(line):
+            test, status, reason = match.groups()
+            if status == "ok":
+                done.passed += 1
+            elif status == "SKIPPED":
+                done.skipped[test] = reason or "no reason given"
+            else:
+                said = itertools.takewhile(lambda each: not _END.match(each), lines[number + 1 :])
+                done.failed[test] = "\n".join(said)
+        elif returncode == SKIPPED and line.startswith("SKIP: "):
+            done.skipped[command] = line.removeprefix("SKIP: ")
+    if returncode not in (0, SKIPPED) and not done.failed:
+        done.failed[f"{command} ended with {returncode}"] = "\n".join(lines[-60:])
+    elif not (done.passed or done.failed or done.skipped):
+        done.passed = 1
+    return done
+
+
+# The processes that run, with their logs, and whether they are to end
+_CHILDREN: dict[subprocess.Popen[bytes], Path] = {}
+_ENDING = threading.Event()
+
+
+def run(name: str, nova: int, tests: Sequence[str] = (), *, limit_s: int = 3900) -> Outcome:
+    """Run a suite: the tests with one of these in their names, or all of them."""
+    suite, total, began = SUITES[name], Outcome(name), time.monotonic()
+    (STATE / "stestr" / f"{name}-{RELEASES[nova]}").mkdir(parents=True, exist_ok=True)
+    # stestr takes one pattern.
+    picked = ["|".join(tests)] if tests and suite.pick == "" else tests
+    for number, command in enumerate(suite.commands):
+        words = {"suite": name, "release": RELEASES[nova], "scripts": " ".join(scripts())}
+        argv = shlex.split(command.format(**words))
+        if suite.pick is not None:
+            argv += [word for each in picked for word in (suite.pick, each) if word]
+        log = LOG / f"{name}{number or ''}-{RELEASES[nova]}{'-again' * (limit_s < 3900)}.log"
+        returncode, cpu_s = _execute(argv, log, variables(nova), limit_s)
+        lines = log.read_text(errors="replace").splitlines()
+        label = " ".join(command.removeprefix("nice -n 5 ").split()[:3])
+        done = read(lines, returncode, f"{name}: {label}")
+        done.cpu_s = cpu_s
+        total.add(done)
+        for test, said in done.failed.items():
+            _say(f"{name}: FAILED {test}\n{said[-6000:]}\n   all of it: {log}")
+    total.seconds = time.monotonic() - began
+    _say(f"{name}: {total} ({total.seconds:.0f} s)")
+    return total
+
+
+def _execute(
+    argv: Sequence[str], log: Path, environ: dict[str, str], limit_s: int
+) -> tuple[int, float]:
+    """Return the exit status, and the processor time of the process and of those it waited for.
+
+    The output goes to a file: a daemon that a test left behind would hold a pipe open for ever.
+    """
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            ["timeout", "--kill-after=60", str(limit_s), *argv],
+            cwd=ROOT,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    _CHILDREN[child] = log
+    if _ENDING.is_set():
+        os.killpg(child.pid, signal.SIGTERM)
+    try:
+        _, status, used = os.wait4(child.pid, 0)
+    except BaseException:  # a signal, while what failed is run again
+        os.killpg(child.pid, signal.SIGTERM)
+        raise
+    del _CHILDREN[child]
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode, used.ru_utime + used.ru_stime
+
+
+def together(names: Sequence[str], one: Callable[[str], Outcome]) -> list[Outcome]:
+    """Run one lane more than processors side by side, as a suite waits much of its time."""
+    lanes: dict[str, list[str]] = {}
+    for name in names:
+        lanes.setdefault(SUITES[name].lane or name, []).append(name)
+
+    def work(lane: Iterable[str]) -> list[Outcome]:
+        return [one(name) for name in lane if not _ENDING.is_set()]
+
+    with futures.ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
+        waiting = {pool.submit(work, lane) for lane in lanes.values()}
+        done: list[Outcome] = []
+        try:
+            while waiting:
+                ended, waiting = futures.wait(waiting, 60, futures.FIRST_EXCEPTION)
+                done += [outcome for lane in ended for outcome in lane.result()]
+                logs = () if ended else tuple(_CHILDREN.values())
+                for log in logs:
+                    _say(f"{log.stem}: {log.read_bytes().count(b' ... ')} tests so far")
+        except BaseException:
+            _ENDING.set()
+            for child in list(_CHILDREN):
+                os.killpg(child.pid, signal.SIGTERM)
+            raise
+    return sorted(done, key=lambda outcome: names.index(outcome.suite))
+
+
+def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
+    """Run the failed tests of a suite alone. One that passes then is unsteady: it takes a quiet
+    machine for granted. More than a few have a common cause, which is not gone."""
+    if first.suite in ("style", "types") or not 0 < len(first.failed) <= 5:
+        return
+    if any(test.endswith("ended with 124") for test in first.failed):
+        return  # by its limit
+    names = [test.partition("(")[0] for test in first.failed]
+    whole = SUITES[first.suite].pick is None or not all(n.startswith("tests.") for n in names)
+    second = one(first.suite, () if whole else names)
+    first.seconds, first.cpu_s = first.seconds + second.seconds, first.cpu_s + second.cpu_s
+    if second.passed and not second.failed and not second.skipped:
+        first.passed = second.passed + (0 if whole else first.passed)
+        first.unsteady, first.failed = first.failed, {}
+
+
+def scripts() -> list[str]:
+    """What a shell runs"""
+    named = [".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
+    named += ["devstack/override-defaults", "devstack/settings"]
+    return [*named, *sorted(str(each.relative_to(ROOT)) for each in ROOT.glob("[a-z]*/**/*.sh"))]
+
+
+def environment(nova: int) -> Path:
+    return STATE / f"venv-{RELEASES[nova]}"
+
+
+def variables(nova: int) -> dict[str, str]:
+    """The process environment in which the suites run"""
+    venv = environment(nova)
+    own = {"PATH": f"{venv}/bin:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT)}
+    # Seconds, read by oslotest's base class: a test that stands still fails by name.
+    own |= {"OS_TEST_TIMEOUT": "300", "PYTHONUNBUFFERED": "1", "VIRTUAL_ENV": str(venv)}
+    return {**os.environ, **own}
+
+
+def install(nova: int) -> None:
+    """Bring Debian's packages and the virtual environment up to date.
+
+    :raises packages.MachineNotReady: where packages are missing and cannot be added
+    :raises subprocess.CalledProcessError: where pip ends with an error
+    """
+    # libvirt-python has no wheel, and the documentation's theme asks git for the version.
+    wanted = ["gcc", "git", "libc6-dev", "libvirt-dev", "pkg-config", "shellcheck"]
+    if not util.find_spec("ensurepip"):
+        wanted.append("python3-venv")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        wanted.append("python3-dev")
+    if added := packages.install(wanted, LOG / "apt.log"):
+        _say(f"installed {' '.join(added)}")
+    venv, constraints = environment(nova), f"tools/constraints/{RELEASES[nova]}.txt"
+    _say(f"virtual environment {venv.relative_to(ROOT)}")
+    names = ["requirements.txt", "test-requirements.txt"]
+    names += ["lint-requirements.txt", "doc/requirements.txt"] if nova == NEWEST else []
+    files = [constraints, *names, "pyproject.toml", "setup.cfg", "setup.py"]
+    text = b"".join([sys.version.encode(), *((ROOT / name).read_bytes() for name in files)])
+    digest, stamp = hashlib.sha256(text).hexdigest(), venv / ".installed"
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    pip = f"{venv}/bin/python -m pip install --progress-bar=off"
+    site = f"{venv}/lib/python3.{sys.version_info.minor}/site-packages"
+    with (LOG / f"install-{RELEASES[nova]}.log").open("wb") as log:
+        for command in (
+            f"{sys.executable} -m venv {venv}",
+            f"{pip} --no-compile -c {constraints} {' '.join(f'-r {name}' for name in names)}",
+            # pip compiles on one processor; what is no Python 3, as some templates are, stays.
+            f"sh -c '{venv}/bin/python -m compileall -qq -j 0 {site} || true'",
+            # Nova's fixtures look for api-paste.ini beside the nova package.
+            f"ln -sfn {venv}/etc {site}/etc",
+            # The suites test the tree as it is; pip writes the entry points, and what maps
+            # nova.virt.gpu. pbr would ask git for a version, which a checkout need not have.
+            f"env PBR_VERSION=0.0.0 {pip} --no-deps --no-build-isolation --editable .",
+        ):
+            subprocess.run(shlex.split(command), cwd=ROOT, stdout=log, stderr=log, check=True)
+    stamp.write_text(digest)
+
+
+def refuse_skips(outcome: Outcome) -> None:
+    """Count as failed what is skipped for a reason that tests/allowed-skips.txt does not list."""
+    lines = (ROOT / "tests/allowed-skips.txt").read_text().splitlines()
+    allowed = [line.partition(" -- ")[0] for line in lines if line and not line.startswith("#")]
+    for test, reason in list(outcome.skipped.items()):
+        if not any(part in reason for part in allowed):
+            outcome.failed[f"{test} skipped, not in tests/allowed-skips.txt: {reason}"] = ""
+            del outcome.skipped[test]
+
+
+def table(outcomes: Sequence[Outcome], install_s: float, elapsed_s: float) -> Outcome:
+    """Print a line for each suite, and return all of them together. The processor time of a daemon
+    that outlives what started it is not counted."""
+    total = Outcome("(all)", seconds=elapsed_s)
+    for outcome in outcomes:
+        total.add(outcome)
+    print(f"\n{'':14}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU s':>9}")
+    for each in (Outcome("(install)", seconds=install_s), *outcomes, total):
+        counts = f"{each.passed:8}{len(each.failed):8}{len(each.skipped):8}"
+        print(f"{each.suite:14}{counts}{each.seconds:9.1f}{each.cpu_s:9.1f}")
+    return total
+
+
+def _say(text: str) -> None:
+    print(f"   {text}", flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 when nothing failed, 1 when a test did, 2 when it cannot run."""
+    parser = argparse.ArgumentParser(
+        prog="tools/test",
+        description="Install what the suites need below .tools/ and run them side by side; as root "
+        "where Debian packages are missing. CONTRIBUTING.rst says what each suite is.",
+    )
+    in_ci = os.environ.get("CI") == "true"
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
+    parser.add_argument("--all", action="store_true", help="those that run only on request, too")
+    parser.add_argument("--nova", type=int, choices=sorted(RELEASES), default=NEWEST)
+    parser.add_argument("-k", dest="pattern", help="the tests whose name has this in it")
+    parser.add_argument("--no-install", action="store_true", help="use what is installed")
+    text = "run failed tests once more when all have ended; default where CI=true"
+    parser.add_argument("--again", action="store_true", default=in_ci, help=text)
+    text = "fail where a skip is not in tests/allowed-skips.txt; default where CI=true"
+    parser.add_argument("--no-skip", action="store_true", default=in_ci, help=text)
+    options = parser.parse_args(arguments)
+    of_release = [name for name in SUITES if options.nova == NEWEST or name == "functional"]
+    if wrong := set(options.suites) - set(of_release):
+        parser.error(f"{wrong} is no suite with Nova {options.nova}; these are: {of_release}")
+    wanted = options.suites or [n for n in of_release if options.all or not SUITES[n].on_request]
+    names = [name for name in of_release if name in wanted]
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    LOG.mkdir(parents=True, exist_ok=True)
+    _say(f"Nova {options.nova} ({RELEASES[options.nova]}): {' '.join(names)}")
+    began = time.monotonic()
+    try:
+        if not options.no_install:
+            install(options.nova)
+        elif not environment(options.nova).exists():
+            parser.error(f"{environment(options.nova)} is not there: run without --no-install")
+    except (packages.MachineNotReady, subprocess.CalledProcessError) as error:
+        print(f"tools/test: {error}; see {LOG}", file=sys.stderr)
+        return 2
+    installed = time.monotonic()
+    tests = [options.pattern] if options.pattern else []
+    outcomes = together(names, lambda name: run(name, options.nova, tests))
+    for outcome in outcomes if options.again else ():
+        again(outcome, lambda name, tests: run(name, options.nova, tests, limit_s=900))
+    for outcome in outcomes if options.no_skip else ():
+        refuse_skips(outcome)
+    total = table(outcomes, installed - began, time.monotonic() - installed)
+    lines = [f"SKIP {test}: {why}" for test, why in total.skipped.items()]
+    lines += [f"UNSTEADY, passed when run again alone: {test}" for test in total.unsteady]
+    lines += [f"FAIL {test}" for test in total.failed]
+    print("\n".join([*lines, str(total)]), flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
