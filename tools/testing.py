@@ -56,7 +56,7 @@ _STESTR = (
 _STYLE = (
     "ruff check .",
     "ruff format --check .",
-    "flake8 nova_gpu lab tests tools benchmarks doc/ext",
+    "flake8 nova_gpu osc_gpu lab tests tools benchmarks doc/ext",
     "shellcheck --severity=warning {scripts}",
     "reno lint",
     "sphinx-build -W -q --keep-going -b html doc/source .tools/doc",
