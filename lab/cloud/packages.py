@@ -57,7 +57,10 @@ _PYPI = (
 # Built against Debian's libvirt, hence after it.
 _BUILT = ("libvirt-python",)
 # What the project's package is built from.
-_PROJECT = ("nova_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt", "README.rst")
+_PROJECT = (
+    *("nova_gpu", "osc_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt"),
+    "README.rst",
+)
 _POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
 
 

@@ -13,8 +13,8 @@ import fixtures
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, providers, rest, room
-from nova_gpu.osc.planning import moves
+from osc_gpu import capacity, providers, rest
+from osc_gpu.fleet import moves, room
 from tests.functional import base, divided, live, sdk
 from tests.functional.shown import ShownTestBase
 

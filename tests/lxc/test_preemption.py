@@ -19,8 +19,7 @@ import fixtures
 from nova.api.metadata import handler
 
 from lab.cloud import guest
-from nova_gpu.osc import create, preemption
-from nova_gpu.osc.planning import preemptible
+from osc_gpu.fleet import create, preemptible, preemption
 from tests.functional import sdk
 from tests.lxc import base, cloud, place
 

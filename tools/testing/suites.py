@@ -195,7 +195,10 @@ def _style() -> Sequence[Check]:
     return (
         Check("ruff check", ("ruff", "check", ".")),
         Check("ruff format", ("ruff", "format", "--check", ".")),
-        Check("flake8", ("flake8", "nova_gpu", "lab", "tests", "tools", "benchmarks", "doc/ext")),
+        Check(
+            "flake8",
+            ("flake8", "nova_gpu", "osc_gpu", "lab", "tests", "tools", "benchmarks", "doc/ext"),
+        ),
         Check("shellcheck", ("shellcheck", "--severity=warning", "--shell=bash", *BASH)),
         Check("shellcheck sh", ("shellcheck", "--severity=warning", "--shell=dash", *SH)),
         Check("reno lint", ("reno", "lint")),

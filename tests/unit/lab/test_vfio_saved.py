@@ -64,7 +64,7 @@ class KeyTest(unittest.TestCase):
 class ImportedTest(unittest.TestCase):
     def test_nothing_that_the_tests_are_about(self) -> None:
         """It would be that of the day when the VM was saved."""
-        own = ("benchmarks", "lab", "nova_gpu", "tests", "tools")
+        own = ("benchmarks", "lab", "nova_gpu", "osc_gpu", "tests", "tools")
         script = (
             f"import sys, {benches.IMPORTED}\n"
             f"print(*(each for each in sys.modules if each.partition('.')[0] in {own}))"
