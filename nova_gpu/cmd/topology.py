@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.cmd import cards, holders, places
+from nova_gpu.cmd import board, cards, holders, places
 from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core.model import PciAddress
-from nova_gpu.fabric.cmd import board_text
-from nova_gpu.fabric.virt.board import Board
 from nova_gpu.virt.inventory import discovery
+from nova_gpu.virt.sets import Sets
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
 
@@ -25,27 +24,21 @@ def main(looked: discovery.Discovery, *, as_json: bool) -> int:
     found = cards.read(looked)
     gpus = [each.gpu for each in found]
     held, unknown = holders.read(looked, gpus) if found else ({}, None)
-    board = looked.delivery.board
+    sets = looked.ways.sets
     if as_json:
-        print_json([{**cards.described(c, held, unknown), **_on_board(c, board)} for c in found])
+        print_json([{**cards.described(c, held, unknown), **_on_board(c, sets)} for c in found])
     elif found:
-        print("\n".join([*picture(found, held, unknown), *board_text.table(board, gpus, held)]))
+        print("\n".join([*picture(found, held, unknown), *board.text().table(sets, gpus, held)]))
     else:
         print(NO_CARDS)
     return 0
 
 
-def _on_board(card: Card, board: Board | None) -> dict[str, Any]:
-    """The card's place on a board with NVSwitches: ``module`` and ``partitions`` are null of a card
-    that is on none, or whose place is not known."""
-    module = board and board.modules.get(card.gpu.address)
-    partitions = board.partitions_of(card.gpu.address) if board and board.fabric else None
-    return {
-        "module": module,
-        "partitions": None
-        if partitions is None
-        else [{"id": p.id, "size": p.size, "active": p.active} for p in partitions],
-    }
+def _on_board(card: Card, sets: Sets) -> dict[str, Any]:
+    """Return the card's place on a board with NVSwitches: ``module`` and ``partitions`` are null of
+    a card that is on none, or whose place is not known."""
+    module, partitions = board.text().facts(sets, card.gpu.address)
+    return {"module": module, "partitions": partitions}
 
 
 def picture(found: Sequence[Card], held: _Held, unknown: str | None) -> Iterator[str]:

@@ -24,12 +24,11 @@ from oslo_log import log as logging
 
 from nova_gpu.conf import CONF
 from nova_gpu.conf.scheduling import NEVER
-from nova_gpu.core import exception, names, refusal_texts
+from nova_gpu.core import exception, guests, names, refusal_texts
 from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
-from nova_gpu.fabric.scheduler import partitions
 from nova_gpu.scheduler import reported, requested, siblings
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
 from nova_gpu.scheduler.requested import Requested
@@ -113,7 +112,8 @@ def _require_partition(
     spec: objects.RequestSpec, asked: GPURequest, hosts: Sequence[HostState]
 ) -> None:
     """:raises NoValidHost: where none of *hosts* has one free"""
-    if reason := partitions.shortage(spec, asked, hosts):
+    door = guests.load(guests.SHORTAGE)
+    if door and (reason := door.shortage(spec, asked, hosts)):
         refused = refusal(nova_context.get_admin_context(), spec, reason, asked)
         raise nova_exception.NoValidHost(reason=refused.format_message())
 

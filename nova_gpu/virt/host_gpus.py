@@ -21,7 +21,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.host import service_socket
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import diagnostics, libvirt_version, periodic, repeats, reporter
+from nova_gpu.virt import diagnostics, libvirt_version, periodic, repeats, reporter, sets
 from nova_gpu.virt.health import monitor, xids
 from nova_gpu.virt.inventory import (
     assigned,
@@ -68,11 +68,12 @@ class HostGPUs:
             libvirt_version.LibvirtVersion(lambda: host.get_connection().getVersion()),
         )
         self.delivery = self._discovery.delivery
+        self.sets = self._discovery.ways.sets
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
         self._tracker = tracker.Tracker(lambda: virtapi._compute.rt)
         self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
         self._published = published_cards.PublishedCards(
-            self.ledger, self.delivery, self._neighbours
+            self.ledger, self.delivery, self.sets, self._neighbours
         )
         self._proofs = proofs.Proofs(
             pathlib.Path(CONF.state_path, "gpu-clean"),
@@ -141,7 +142,7 @@ class HostGPUs:
         )
         self.refusals = refusals.Refusals(self._discovery.ways, self.assigned, self.vgpus.cards)
         self.moves = moves.Moves(
-            self.assigned, self.starts, self.vgpus, self.roots, host.get_hostname
+            self.assigned, self.starts, self.vgpus, self.sets, self.roots, host.get_hostname
         )
 
     @property
@@ -232,6 +233,7 @@ class HostGPUs:
                 # A card that could not be reset may take the host's driver with it.
                 stay = self._published.kept_back() | self.releases.left()
                 self.delivery.settle(self._published.cards(), stay)
+                self.sets.part()
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
                     self._lost_reasons.write()
@@ -326,7 +328,7 @@ class HostGPUs:
                 divided = self.vgpus.published.divided()
                 return card_groups.report(
                     *(self.groups, self.hypervisor_type(), free, each, divided),
-                    self.delivery.room,
+                    functools.partial(sets.room, self.sets),
                     self._neighbours.beside_free,
                 )
         return None
@@ -344,9 +346,8 @@ class HostGPUs:
 
     def diagnostics(self, guest: Any) -> dict[str, Any]:
         """As :func:`nova_gpu.virt.diagnostics.gpus`"""
-        board = self._discovery.ways.fabric.board
-        modules = board.modules if board else {}
-        return diagnostics.gpus(guest, self.assigned, self.vgpus.cards, self.roots, modules)
+        own = self.assigned, self.vgpus.cards, self.roots, self.sets.modules
+        return diagnostics.gpus(guest, *own)
 
     @contextlib.contextmanager
     def start_or_stay(self, instance: objects.Instance, **kwargs: Any) -> Iterator[bool | None]:

@@ -87,7 +87,8 @@ class Step:
         quarantined = {**self._away(), **self._discovery.quarantined(found)}
         offered = [gpu for gpu in whole if gpu.address in given_whole]
         changed = self._discovery.divided_since(offered)
-        kept = self._discovery.delivery.kept_back(offered)
+        reasons = ((gpu.address, self._discovery.ways.sets.why_not(gpu)) for gpu in offered)
+        kept = {address: reason for address, reason in reasons if reason}
         obstacles = {a: reason for a, reason in obstacles.items() if kept.get(a) != reason}
         kept_back = {**changed, **kept, **ailments.kept_back, **quarantined}
         ailments = dataclasses.replace(ailments, kept_back=kept_back)

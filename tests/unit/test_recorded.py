@@ -16,10 +16,7 @@ from oslotest import base
 
 from nova_gpu.core import exception, health, names
 from nova_gpu.core.model import PciAddress
-from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.fabric.host import fabric_probe
-from nova_gpu.fabric.host.fabric_manager import FabricManager
 from nova_gpu.host import recording
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
@@ -27,7 +24,7 @@ from nova_gpu.host.nvidia import kernel_log, nvml, proc
 from nova_gpu.host.pci import direct_links, discovery, products, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import cdi as cdi_files
-from tests.fixtures import hosts, nvfm, nvidia, partitions, recorded
+from tests.fixtures import hosts, nvidia, recorded
 from tests.fixtures import nvml as machines
 from tests.fixtures import vgpu as vgpus
 from tests.gpu import smi
@@ -370,19 +367,3 @@ class TestNVLinks(RecordedTestCase):
 
     def _kind(self, peer: str, record: dict[str, Any]) -> int:
         return machines.SWITCH if peer in record["switches"] else machines.GPU
-
-
-class TestPartitions(RecordedTestCase):
-    def test_by_the_library(self) -> None:
-        """The pretended board is a real one, and so many NVLinks has each of its partitions."""
-        self.useFixture(nvfm.AtHand())
-        for record in self.each("partitions"):
-            told = [(number, frozenset(modules)) for number, _, modules in record["partitions"]]
-            self.useFixture(nvfm.FabricManager(Partition(*each) for each in told))
-            read = FabricManager("127.0.0.1:6666", 60.0).read().partitions
-            self.assertEqual(partitions.H100, read)
-            self.assertEqual(partitions.MODULES, record.get("modules", partitions.MODULES))
-            answer = fabric_probe.probe("127.0.0.1:6666", "1000", "partitions")
-            for each, (_, links, _) in zip(answer["partitions"], record["partitions"], strict=True):
-                if links is not None:
-                    self.assertEqual(links, sum(gpu["links"] for gpu in each["gpus"]))

@@ -144,6 +144,8 @@ class ReferenceTest(unittest.TestCase):
         code = "".join(each.read_text() for each in modules)
         written = re.findall(r'"(gpu-[a-z.-]+)"', code)
         listed = re.findall(r"^``(gpu-[a-z.-]+)``", read("contributor/state"), re.MULTILINE)
+        if not (ROOT / "nova_gpu/fabric").is_dir():
+            listed.remove("gpu-modules.json")
         self.assertEqual(sorted(written), sorted(listed))
 
     def test_the_version_of_notifications(self) -> None:

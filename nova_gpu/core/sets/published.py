@@ -29,6 +29,11 @@ class Board:
         """The modules that an instance could be given"""
         return frozenset[Module]().union(*(each.modules for each in self.offered)) - self.taken
 
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of the sets, whatever is taken"""
+        return sorted({each.size for each in self.offered})
+
     def room(self) -> Mapping[int, int]:
         """How many guests of each size there could be more (:func:`partitions.room`)"""
         return _room(self)

@@ -1,50 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions of a board with NVSwitches, and who has them, for people."""
+"""The partitions of a board with NVSwitches, and who has them, as commands print them.
+
+Its functions are those of :class:`nova_gpu.cmd.board._Text`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.fabric.virt.board import Board
+from nova_gpu.fabric.virt.fabric import Fabric
+from nova_gpu.virt.sets import Sets
 
 
-def of_card(board: Board, card: PciAddress) -> Iterator[str]:
-    """Which module of the board a card is, and its partitions"""
-    if card not in board.modules:
-        return
-    found = ", ".join(_short(each) for each in board.partitions_of(card))
-    within = f", in the partitions {found}" if found else ""
-    yield f"it is module {board.modules[card]} of its board{within}"
+def _board(sets: Sets) -> Board | None:
+    return sets.board if isinstance(sets, Fabric) else None
+
+
+def of_card(sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
+    board = _board(sets)
+    if board is None or card not in board.cards:
+        return [], []
+    remarks = []
+    if card in board.modules:
+        found = ", ".join(_short(each) for each in board.partitions_of(card))
+        within = f", in the partitions {found}" if found else ""
+        remarks = [f"it is module {board.modules[card]} of its board{within}"]
+    return board.faults(), remarks
 
 
 def _short(each: Partition) -> str:
     return f"{each.id} (of {each.size}{', active' if each.active else ''})"
 
 
-def table(
-    board: Board | None, found: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
-) -> Iterator[str]:
-    """The partitions below the tree of ``nova-gpu topology``.
-
-    :param held: the instances that have each card, where that is known
-    """
+def facts(sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
+    board = _board(sets)
     if board is None:
+        return None, None
+    partitions = None
+    if board.fabric:
+        found = board.partitions_of(card)
+        partitions = [{"id": p.id, "size": p.size, "active": p.active} for p in found]
+    return board.modules.get(card), partitions
+
+
+def table(
+    sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
+) -> Iterator[str]:
+    """The partitions below the tree of ``nova-gpu topology``"""
+    if (board := _board(sets)) is None:
         return
     yield ""
     yield "Partitions of its NVSwitches:"
-    names = {each.address: f"GPU{number}" for number, each in enumerate(found)}
+    names = {each.address: f"GPU{number}" for number, each in enumerate(cards)}
     cards_of = board.cards_of()
     for each in board.fabric.partitions if board.fabric else ():
-        cards = cards_of.get(each.id)
+        joined = cards_of.get(each.id)
         modules = ", ".join(map(str, sorted(each.modules)))
         members = (
             f"modules {modules}"
-            if cards is None
-            else " ".join(name for card, name in names.items() if card in cards)
+            if joined is None
+            else " ".join(name for card, name in names.items() if card in joined)
         )
-        yield f"  {each.id:2}  {members}{_who(each, cards, held)}"
+        yield f"  {each.id:2}  {members}{_who(each, joined, held)}"
     yield from (f"  {fault}" for fault in board.faults())
 
 

@@ -34,6 +34,7 @@ from nova_gpu.fabric.virt.board import Board
 from nova_gpu.fabric.virt.extent import Extent
 from nova_gpu.host.nvidia import nvswitch
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt.sets import Sets, unfit_types
 from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
 
 LOG = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ _NOT_SUPPORTED = -3
 _Functions = tuple[PciAddress, ...]
 
 
-class Fabric:
+class Fabric(Sets):
     """The board of one host, if it has one.
 
     :param ledger: who has what, where guests are given cards
@@ -69,12 +70,20 @@ class Fabric:
 
     # What the host has
 
-    def look(self, found: Collection[GPU]) -> None:
-        self.board = board.read(found, self._roots, self._kept, self._manager)
+    @property
+    def modules(self) -> Mapping[PciAddress, Module]:
+        return self.board.modules if self.board else {}
+
+    def began(self, cards: Collection[GPU]) -> None:
+        """Write down which modules the cards are, while NVIDIA's driver has them."""
+        board.keep_modules(cards, self._roots, self._kept)
+
+    def look(self, cards: Collection[GPU]) -> None:
+        self.board = board.read(cards, self._roots, self._kept, self._manager)
         if self.board and self.board.mode is None:
             self.board = dataclasses.replace(self.board, mode=self._mode)
         self._has_answered |= self.board is not None and self.board.fault is None
-        self._seen = frozenset(gpu.address for gpu in found)
+        self._seen = frozenset(gpu.address for gpu in cards)
         faults = self.board.faults() if self.board else []
         for fault in faults:
             if fault not in self._said:
@@ -82,10 +91,9 @@ class Fabric:
         self._said = faults
 
     def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
-        """Takes note of the types of vGPUs that cards can be divided into."""
         self._extent.look_at_parts(divided)
 
-    def obstacle(self, card: GPU) -> str | None:
+    def why_not(self, card: GPU) -> str | None:
         if wrong := self.board and self.board.wrong_mode(in_parts=False):
             return str(wrong) if card.address in self._cards else None
         return self._obstacle(card)
@@ -112,39 +120,22 @@ class Fabric:
         return None
 
     def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """The types of *divided*, which is *card*, that no guest could compute with, with why: none
-        for a Fabric Manager alone that has answered and does not now"""
+        """None for a Fabric Manager alone that has answered and does not now."""
         whole = vgpu_capacity.whole_types(divided)
-        name = nvswitch.board(card, self._roots) if whole else None
-        if name is None:
+        if not whole or (name := nvswitch.board(card, self._roots)) is None:
             return {}
         reason = nvswitch.out_of_reach(card, self._roots)
         if reason is None and not self._has_answered:
             reason = self._obstacle(card)
         elif reason is None and self.board and (wrong := self.board.wrong_mode(in_parts=True)):
             reason = str(wrong)
-        return {
-            type_id: (
-                f"the vGPU type {divided.types[type_id].name or type_id} is all of {name}, which "
-                f"is a module of an HGX board: {reason}; or name smaller types, or MIG-backed "
-                "ones, in [gpu]vgpu_types"
-            )
-            for type_id in (whole if reason else ())
-        }
+        return unfit_types(divided, name, reason)
 
-    def kept_back(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
-        """The types of *divided*, which is *card*, that nobody new can be given now, with why"""
+    def withheld(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
         reason = self._obstacle(card)
         return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else {}
 
-    def joins(self, cards: Collection[PciAddress], type_id: str) -> bool:
-        """Whether guests with vGPUs of the type on *cards* have all of these"""
-        return self._cards.issuperset(cards) and all(
-            self._extent.is_whole(card, type_id) for card in cards
-        )
-
-    def stateless(self, slot: Slot) -> str | None:
-        """Why a guest with *slot* is not moved as it runs"""
+    def unmovable(self, slot: Slot) -> str | None:
         if self._extent.card(slot) not in self._cards:
             return None
         return (
@@ -184,23 +175,16 @@ class Fabric:
                 return tuple(sorted(self._cards_of(found.modules))[:count])
         return None
 
-    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
-        """As :func:`nova_gpu.core.sets.partitions.room`; nothing where they are on no board"""
-        if self.board is None or not self.board.cards.issuperset(free):
-            return {}
-        return partitions.room(self._offered(), self._taken(free))
-
-    def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
-        """As :func:`nova_gpu.core.sets.published.traits`, of *cards* that are on the board"""
+    def offered(
+        self, cards: Collection[PciAddress], free: Collection[PciAddress], vgpu_type: str | None
+    ) -> published.Board | None:
         if self.board is None or not cards or not self.board.cards.issuperset(cards):
-            return frozenset()
-        known = self.board.modules.items()
-        return published.traits(self._offered(), [m for card, m in known if card in free])
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """How many cards a guest can have, whoever has them now"""
-        return tuple(sorted({each.size for each in self._offered()}))
+            return None
+        if vgpu_type is not None and not all(
+            self._extent.is_whole(card, vgpu_type) for card in cards
+        ):
+            return None
+        return published.Board(tuple(self._offered()), self._taken(free))
 
     def _taken(self, free: Collection[PciAddress]) -> frozenset[Module]:
         assert self.board is not None
@@ -214,10 +198,8 @@ class Fabric:
     # What is done
 
     def join(self, devices: Collection[Device], instance_uuid: str) -> None:
-        """Activates the partition that is the cards of *devices*, as far as they are on the board
-        and all the instance's, whose guest is about to start with them.
-
-        :raises BetterElsewhere, DeviceUnavailable: where they are none, or it cannot be activated
+        """Activate the partition that is the cards of *devices*, as far as they are on the board
+        and all the instance's.
         """
         if self.board is None or not (
             joined := frozenset(each for each in devices if self._extent.card(each) in self._cards)
@@ -287,8 +269,8 @@ class Fabric:
         elif error.code == _NOT_SUPPORTED:
             self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
 
-    def settle(self) -> None:
-        """Has active what has a guest, and nothing else. Raises nothing."""
+    def part(self) -> None:
+        """Have active what has a guest, and nothing else. Raise nothing."""
         if self._ledger is None or self.board is None or self.board.fault:
             return
         try:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from nova.virt.libvirt import host as libvirt_host
 
     from nova_gpu.core.flavor.request import FlavorRequest
-    from nova_gpu.core.topology.choose import Beside
-    from nova_gpu.fabric.virt.board import Board
     from nova_gpu.virt import threads
 
 # A whole card, or the place of one vGPU.
@@ -128,31 +126,6 @@ class WholeCards(Delivery, Protocol):
         """Takes note of the host's cards, before it is asked about any of them."""
         return
 
-    @property
-    def board(self) -> Board | None:
-        """The board with NVSwitches on which some of the cards are joined for guests"""
-        return None
-
-    def choose(
-        self,
-        free: Collection[PciAddress],
-        count: int,
-        beside: Beside[PciAddress] | None = None,
-    ) -> tuple[PciAddress, ...] | None:
-        """The *count* of the *free* cards that a guest is to get, sorted; ``None`` where any will
-        do."""
-        return None
-
-    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
-        """How many guests of each size the *free* cards can be joined for, nothing where guests
-        get any of them."""
-        return {}
-
-    def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
-        """What Placement is told of the sets in which *cards* are joined, of which some are
-        *free*; nothing where guests get any of them."""
-        return frozenset()
-
     def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
         """Return the cards that one guest at a time may have, by each of them."""
         return {}
@@ -163,10 +136,6 @@ class WholeCards(Delivery, Protocol):
 
     def in_use(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
         """Why those of *cards* without an obstacle cannot be given at this moment"""
-        return {}
-
-    def kept_back(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        """The obstacles of *cards* that are none to the guests that have them"""
         return {}
 
     def most_in_one_guest(self, cards: Collection[GPU]) -> int:
@@ -250,10 +219,6 @@ class WholeCards(Delivery, Protocol):
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the host."""
-        return
-
-    def part(self) -> None:
-        """Has no cards joined for a guest that has gone and whose cards are clean."""
         return
 
     def forgive(self, address: PciAddress) -> None:

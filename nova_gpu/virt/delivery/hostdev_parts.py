@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Parent, Slot
-from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts
@@ -29,25 +28,12 @@ class HostdevParts(Parts, Delivery):
 
     refused = UNSAVED
 
-    def __init__(self, roots: Roots, fabric: Fabric) -> None:
+    def __init__(self, roots: Roots) -> None:
         self._roots = roots
-        self._fabric = fabric
 
     @property
     def delivery(self) -> Delivery:
         return self
-
-    def make_ready(
-        self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
-    ) -> None:
-        """Has the NVSwitches join the cards of which the guest has all.
-
-        :raises DeviceUnavailable, BetterElsewhere: where they cannot
-        """
-        self._fabric.join([each for each in given if isinstance(each, Slot)], instance.uuid)
-
-    def stateless(self, slot: Slot, *, is_running: bool) -> str | None:
-        return self._fabric.stateless(slot)
 
     def make(self, slot: Slot, instance_uuid: str) -> None:
         # Only now: privsep takes half a second, and the commands make nothing.
@@ -85,8 +71,8 @@ class VirtualFunctions(HostdevParts):
 
     managed: bool
 
-    def __init__(self, roots: Roots, fabric: Fabric, device_spec: DeviceSpec) -> None:
-        super().__init__(roots, fabric)
+    def __init__(self, roots: Roots, device_spec: DeviceSpec) -> None:
+        super().__init__(roots)
         self._device_spec = device_spec
 
     # What the host has
@@ -126,7 +112,7 @@ class VirtualFunctions(HostdevParts):
                 f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a "
                 "vendor's variant of vfio-pci may"
             )
-        return super().stateless(slot, is_running=is_running)
+        return None
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:
         data.pci_dev_map_src_dst[str(old.parent)] = str(new.parent)

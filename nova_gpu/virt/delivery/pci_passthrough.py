@@ -14,14 +14,13 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.topology import topology
-from nova_gpu.fabric.virt.board import Board
-from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.delivery import guest_address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
+from nova_gpu.virt.sets import Sets
 
 if TYPE_CHECKING:
     from nova import objects
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.guest.devices import GuestDevice
-    from nova_gpu.core.topology.choose import Beside
     from nova_gpu.virt import threads
     from nova_gpu.virt.delivery import binding
     from nova_gpu.virt.usage.ledger import Ledger
@@ -47,7 +45,7 @@ class PCIPassthrough(WholeCards):
 
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.bind_failures.BindFailures`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
-    :param fabric: what joins the cards of a board with NVSwitches
+    :param sets: of the host, whose cards are linked by switches alone
     :param peers: what guests can be told of how their cards reach each other
     """
 
@@ -66,13 +64,13 @@ class PCIPassthrough(WholeCards):
         device_spec: pci_aliases.DeviceSpec,
         unbound: pathlib.Path,
         ledger: Ledger | None,
-        fabric: Fabric,
+        sets: Sets,
         peers: Peers,
     ) -> None:
         self._roots = roots
         self._device_spec = device_spec
         self._holders: Mapping[str, str] = {}
-        self._fabric = fabric
+        self._sets = sets
         self._peers = peers
         self._joined: dict[PciAddress, frozenset[PciAddress]] = {}
         if ledger is not None:
@@ -92,12 +90,9 @@ class PCIPassthrough(WholeCards):
         except (OSError, ValueError) as error:
             return passthrough.unread(error)
         room = guest_address_space.of_host(self._roots)
-        return (
-            reason or passthrough.obstacle(card, self._roots, room) or self._fabric.obstacle(card)
-        )
+        return reason or passthrough.obstacle(card, self._roots, room)
 
     def look(self, found: Collection[GPU]) -> None:
-        self._fabric.look(found)
         self._peers.look_again()
         self._look_at_links(found)
 
@@ -106,10 +101,11 @@ class PCIPassthrough(WholeCards):
 
         No driver of the host blocks the links of such cards, and what is at their other end is
         mapped by the card itself (of XGMI drivers/gpu/drm/amd/amdgpu, amdgpu_xgmi.c). Those that
-        switches join Fabric Manager parts.
+        are joined in sets are parted.
         """
-        switched = self.board.cards if self.board else ()
-        linked = [gpu for gpu in found if gpu.links and gpu.address not in switched]
+        linked = [
+            gpu for gpu in found if gpu.links and not self._sets.offered([gpu.address], (), None)
+        ]
         circles = topology.circles(linked)
         for number in set(circles.values()):
             members = frozenset(card for card in circles if circles[card] == number)
@@ -124,24 +120,6 @@ class PCIPassthrough(WholeCards):
 
     def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
         return {} if CONF.gpu.split_link_groups else self._joined
-
-    @property
-    def board(self) -> Board | None:
-        return self._fabric.board
-
-    def choose(
-        self,
-        free: Collection[PciAddress],
-        count: int,
-        beside: Beside[PciAddress] | None = None,
-    ) -> tuple[PciAddress, ...] | None:
-        return self._fabric.choose(free, count, beside)
-
-    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
-        return self._fabric.room(free)
-
-    def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
-        return self._fabric.traits(cards, free)
 
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
         return self._peers.obstacle(cards) is None
@@ -173,10 +151,6 @@ class PCIPassthrough(WholeCards):
                 LOG.warning("GPU %s is in use by %s", address, who)
         self._holders = found
         return {PciAddress.parse(a): f"{host_binding.IN_USE}; end that first" for a in found}
-
-    def kept_back(self, cards: Iterable[GPU]) -> Mapping[PciAddress, str]:
-        found = ((card.address, self._fabric.obstacle(card)) for card in cards)
-        return {address: reason for address, reason in found if reason}
 
     def most_in_one_guest(self, cards: Collection[GPU]) -> int:
         return guest_address_space.most(cards, self._roots)
@@ -210,7 +184,6 @@ class PCIPassthrough(WholeCards):
 
     def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
         self.bindings.settle(cards, stay)
-        self._fabric.settle()
 
     def begin(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
@@ -231,9 +204,8 @@ class PCIPassthrough(WholeCards):
 
         :raises GuestUnfit: for its machine type, or more memory of GPUs than it can map
         :raises InvalidExtraSpec: for a word of its flavor
-        :raises BindingFailed, DeviceUnavailable: where a card cannot be bound, read or joined
-        :raises BetterElsewhere: where the NVSwitches cannot join them, or its driver cannot be told
-            that they reach each other
+        :raises BindingFailed, DeviceUnavailable: where a card cannot be bound or read
+        :raises BetterElsewhere: where its driver cannot be told that they reach each other
         """
         cards = _cards(given)
         if not cards:
@@ -241,7 +213,6 @@ class PCIPassthrough(WholeCards):
         self._refuse_unfit_guest(instance, asked, cards)
         for card in cards:
             self.bindings.end(card, instance.uuid)
-        self._fabric.join([card.address for card in cards], instance.uuid)
 
     def _refuse_unfit_guest(
         self, instance: objects.Instance, asked: FlavorRequest, cards: Sequence[GPU]
@@ -305,9 +276,6 @@ class PCIPassthrough(WholeCards):
 
     def give_back(self, cards: Iterable[GPU]) -> None:
         self.bindings.give_back(cards)
-
-    def part(self) -> None:
-        self._fabric.settle()
 
     def forgive(self, address: PciAddress) -> None:
         # Else it would stay out for some minutes after its release from quarantine.

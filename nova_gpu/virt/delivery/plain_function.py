@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
@@ -25,10 +24,8 @@ class PlainFunctions(VirtualFunctions):
     words = "a virtual function as it is"
     managed = True
 
-    def __init__(
-        self, roots: Roots, fabric: Fabric, device_spec: DeviceSpec, wanted: Mapping[str, int]
-    ) -> None:
-        super().__init__(roots, fabric, device_spec)
+    def __init__(self, roots: Roots, device_spec: DeviceSpec, wanted: Mapping[str, int]) -> None:
+        super().__init__(roots, device_spec)
         self._wanted = wanted
 
     def _obstacle_of(self, function: PciAddress) -> str | None:

@@ -9,7 +9,6 @@ from oslo_utils import versionutils
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind
-from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
@@ -33,11 +32,10 @@ class TypedFunctions(VirtualFunctions):
     def __init__(
         self,
         roots: Roots,
-        fabric: Fabric,
         device_spec: DeviceSpec,
         libvirt_version: Callable[[], int | None],
     ) -> None:
-        super().__init__(roots, fabric, device_spec)
+        super().__init__(roots, device_spec)
         self._libvirt_version = libvirt_version
 
     def obstacle(self, card: GPU, functions: Sequence[PciAddress]) -> str | None:

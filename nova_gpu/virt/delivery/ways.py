@@ -11,12 +11,12 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
-from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import passthrough
 from nova_gpu.host.vgpu import division, virtual_functions
+from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts, WholeCards
@@ -28,6 +28,7 @@ from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.delivery.plain_function import PlainFunctions
 from nova_gpu.virt.delivery.typed_function import TypedFunctions
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
+from nova_gpu.virt.sets import NoSets, Sets
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
@@ -57,7 +58,7 @@ class Ways:
         self._roots = roots
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
-        self.fabric = Fabric(roots, ledger)
+        self.sets: Sets = NoSets()
         # The option by which cards are divided, and its value by address or product
         self._option, self._wanted = "virtual_functions", dict[str, object](functions)
         self.whole: WholeCards
@@ -70,15 +71,16 @@ class Ways:
             shares = CONF.gpu.share_gpu_instances
             self._read = lambda cards, _: mig_layout.divided(cards, roots, shares=shares)
         else:
+            self.sets = sets.of_machines(roots, ledger)
             spec = DeviceSpec(CONF.pci.device_spec)
             peers = Peers(roots, libvirt_version, qemu_version)
             self.whole = PCIPassthrough(
-                roots, spec, bind_failures.folder(), ledger, self.fabric, peers
+                roots, spec, bind_failures.folder(), ledger, self.sets, peers
             )
             parts = [
-                MediatedDevices(roots, self.fabric),
-                TypedFunctions(roots, self.fabric, spec, libvirt_version),
-                PlainFunctions(roots, self.fabric, spec, functions),
+                MediatedDevices(roots),
+                TypedFunctions(roots, spec, libvirt_version),
+                PlainFunctions(roots, spec, functions),
             ]
             self._types = VGPUTypes(roots)
             self._readings: dict[PciAddress, division.Reading] = {}
@@ -123,7 +125,7 @@ class Ways:
         gpus = tuple(cards)
         found = division.divided(gpus, self._roots, told, self._readings)
         complete = self._types.complete(gpus, found)
-        self.fabric.look_at_parts(complete)
+        self.sets.look_at_parts(complete)
         return complete
 
     def undivided(self, gpu: GPU) -> str | None:
@@ -145,11 +147,3 @@ class Ways:
             return next(filter(None, found), None)
         except (OSError, ValueError) as error:
             return passthrough.unread(error)
-
-    def unfit(self, gpu: GPU, card: DividedCard) -> Mapping[str, str]:
-        """The types of *card* that are of no use to a guest of this host, with why"""
-        return {} if self.whole.shares_driver else self.fabric.unfit(gpu, card)
-
-    def kept_back(self, gpu: GPU, card: DividedCard) -> Mapping[str, str]:
-        """The types of *card* of which nobody new is given one now, with why"""
-        return {} if self.whole.shares_driver else self.fabric.kept_back(gpu, card)

@@ -106,7 +106,7 @@ def report(
 
     :param free: the cards that an instance could be given now
     :param divided: those that are given in parts
-    :param room: as :meth:`nova_gpu.virt.delivery.delivery.WholeCards.room`
+    :param room: as :func:`nova_gpu.virt.sets.room`
     :param beside: as :meth:`nova_gpu.virt.inventory.neighbours.Neighbours.beside_free`
     """
     groups = tuple(

@@ -21,7 +21,6 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.fabric.virt import board
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml, nvml_turn
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, products, selection
@@ -106,6 +105,7 @@ class Discovery:
         if wanted and (held - self._nvml_facts.keys() or self._may_change(found)):
             self._nvml_facts = {**self._nvml_facts, **nvml.query(CONF.gpu.nvml_timeout)}
             found = self._discover()
+        self.ways.sets.look(found)
         self.delivery.look(found)
         return found
 
@@ -122,7 +122,7 @@ class Discovery:
         """Writes down which modules of their board the cards are, before guests have them."""
         if not self.delivery.shares_driver:
             with contextlib.suppress(exception.DiscoveryFailed):
-                board.keep_modules(self._discover(), self.roots, board.modules_file())
+                self.ways.sets.began(self._discover())
 
     def in_parts(
         self, found: Iterable[GPU]
@@ -156,7 +156,7 @@ class Discovery:
 
     def obstacle(self, gpu: GPU) -> str | None:
         """Why a guest of this host cannot be given *gpu*, and what to do; ``None`` where it can."""
-        return self.delivery.obstacle(gpu)
+        return self.delivery.obstacle(gpu) or self.ways.sets.why_not(gpu)
 
     def kept(self, gpu: GPU) -> str | None:
         """Why *gpu* stays the host's own display, ``None`` for any other and where it is named."""
@@ -194,7 +194,7 @@ def sorted_out(
     """The cards that are given in parts, and why others of *divided* are not given at all."""
     cards, others = {}, {}
     for address, card in divided.items():
-        unfit = ways.unfit(gpus[address], card)
+        unfit = ways.sets.unfit(gpus[address], card)
         if reason := card.unread or _novas_own(card):
             others[address] = reason
         elif part := selected(card, unfit):
@@ -205,8 +205,8 @@ def sorted_out(
             if reason := ways.obstacle(gpus[address], part):
                 others[address] = reason
             else:
-                kept_back = ways.kept_back(gpus[address], part)
-                cards[address] = SharedCard(gpus[address], part, withheld_types=kept_back)
+                withheld = ways.sets.withheld(gpus[address], part)
+                cards[address] = SharedCard(gpus[address], part, withheld_types=withheld)
         elif unfit and (whole := selected(card)):
             others[address] = unfit[min(whole.types)]
         elif card.has_instances:

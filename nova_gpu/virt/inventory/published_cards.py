@@ -15,12 +15,14 @@ from nova_gpu.core.flavor.arrangement import Topology
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
+from nova_gpu.core.sets import published
 from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import card_groups, provider_tree
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
+from nova_gpu.virt.sets import Sets
 from nova_gpu.virt.usage.ledger import Ledger, Owner
 
 
@@ -30,9 +32,12 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
     in_parts = False
     noun = "GPUs"
 
-    def __init__(self, ledger: Ledger, delivery: WholeCards, neighbours: Neighbours) -> None:
+    def __init__(
+        self, ledger: Ledger, delivery: WholeCards, sets: Sets, neighbours: Neighbours
+    ) -> None:
         super().__init__(ledger)
         self._delivery = delivery
+        self._sets = sets
         self._neighbours = neighbours
         self._lock = threading.Lock()
         self._groups: card_groups.CardGroups = {}
@@ -182,9 +187,10 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         )
         if self._delivery.reach_each_other(group.gpus.values()):
             own |= {names.peer_access_trait()}
-        if self._delivery.board is None:
+        if not self._sets.offered(group.gpus.keys(), (), None):
             return own
-        return own | self._delivery.traits(group.gpus.keys(), self.free())
+        board = self._sets.offered(group.gpus.keys(), self.free(), None)
+        return own | published.traits(board.offered, board.free) if board else own
 
     def owners(self) -> dict[Device, Owner]:
         """The owners of the cards"""
@@ -247,5 +253,5 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         beside = None
         if claimant is not None:
             beside = choose.beside(claimant.arrangement, gpus, claimant.neighbours)
-        joined = self._delivery.choose(cards, count, beside)
+        joined = self._sets.choose(cards, count, beside)
         return joined or choose.choose(cards, count, topology.places(gpus), beside)

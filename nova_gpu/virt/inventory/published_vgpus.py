@@ -15,16 +15,17 @@ from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.model import GroupKey, PciAddress
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.scheduling import stats
+from nova_gpu.core.sets import published
 from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_capacity import Room
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
-from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.inventory import provider_tree
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
 from nova_gpu.virt.inventory.vgpu_cards import Look, VGPUCards
+from nova_gpu.virt.sets import Sets
 from nova_gpu.virt.usage.ledger import Ledger
 
 _Slots = frozenset[Slot]
@@ -33,17 +34,17 @@ _Slots = frozenset[Slot]
 class PublishedVGPUs(Published[VGPUGroup, Slot]):
     """The vGPUs of a host
 
-    :param fabric: what joins the cards of which one vGPU is all
+    :param sets: in which cards are joined of which one vGPU is all
     """
 
     in_parts = True
     noun = "vGPUs"
 
-    def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger, fabric: Fabric) -> None:
+    def __init__(self, cards: VGPUCards, made: MadeVGPUs, ledger: Ledger, sets: Sets) -> None:
         super().__init__(ledger)
         self._cards = cards
         self._made = made
-        self._fabric = fabric
+        self._sets = sets
         self._rooms = Rooms()
 
     def __bool__(self) -> bool:
@@ -124,11 +125,9 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
     def _set_traits(
         self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]
     ) -> frozenset[str]:
-        """As :meth:`nova_gpu.fabric.virt.fabric.Fabric.traits`"""
-        if not self._fabric.joins(group.cards.keys(), group.facts.id):
-            return frozenset()
         free = [a for a in group.cards if by_card[a].rooms[group.facts.id].free]
-        return self._fabric.traits(group.cards.keys(), free)
+        board = self._sets.offered(group.cards.keys(), free, group.facts.id)
+        return published.traits(board.offered, board.free) if board else frozenset()
 
     # The pool
 
@@ -164,8 +163,8 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         for slot in sorted(device.slots(free)):
             card = group.card_of(slot) if group else None
             by_card.setdefault(card.gpu.address if card else slot.parent, []).append(slot)
-        if group and self._fabric.joins(group.cards.keys(), group.facts.id):
-            joined = self._fabric.choose(by_card.keys(), count)
+        if group and self._sets.offered(group.cards.keys(), (), group.facts.id):
+            joined = self._sets.choose(by_card.keys(), count)
             if joined is not None:
                 return tuple(by_card[card][0] for card in joined)
         order = vgpu_capacity.Order(CONF.gpu.vgpu_order)
@@ -176,7 +175,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
         look = self._cards.look
         by_card = self._rooms.of(look.cards.values(), self._use(look))
         free: dict[tuple[str, str | None, int | None, int | None], int] = {}
-        joined: dict[str, list[PciAddress]] = {}
+        joined: dict[str, dict[PciAddress, bool]] = {}
         with_room = 0
         for address, each in by_card.items():
             with_room += any(room.free for room in each.rooms.values())
@@ -184,10 +183,9 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
                 facts = each.card.card.types[type_id]
                 key = type_id, facts.name, facts.memory_mib, facts.heads
                 free[key] = free.get(key, 0) + room.free
-                if self._fabric.joins([address], type_id):
-                    joined.setdefault(type_id, []).extend([address] * bool(room.free))
+                joined.setdefault(type_id, {})[address] = bool(room.free)
         kinds = sorted(free, key=lambda key: key[0])
-        sets = tuple(self._sets(joined[key[0]]) if key[0] in joined else () for key in kinds)
+        sets = tuple(self._rooms_of_sets(key[0], joined[key[0]]) for key in kinds)
         return stats.Divided(
             len(by_card),
             with_room,
@@ -196,10 +194,16 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
             sets=sets if any(sets) else (),
         )
 
-    def _sets(self, free: Collection[PciAddress]) -> tuple[tuple[int, int], ...]:
-        """How many guests of each size could have all of the *free* cards of a partition"""
-        room = self._fabric.room(free)
-        return tuple((size, room.get(size, 0)) for size in self._fabric.sizes)
+    def _rooms_of_sets(
+        self, vgpu_type: str, is_free: Mapping[PciAddress, bool]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return how many guests of each size could have such vGPUs of all cards of a set."""
+        cards = [card for card in is_free if self._sets.offered([card], (), vgpu_type)]
+        board = self._sets.offered(cards, [card for card in cards if is_free[card]], vgpu_type)
+        if board is None:
+            return ()
+        room = board.room()
+        return tuple((size, room.get(size, 0)) for size in board.sizes)
 
     # Who has what
 

@@ -211,7 +211,7 @@ class Releases:
             )
         self._keep_back(self.away())
         if cards:
-            self._delivery.part()
+            self._discovery.ways.sets.part()
 
     def left(self) -> frozenset[PciAddress]:
         """The cards that are nobody's and yet to be cleaned"""
@@ -315,7 +315,7 @@ class Releases:
                 self._release(card, owner)
 
             threads.for_each(release, released)
-            self._delivery.part()
+            self._discovery.ways.sets.part()
 
     def _release(self, card: GPU, owner: Owner | None) -> bool:
         """Return whether that is over; where it is not, it is tried again."""

@@ -131,6 +131,7 @@ class Starts:
                     stranding.refuse(instance, asked, self.free, self.left)
                 for delivery, own in self._deliveries(given):
                     delivery.make_ready(instance, asked, own)
+                    self.ways.sets.join(_devices_of(own), instance.uuid)
                 # From now on a guest may have used them.
                 self.proofs.revoke(devices)
                 self.ledger.was_used(devices)
@@ -301,6 +302,10 @@ def _devices(held: Held) -> frozenset[Device]:
 def _given(held: Held) -> list[Given]:
     """What the ways of delivery are told, whole cards first"""
     return [each.given for own in held.values() for each in own]
+
+
+def _devices_of(given: Collection[Given]) -> list[Device]:
+    return [each.address if isinstance(each, GPU) else each for each in given]
 
 
 def _cards(given: Collection[Given]) -> list[GPU]:

@@ -55,7 +55,7 @@ class VGPUs:
         self.cards = vgpu_cards.VGPUCards(self._roots, looked.ways, self._made.told())
         self.retries = Retries(self._card_of)
         self.published = published_vgpus.PublishedVGPUs(
-            self.cards, self._made, ledger, looked.ways.fabric
+            self.cards, self._made, ledger, looked.ways.sets
         )
         kept = pathlib.Path(CONF.state_path, "gpu-failed-starts")
         self._failed = failed_starts.FailedStarts(kept, self._roots)
@@ -237,7 +237,7 @@ class VGPUs:
 
         threads.for_each(release_of, cards)
         if those:
-            self._discovery.delivery.part()
+            self._discovery.ways.sets.part()
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
         """Begin to remove, once in a period, what no guest has any more; wait for nothing."""

@@ -45,6 +45,7 @@ from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
 from nova_gpu.virt.lifecycle.starts import Starts
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
+from nova_gpu.virt.sets import Sets
 
 LOG = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Moves:
     assigned: Assigned
     starts: Starts
     vgpus: VGPUs
+    sets: Sets
     roots: Roots
     nodename: Callable[[], str]
 

@@ -9,7 +9,6 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import json_text
-from nova_gpu.fabric.host import modules
 from nova_gpu.host.nvidia import kernel_log
 from nova_gpu.virt import counters
 
@@ -47,9 +46,7 @@ class StateTest(base.BaseTestCase):
                     '"cleaning_seconds": {}}',
                 ),
                 ("log", f'{{"boot_id": "b", "sequence": {text}}}'),
-                ("modules", f'{{"modules": {{"0000:04:00.0": {text}}}}}'),
             ):
                 (folder / name).write_text(content)
             self.assertEqual(counters.Counters(), counters.read(folder))
-            self.assertEqual({}, modules._kept(folder / "modules"))
             self.assertIsNone(kernel_log.load(folder / "log"))

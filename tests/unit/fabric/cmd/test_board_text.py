@@ -45,7 +45,7 @@ class FabricTest(base.HostTestCase):
     def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
         looked = discovery.Discovery()
         gpus = looked.find()
-        return list(board_text.table(looked.delivery.board, gpus, held))
+        return list(board_text.table(looked.ways.sets, gpus, held))
 
     def test_modules_and_partitions_of_a_card(self) -> None:
         self.manager.set_active([3])

@@ -14,7 +14,6 @@ from oslotest import base
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import mediated_device, pci_aliases, plain_function, typed_function
 from nova_gpu.virt.delivery.delivery import Operation
@@ -32,7 +31,7 @@ class HostdevPartsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         objects.register_all()
-        self.way = mediated_device.MediatedDevices(Roots(), fabric.Fabric(Roots(), None))
+        self.way = mediated_device.MediatedDevices(Roots())
         self.asked: list[tuple[str, ...]] = []
         for verb in ("make", "remove"):
             self.useFixture(
@@ -88,7 +87,7 @@ class VirtualFunctionsTest(base.BaseTestCase):
     def ways(self, *device_spec: str) -> tuple[VirtualFunctions, VirtualFunctions]:
         spec = pci_aliases.DeviceSpec(device_spec)
         wanted = {"8086:56c0": 4}
-        own = self.host.roots, fabric.Fabric(self.host.roots, None), spec
+        own = self.host.roots, spec
         plain = plain_function.PlainFunctions(*own, wanted)
         return plain, typed_function.TypedFunctions(*own, lambda: 10000000)
 

@@ -15,7 +15,6 @@ from oslotest import base
 
 from nova_gpu.core.flavor import request
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
-from nova_gpu.fabric.virt import fabric
 from nova_gpu.virt.delivery import mediated_device
 from tests.fixtures import hosts, vgpu
 
@@ -32,9 +31,7 @@ class MediatedDevicesTest(base.BaseTestCase):
         self.host = hosts.Host(pathlib.Path(self.useFixture(fixtures.TempDir()).path))
         self.host.add_gpu(CARD, "10de", "1bb3")
         vgpu.add_types(self.host, CARD, vgpu.TESLA_P4)
-        self.way = mediated_device.MediatedDevices(
-            self.host.roots, fabric.Fabric(self.host.roots, None)
-        )
+        self.way = mediated_device.MediatedDevices(self.host.roots)
         self.calls: list[str] = []
         for verb in ("make", "remove"):
             self.useFixture(

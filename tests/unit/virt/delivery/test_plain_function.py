@@ -8,7 +8,6 @@ from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
-from nova_gpu.fabric.virt import fabric
 from nova_gpu.virt.delivery import pci_aliases, plain_function
 from tests.fixtures import cards, hosts
 
@@ -24,9 +23,7 @@ class PlainFunctionsTest(base.BaseTestCase):
         self.host.add_vf(CARD, str(FUNCTION))
         wanted = {"8086:56c0": 4, "0000:c3:00.0": 2}
         spec = pci_aliases.DeviceSpec(())
-        self.way = plain_function.PlainFunctions(
-            self.host.roots, fabric.Fabric(self.host.roots, None), spec, wanted
-        )
+        self.way = plain_function.PlainFunctions(self.host.roots, spec, wanted)
 
     def test_is_there_as_long_as_its_card_has_it(self) -> None:
         slot = Slot(FUNCTION, "vf", 0)

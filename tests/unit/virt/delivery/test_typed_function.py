@@ -8,7 +8,6 @@ from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind
-from nova_gpu.fabric.virt import fabric
 from nova_gpu.virt.delivery import pci_aliases, typed_function
 from tests.fixtures import cards, hosts, vgpu
 
@@ -28,9 +27,7 @@ class TypedFunctionsTest(base.BaseTestCase):
 
     def obstacle(self) -> str:
         spec = pci_aliases.DeviceSpec(())
-        way = typed_function.TypedFunctions(
-            self.host.roots, fabric.Fabric(self.host.roots, None), spec, lambda: self.libvirt
-        )
+        way = typed_function.TypedFunctions(self.host.roots, spec, lambda: self.libvirt)
         self.assertEqual((Kind.TYPED, True, False), (way.kind, way.may_wedge, way.managed))
         return way.obstacle(cards.card(CARD), [PciAddress.parse(self.function)]) or ""
 

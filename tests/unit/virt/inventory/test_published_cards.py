@@ -14,7 +14,7 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
-from nova_gpu.fabric.virt import fabric
+from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import pci_aliases, pci_passthrough, peer_access
 from nova_gpu.virt.inventory import card_groups, neighbours, published_cards, tracker
 from nova_gpu.virt.usage import ledger
@@ -41,13 +41,15 @@ class StockTest(base.BaseTestCase):
             pci_aliases.DeviceSpec(()),
             root / "unbound",
             self.ledger,
-            fabric.Fabric(host.roots, self.ledger),
+            sets.NoSets(),
             peer_access.Peers(host.roots, lambda: 9000000, lambda: 8002002),
         )
         self.bindings = self.delivery.bindings
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
-        self.published = published_cards.PublishedCards(self.ledger, self.delivery, self.neighbours)
+        self.published = published_cards.PublishedCards(
+            self.ledger, self.delivery, sets.NoSets(), self.neighbours
+        )
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 
@@ -145,7 +147,9 @@ class StockTest(base.BaseTestCase):
         self.look()
         self.publish()
         uuid = self.published.provider_uuids[KEY]
-        fresh = published_cards.PublishedCards(self.ledger, self.delivery, self.neighbours)
+        fresh = published_cards.PublishedCards(
+            self.ledger, self.delivery, sets.NoSets(), self.neighbours
+        )
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]
         self.assertEqual((4, 4), (record["total"], record["reserved"]))

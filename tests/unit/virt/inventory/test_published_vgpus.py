@@ -25,8 +25,8 @@ from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
-from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.pci import discovery, selection
+from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.inventory import card_groups, published_vgpus, vgpu_cards
 from nova_gpu.virt.inventory.published_vgpus import Rooms, Use
@@ -62,7 +62,7 @@ class StockTestCase(base.BaseTestCase):
         self.noted = ledger.Ledger()
         self.made = made_vgpus.MadeVGPUs(root / "gpu-vgpus")
         self.published = published_vgpus.PublishedVGPUs(
-            *(self.cards, self.made, self.noted), fabric.Fabric(self.host.roots, None)
+            *(self.cards, self.made, self.noted), sets.NoSets()
         )
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()

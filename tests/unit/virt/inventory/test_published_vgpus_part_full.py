@@ -21,8 +21,8 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, groups
-from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import made_vgpus, ways
 from nova_gpu.virt.inventory import published_vgpus, vgpu_cards
 from nova_gpu.virt.usage import ledger
@@ -130,7 +130,7 @@ class PartFullTest(base.BaseTestCase):
             for card in cards
         }
         noted, there, notes = ledger.Ledger(), set(), {}
-        joined = fabric.Fabric(Roots(), None)
+        joined = sets.NoSets()
         for card in cards:
             guests = card.slots()[card.others :]
             noted.was_used(guests)

@@ -17,9 +17,8 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
-from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import threads
+from nova_gpu.virt import sets, threads
 from nova_gpu.virt.delivery import (
     binding,
     container_nodes,
@@ -80,7 +79,7 @@ class CleaningTest(base.BaseTestCase):
         noted = ledger.Ledger()
         machines = pci_passthrough.PCIPassthrough(
             *(roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", noted),
-            fabric.Fabric(roots, noted),
+            sets.NoSets(),
             peer_access.Peers(roots),
         )
         return cleaning.Cleaning(machines, roots)

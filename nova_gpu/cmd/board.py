@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands on a host print of cards that guests get in exact sets alone: as the guest says
+that joins them, and nothing where that is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from nova_gpu.core import guests
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.virt.sets import Sets
+
+
+class _Text(Protocol):
+    def of_card(self, sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
+        """Return what is wrong with the board of a card, and what else there is about its place."""
+
+    def facts(self, sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
+        """Return the place of a card on its board and the sets that it is in, None of a card that
+        is on none and of what is not known."""
+
+    def table(
+        self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
+    ) -> Iterable[str]:
+        """Return lines with the sets of a board.
+
+        :param held: the instances that have each card, where that is known
+        """
+
+
+class _None:
+    def of_card(self, sets: Sets, card: PciAddress) -> tuple[list[str], list[str]]:
+        return [], []
+
+    def facts(self, sets: Sets, card: PciAddress) -> tuple[int | None, list[dict[str, Any]] | None]:
+        return None, None
+
+    def table(
+        self, sets: Sets, cards: Sequence[GPU], held: Mapping[PciAddress, tuple[str, ...]]
+    ) -> Iterable[str]:
+        return ()
+
+
+def text() -> _Text:
+    return guests.load(guests.BOARD_TEXT) or _None()
