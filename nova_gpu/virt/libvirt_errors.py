@@ -113,7 +113,8 @@ _CAUSES: Sequence[_Cause] = (
     _Cause(
         _Of.HOST,
         r"platform RMRR requirement|requested this device have a 1:1 IOMMU mapping|"
-        r"Failed to set group container: Invalid argument",
+        r"Failed to set group container: Invalid argument|"
+        r"error attach \S+ \(\d+\) to id=\d+: Invalid argument",
         "the host's firmware keeps memory of its own for it (RMRR on Intel, unity map on AMD)",
         _RMRR,
     ),

@@ -55,6 +55,7 @@ GUEST = Step(f"{_DRIVER}._create_guest_with_network")
 GUEST_RUNS = Step(f"{_DRIVER}._create_guest_with_network", after=True)
 BEFORE_GUEST = Step(f"{_MANAGER}._update_volume_attachments")
 AFTER_GUEST = Step(f"{_MANAGER}._complete_volume_attachments")
+UNSHELVED = Step(f"{_MANAGER}._update_instance_after_spawn")
 SOURCE = Step(f"{_DRIVER}.migrate_disk_and_power_off", after=True)
 CAST = Step(f"{_RPC}.finish_resize")
 
@@ -207,6 +208,21 @@ class Recoveries(Hosts):
         self.fails(GUEST, status="SHELVED_OFFLOADED", unshelve=None)
         self.assertEqual({}, self.allocated(self.server))
         self.act(unshelve=None)
+        self.settles("ACTIVE")
+        self.assertHas(1, str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]))
+        self.sweep()
+
+    def test_unshelve_when_its_guest_runs(self) -> None:
+        """It has a host and its GPUs; an unshelve finds no image any more, as without GPUs."""
+        self.flags(shelved_offload_time=0)
+        self.server = self.boot(self.of(1), host="host1")
+        self._shelve_server(self.server)
+        self.fails(UNSHELVED, status="SHELVED_OFFLOADED", unshelve=None)
+        self.act(unshelve=None)
+        stays = {"status": "ERROR", "OS-EXT-STS:task_state": task_states.UNSHELVING}
+        self._wait_for_server_parameter(self.server, stays)
+        action = {"os-resetState": {"state": "active"}}
+        self.admin_api.post_server_action(self.server["id"], action)
         self.settles("ACTIVE")
         self.assertHas(1, str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]))
         self.sweep()

@@ -86,6 +86,29 @@ SAID = (
         "firmware keeps memory of its own for it",
     ),
     (
+        "vfio 0000:01:00.0: [iommufd=23] error attach 0000:01:00.0 (24) to id=2: Invalid argument",
+        FIRST,
+        "firmware keeps memory of its own for it",
+    ),
+    (
+        "vfio-pci 0000:02:00.0: Firmware has requested this device have a 1:1 IOMMU mapping, "
+        "rejecting configuring the device without a 1:1 mapping. Contact your platform vendor.",
+        SECOND,
+        "firmware keeps memory of its own for it",
+    ),
+    (
+        "vfio_iommu_type1_attach_group: No interrupt remapping support.  Use the module param "
+        '"allow_unsafe_interrupts" to enable VFIO IOMMU support on this platform',
+        FIRST,
+        "does not remap interrupts",
+    ),
+    (
+        "iommufd: MSI interrupts are not secure, they cannot be isolated by the platform. Check "
+        "that platform features like interrupt remapping are enabled.",
+        FIRST,
+        "does not remap interrupts",
+    ),
+    (
         "vfio 0000:02:00.0: memory listener initialization failed: Region pc.ram: "
         "vfio_container_dma_map(0x5610, 0x8000000000, 0x10000000, 0x7f80) = -22 (Invalid argument)",
         SECOND,
@@ -104,6 +127,9 @@ SAID = (
         SECOND,
         "memory cannot be locked",
     ),
+    ("IOMMU_IOAS_MAP failed: Cannot allocate memory", FIRST, "memory cannot be locked"),
+    ("IOMMU_IOAS_MAP_FILE failed: Bad address", FIRST, "whose addresses are wider than its own"),
+    ("VFIO_MAP_DMA failed: Invalid argument", FIRST, "whose addresses are wider than its own"),
     (
         "cannot limit locked memory of process 4711 to 9663676416: Operation not permitted",
         FIRST,
@@ -166,6 +192,31 @@ ELSEWHERE = (
         "unable to map backing store for guest RAM: Cannot allocate memory",
         exception.BetterElsewhere,
         "too few free huge pages",
+    ),
+    (
+        "qemu_prealloc_mem: preallocating memory failed: Bad address",
+        exception.BetterElsewhere,
+        "too few free huge pages",
+    ),
+    (
+        "os_mem_prealloc: Insufficient free host memory pages available to allocate guest RAM",
+        exception.BetterElsewhere,
+        "too few free huge pages",
+    ),
+    (
+        "internal error: Unable to find any usable hugetlbfs mount for 1048576 KiB",
+        exception.BetterElsewhere,
+        "too few free huge pages",
+    ),
+    (
+        "internal error: hugetlbfs filesystem is not mounted or disabled by administrator config",
+        exception.BetterElsewhere,
+        "too few free huge pages",
+    ),
+    (
+        "cannot fork child process: Cannot allocate memory",
+        exception.BetterElsewhere,
+        "too little free memory",
     ),
     (
         "unsupported configuration: Only one vgpu device can have 'ramfb' enabled",
