@@ -16,9 +16,9 @@ from nova.scheduler.weights import ram
 
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
-from nova_gpu.core.fabric import partitions
-from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.flavor import query, request
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Module, Partition
 from nova_gpu.scheduler import filters
 from nova_gpu.scheduler.weights import GPUWeigher
 from tests.fixtures.partitions import H100

@@ -14,9 +14,9 @@ from nova.scheduler import host_manager
 from oslo_utils import uuidutils
 
 from nova_gpu.core import model, names
-from nova_gpu.core.fabric import partitions
-from nova_gpu.core.fabric.partitions import Module, Partition
 from nova_gpu.core.flavor import query, request
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Module, Partition
 from nova_gpu.virt.inventory import card_groups
 
 objects.register_all()

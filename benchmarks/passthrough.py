@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import report
+from lab.cloud import steps
+from lab.vm import cards, place, vm
 from tests.cloud import running
 from tests.vfio import benches, outside
-from tools.novalab import steps
 from tools.testing import machine
-from tools.vfiolab import cards, place, vm
 
 # Nova's compute manager times the driver's spawn and the whole build and says so in its log.
 _PHASES = ("spawn", "build")

@@ -17,8 +17,7 @@ from nova import exception as nova_exception
 from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, condition, preemptible, words
-from nova_gpu.core.planning import consent
+from nova_gpu.core.flavor import arrangement, condition, consent, preemptible, words
 from nova_gpu.core.scheduling import startable
 
 

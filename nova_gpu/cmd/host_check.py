@@ -9,19 +9,19 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from nova_gpu.cmd import fabric
 from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core import printable
 from nova_gpu.core.guest import address_space
 from nova_gpu.core.guest.address_space import Guest
 from nova_gpu.core.model import GPU
 from nova_gpu.core.vgpu.vgpu import DividedCard
+from nova_gpu.fabric.cmd import board_text
+from nova_gpu.fabric.virt.board import Board
 from nova_gpu.host import address_bits
 from nova_gpu.host import health as host_health
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import boot, iommu, open_devices, passthrough, rebind_script
 from nova_gpu.virt.delivery import guest_address_space
-from nova_gpu.virt.fabric.board import Board
 from nova_gpu.virt.inventory import discovery
 
 
@@ -59,7 +59,7 @@ def check(looked: discovery.Discovery, root: pathlib.Path) -> list[Finding]:
 def _on_board(finding: Finding, gpu: GPU, board: Board) -> Finding:
     if gpu.address not in board.cards:
         return finding
-    remarks = (*finding.remarks, *fabric.of_card(board, gpu.address))
+    remarks = (*finding.remarks, *board_text.of_card(board, gpu.address))
     obstacles = tuple(dict.fromkeys([*finding.obstacles, *board.faults()]))
     return dataclasses.replace(finding, obstacles=obstacles, remarks=remarks)
 

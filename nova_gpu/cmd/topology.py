@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_gpu.cmd import cards, fabric, holders, places
+from nova_gpu.cmd import cards, holders, places
 from nova_gpu.cmd.cards import Card
 from nova_gpu.cmd.output import NO_CARDS, print_json
 from nova_gpu.core.model import PciAddress
-from nova_gpu.virt.fabric.board import Board
+from nova_gpu.fabric.cmd import board_text
+from nova_gpu.fabric.virt.board import Board
 from nova_gpu.virt.inventory import discovery
 
 _Held = Mapping[PciAddress, tuple[str, ...]]
@@ -28,7 +29,7 @@ def main(looked: discovery.Discovery, *, as_json: bool) -> int:
     if as_json:
         print_json([{**cards.described(c, held, unknown), **_on_board(c, board)} for c in found])
     elif found:
-        print("\n".join([*picture(found, held, unknown), *fabric.table(board, gpus, held)]))
+        print("\n".join([*picture(found, held, unknown), *board_text.table(board, gpus, held)]))
     else:
         print(NO_CARDS)
     return 0

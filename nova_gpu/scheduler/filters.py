@@ -29,7 +29,8 @@ from nova_gpu.core.flavor.condition import Condition
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest
 from nova_gpu.core.scheduling import fit
 from nova_gpu.core.scheduling.stats import HostStats, Report
-from nova_gpu.scheduler import partitions, reported, requested, siblings
+from nova_gpu.fabric.scheduler import partitions
+from nova_gpu.scheduler import reported, requested, siblings
 from nova_gpu.scheduler.request_filter import gpu_candidates_filter, gpu_request_filter, refusal
 from nova_gpu.scheduler.requested import Requested
 

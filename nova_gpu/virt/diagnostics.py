@@ -12,8 +12,8 @@ from typing import Any
 from oslo_log import log as logging
 
 from nova_gpu.core import device, exception, names
-from nova_gpu.core.fabric.partitions import Module
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.sets.partitions import Module
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
 from nova_gpu.host.roots import Roots

@@ -7,6 +7,7 @@ here go through as they came, so that one source fits every release; a test pins
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from nova.virt.libvirt import driver
@@ -103,29 +104,10 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
                 return None
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
-    def rescue(
-        self,
-        context: Any,
-        instance: Any,
-        network_info: Any,
-        image_meta: Any,
-        rescue_password: Any,
-        block_device_info: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if self._gpus.refusals.is_rescue_refused(instance):
-            return None
-        with self._gpus.start_or_stay(instance) as start:
-            if start is None:
-                return None
-            if start:  # what unrescue starts is the domain as it is now
-                shares = {"share_info": args[0]} if args else kwargs
-                guest_config.define_again(
-                    self, context, instance, network_info, block_device_info, **shares
-                )
-            named = network_info, image_meta, rescue_password, block_device_info
-            return super().rescue(context, instance, *named, *args, **kwargs)
+    def rescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        again = functools.partial(guest_config.define_again, self, context, instance)
+        with self._gpus.rescuing(instance, lambda: again(*args, **kwargs)) as goes_on:
+            return super().rescue(context, instance, *args, **kwargs) if goes_on else None
 
     def unrescue(self, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
         with self._gpus.starts.starting(instance):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nova import exception as nova_exception
@@ -33,7 +33,16 @@ from nova_gpu.virt.inventory import (
     stranding,
     tracker,
 )
-from nova_gpu.virt.lifecycle import proofs, refusals, releases, starts, stops, vgpus
+from nova_gpu.virt.lifecycle import (
+    left_domains,
+    lost_reasons,
+    proofs,
+    refusals,
+    releases,
+    starts,
+    stops,
+    vgpus,
+)
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.usage import domains, ledger, reader
 from nova_gpu.virt.verify import migrations, reconcile, repair
@@ -114,6 +123,7 @@ class HostGPUs:
         )
         self._xids = xids.Xids(self.roots)
         self._repeats = repeats.Repeats()
+        self._lost_reasons = lost_reasons.LostReasons()
         self.starts = starts.Starts(
             self.assigned,
             self._discovery.ways,
@@ -127,6 +137,7 @@ class HostGPUs:
             self.free,
             lambda: stranding.left(virtapi.reportclient, host.get_hostname()),
             self._neighbours.had_by,
+            self._lost_reasons,
         )
         self.refusals = refusals.Refusals(self._discovery.ways, self.assigned, self.vgpus.cards)
         self.moves = moves.Moves(
@@ -223,6 +234,7 @@ class HostGPUs:
                 self.delivery.settle(self._published.cards(), stay)
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
+                    self._lost_reasons.write()
                     self.stops.settle(self.ledger.now)
                 self._reconciliation.look()
             elif self.ledger.now.records is None:
@@ -268,7 +280,8 @@ class HostGPUs:
         return True
 
     def _end_moves(self) -> None:
-        """What Nova does not give back when it ended in the midst of a move."""
+        """Give back what Nova does not where a move fails or where it ends in the midst of one."""
+        left_domains.release(self._host, self.ledger.now, self.releases, self._parts)
         client, now = self._virtapi.reportclient, self.ledger.now
         if now.records and now.records.has_moves:
             self._abandoned.end(
@@ -355,6 +368,23 @@ class HostGPUs:
                     raise
                 self.refusals.refuse_start(instance, error)
             yield started
+
+    @contextlib.contextmanager
+    def rescuing(
+        self, instance: objects.Instance, define_again: Callable[[], None]
+    ) -> Iterator[bool]:
+        """Wrap a rescue; yield whether it goes on. Where not, it does nothing, and fails later.
+
+        :param define_again: called where the instance was given GPUs, as what unrescue starts is
+            the domain as it is now
+        """
+        if self.refusals.is_rescue_refused(instance):
+            yield False
+            return
+        with self.start_or_stay(instance) as again:
+            if again:
+                define_again()
+            yield again is not None
 
     def end(self, instance: objects.Instance) -> None:
         """Waits for the end of a guest that Nova is about to destroy; a host without GPUs leaves it

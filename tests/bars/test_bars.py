@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.vm import cards, modules
 from tests.cloud import base as clouds
 from tests.vfio import base, images
-from tools.vfiolab import cards, modules
 
 _ALL = (*cards.LARGE, cards.LARGEST)
 # OVMF needs more than SeaBIOS does.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a nova-compute needs of Nova, imported in the order that Nova needs: seconds of a processor.
 
-Of this repository it imports nothing: :mod:`tools.vfiolab.saved` keeps what comes of it. To be
+Of this repository it imports nothing: :mod:`lab.vm.saved` keeps what comes of it. To be
 imported first, before there is any thread.
 """
 

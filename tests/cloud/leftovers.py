@@ -7,8 +7,8 @@ import pathlib
 import stat
 from collections.abc import Iterable, Iterator
 
-from tools.novalab import cgroups, leftovers
-from tools.novalab import nodes as lab_nodes
+from lab.cloud import cgroups, leftovers
+from lab.cloud import nodes as lab_nodes
 
 _MOUNTINFO = pathlib.Path("/proc/self/mountinfo")
 

@@ -25,6 +25,9 @@ class Auth(plugin.BaseAuthPlugin):  # type: ignore[misc]
     def get_headers(self, session: Any, **kwargs: Any) -> dict[str, str]:
         return self._headers
 
+    def get_user_id(self, session: Any, **kwargs: Any) -> str | None:
+        return self._headers.get("X-User-Id")
+
     def get_project_id(self, session: Any, **kwargs: Any) -> str | None:
         return self._headers.get("X-Auth-Project-Id")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity
+from osc_gpu import capacity
 from tests.functional import base, sdk
 
 _FLAVOR = {"gpus": "= 2", "gpu_arch": "s== fermi"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, explain, room
+from osc_gpu import capacity, explain
+from osc_gpu.fleet import room
 from tests.fixtures import hosts, kernel, partitions
 from tests.functional import boards, kvm, sdk
 

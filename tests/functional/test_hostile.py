@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova_gpu.osc import explain, preemption
+from osc_gpu import explain
+from osc_gpu.fleet import preemption
 from tests.functional import base, sdk
 from tests.functional.readings import Server
 

@@ -13,7 +13,10 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
-SOURCES = ("nova_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt", "README.rst")
+SOURCES = (
+    *("nova_gpu", "osc_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt"),
+    "README.rst",
+)
 # What Nova does with compute_driver, and what the package must bring besides.
 QUESTION = """
 import importlib.metadata, importlib.resources
@@ -50,7 +53,7 @@ class TestInstall(unittest.TestCase):
             site,
             symlinks=True,
             copy_function=os.link,
-            ignore=shutil.ignore_patterns("nova_gpu*", "__editable__*"),
+            ignore=shutil.ignore_patterns("nova_gpu*", "osc_gpu*", "__editable__*"),
             dirs_exist_ok=True,
         )
 

@@ -118,7 +118,9 @@ class MovesTest(base.GPUServersTestBase):
         del connection.defineXML
         self.assertOthersUntouched()
         # The instance is the destination's from then on, and stock Nova forgets the source's.
-        self.leaves = dict.fromkeys(("domain", "hold", "reserved"), "what it was at the source")
+        self.period("host1")
+        self.assertInventory(used=1, reserved=0, host="host1")
+        self.leaves = {"domain": "Nova leaves it at the source"}
 
 
 class SameHostTest(base.GPUServersTestBase):

@@ -16,8 +16,8 @@ from nova.api.metadata import base as metadata
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, create, explain, preemption, providers, rest, room, start
-from nova_gpu.osc.planning import preemptible
+from osc_gpu import capacity, explain, providers, rest
+from osc_gpu.fleet import create, preemptible, preemption, room, start
 from tests.functional import base, sdk
 from tests.functional.alone import IMAGE
 from tests.functional.readings import Server

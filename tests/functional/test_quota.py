@@ -12,8 +12,9 @@ from osc_lib import exceptions
 from oslo_limit import fixture as limit_fixture
 from oslo_utils import uuidutils
 
-from nova_gpu.osc import flavors, preemption, start
 from nova_gpu.virt.lifecycle import quota
+from osc_gpu import flavors
+from osc_gpu.fleet import preemption, start
 from tests.functional import base, sdk
 
 

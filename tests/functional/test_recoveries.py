@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import fixtures
+from nova.compute import task_states
 
 from tests.fixtures import economy
 from tests.functional import base, divided, kvm
@@ -79,7 +81,9 @@ REVERT = {
 class Hosts:
     # As in a cloud: no host hears of what fails at another one.
     CAST_AS_CALL = False
-    leaves = dict.fromkeys(("domain", "hold", "reserved", "vgpu"), "what it was at the source")
+    leaves: Mapping[str, str] = MappingProxyType(
+        {"domain": "Nova leaves it at the source, without its GPUs"}
+    )
 
     def setUp(self) -> None:
         super().setUp()
@@ -118,8 +122,9 @@ class Recoveries(Hosts):
         got = self.recorded(self.server)
         self.assertEqual(gpus, len(got))
         self.assertGPUs(self.server, got, host)
-        used = {name: self.inventory(name)["used"] for name in self.hosts}
-        self.assertEqual({name: gpus if name == host else 0 for name in self.hosts}, used)
+        for name in self.hosts:
+            used = gpus if name == host else 0
+            self.assertInventory(total=self.TOTAL, used=used, reserved=0, host=name)
 
     def sweep(self) -> None:
         """An operator removes what stock Nova leaves at the source of a failed move."""
@@ -206,6 +211,31 @@ class Recoveries(Hosts):
         self.assertHas(1, str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"]))
         self.sweep()
 
+    def test_domain_at_the_source(self) -> None:
+        """It keeps its GPUs while it runs, or while Nova may yet need it."""
+        self.server = self.boot(self.of(1), host="host1")
+        before = self.rendered(self.server, "host1")
+        self.fails(GUEST, resize={"flavorRef": self.of(2)})
+        self.domain_of("host1").create()
+        self.period("host1")
+        self.assertInventory(total=self.TOTAL, reserved=1, host="host1")
+        self.domain_of("host1").destroy()
+        for task in (task_states.RESIZE_PREP, None):
+            instance = self.instance(self.server)
+            instance.task_state = task
+            instance.save()
+            self.assertEqual(before, self.rendered(self.server, "host1"))
+            self.period("host1")
+        self.assertEqual([], self.rendered(self.server, "host1"))
+        self.assertInventory(total=self.TOTAL, host="host1")
+        self.assertIn(before[0], self.recorded(self.boot(self.of(self.TOTAL), host="host1")))
+        self.hard_reboot()
+        self.assertEqual(1, len(self.recorded(self.server)))
+
+    def domain_of(self, host: str) -> Any:
+        connection = self.computes[host].driver._host.get_connection()
+        return connection.lookupByUUIDString(self.server["id"])
+
     def test_where_the_destination_has_none_free(self) -> None:
         """Nothing is counted for the instance, and its user reads what to do."""
         self.flags(fault_detail="all", group="gpu")
@@ -249,9 +279,6 @@ class VGPURecoveriesTest(Hosts, divided.DividedServersTestBase):
             self.assertEqual(2, len(got))
             self.assertVGPUs(self.server, got, there)
             self.assertEqual(2, len(self.kernels[there].made))
-            # As an operator has to with stock Nova
-            for domain in self._domains(source):
-                domain.undefine()
             self.period(source)
             self.assertEqual({}, dict(self.kernels[source].made))
 

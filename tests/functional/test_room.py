@@ -13,8 +13,8 @@ import fixtures
 from openstack.compute.v2 import _proxy
 from osc_lib import exceptions
 
-from nova_gpu.osc import capacity, providers, rest, room
-from nova_gpu.osc.planning import moves
+from osc_gpu import capacity, providers, rest
+from osc_gpu.fleet import moves, room
 from tests.functional import base, divided, live, sdk
 from tests.functional.shown import ShownTestBase
 
@@ -150,7 +150,7 @@ class RoomTest(ShownTestBase):
         self.api.post_server_action(self.server["id"], {"revertResize": None})
         self._wait_for_state_change(self.server, "ACTIVE")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host1")
-        with mock.patch.object(moves._Step, "_wait_for_source", die):
+        with mock.patch.object(moves._Step, "wait_for_source", die):
             self.assertRaises(_Killed, self.apply, room.Drain, "host1")
         self.assertGPUs(self.server, [base.FIRST_SOCKET[0]], "host2")
         self.assertEqual([], self.apply(room.Drain, "host1")[0])
@@ -303,7 +303,7 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
             ("make", 1, 3),
             ("_when_idle", 1, 2),
             ("make", 2, 1),
-            ("_wait_for_source", 1, 0),
+            ("wait_for_source", 1, 0),
         ):
             with mock.patch.object(
                 moves._Step, where, _Killed.at(step, getattr(moves._Step, where))

@@ -9,7 +9,7 @@ import pathlib
 import fixtures
 from lxml import html
 
-from nova_gpu.osc import explain, flavor_check, providers, report, servers, usage
+from osc_gpu import explain, flavor_check, providers, report, servers, usage
 from tests.fixtures import ailments
 from tests.functional import base, sdk
 from tests.functional.shown import ShownTestBase

@@ -14,8 +14,9 @@ from nova.tests.functional.api import client
 from nova.virt.libvirt import utils as libvirt_utils
 from osc_lib import exceptions
 
-from nova_gpu.osc import explain, rest, room, start
 from nova_gpu.virt.inventory import tracker
+from osc_gpu import explain, rest
+from osc_gpu.fleet import room, start
 from tests.functional import base, divided, kvm, sdk
 from tests.functional.readings import Server
 

@@ -163,13 +163,12 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
 
     def boot_failing(self, flavor: str, **kwargs: Any) -> str:
         """Let as many guests fail in a row as withhold a function, and return the last fault."""
-        fault = ""
         for _ in range(failed_starts.MOST):
-            fault = self.boot_refused(flavor, **kwargs)
+            server = self.boot(flavor, expected_state="ERROR", **kwargs)
         self.period()
         self.assertNotIn("is given to nobody new", self.stdlog.logger.output)
         self.assertEqual(EMPTY, self.inventories())
-        return fault
+        return str(self._show_server(server)["fault"]["message"])
 
     def test_image_that_libvirt_refuses(self) -> None:
         image = self.image("q35", hw_disk_bus="ide")
@@ -182,11 +181,12 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
         """QEMU names the function where the guest's memory is not locked for it, and the second one
         where a guest can have one of its type."""
         failed = "vfio {}: error getting device from group 61: Input/output error"
-        for text, count, logged in (
+        for text, count, logged, told in (
             (
                 "cannot set up guest memory 'pc.ram': Cannot allocate memory",
                 1,
                 "too little free memory for the guest",
+                "too little free memory for the guest; try again later, or take a flavor with less",
             ),
             (
                 f"vfio {FIRST[0]}: failed to setup container for group 60: memory listener "
@@ -194,9 +194,18 @@ class NotTheFunctionsFaultTest(QEMUServersTestBase):
                 "0x2) = -12 (Cannot allocate memory)",
                 1,
                 f"{FIRST[0]}/nvidia-1155/0 cannot be given: the guest's memory cannot be locked",
+                "a GPU cannot be given: the guest's memory cannot be locked for it; try again",
             ),
-            (failed.format(FIRST[1]), 2, "vfio does not give it"),
+            (
+                failed.format(FIRST[1]),
+                2,
+                "vfio does not give it",
+                "a GPU cannot be given: vfio does not give it; try again",
+            ),
         ):
             self.qemu_says(text)
-            self.boot_failing(self.of_type(1155, count=count))
+            fault = self.boot_failing(self.of_type(1155, count=count))
             self.assertIn(logged, self.stdlog.logger.output)
+            self.assertIn(told, fault)
+            self.assertNotIn(FIRST[0], fault)
+            self.assertLess(len(fault), 256)

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Collection
 from typing import Any
 
+from lab.cloud import guest, image
 from tests.lxc import cloud, place
-from tools.novalab import guest, image
 
 BLUEPRINT = {"gpus": "= 2", "gpu_arch": "s== fermi", "hypervisor": "s== LXC"}
 PROVIDER = "_gpu_10de_1091_lxc"

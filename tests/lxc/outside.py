@@ -13,8 +13,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from lab.cloud import cgroups, libvirtd, nodes
 from tests.lxc import place
-from tools.novalab import cgroups, libvirtd, nodes
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PROGRAMS = ("busybox", "libvirtd", "losetup", "mke2fs", "nsenter", "qemu-img", "unshare", "virsh")

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import pathlib
 
+from lab.cloud import image, libvirtd, nodes
 from tests.fixtures import hosts, nvidia
-from tools.novalab import image, libvirtd, nodes
 
 FOLDER = "NOVA_GPU_LXC_FOLDER"
 SOAK = "NOVA_GPU_LXC_SOAK"

@@ -9,8 +9,8 @@ import signal
 import subprocess
 from typing import Any
 
+from lab.cloud import guest
 from tests.lxc import base, place
-from tools.novalab import guest
 
 
 class CleaningTest(base.LXCTestCase):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 
+from lab.cloud import image
 from tests.lxc import base, place
-from tools.novalab import image
 
 
 class CDITest(base.LXCTestCase):

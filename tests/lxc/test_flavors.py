@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from lab.cloud import guest, image
 from tests.lxc import base, cloud, place
-from tools.novalab import guest, image
 
 
 class FlavorTest(base.LXCTestCase):

@@ -11,8 +11,8 @@ import uuid
 import fixtures
 from nova import context as nova_context
 
+from lab.cloud import guest
 from tests.lxc import base, place
-from tools.novalab import guest
 
 _STRANGER = """\
 <domain type='lxc'>

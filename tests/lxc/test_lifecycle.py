@@ -13,8 +13,8 @@ from typing import Any
 import nova.privsep.fs
 from nova.conf import CONF
 
+from lab.cloud import guest
 from tests.lxc import base, cloud, place
-from tools.novalab import guest
 
 GPUS = {1, 2}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import fixtures
 
+from lab.cloud import guest, image, nodes
 from nova_gpu.core.model import MIGInstance, PciAddress
 from nova_gpu.core.vgpu.vgpu import of_slot
 from nova_gpu.host.nvidia import nvml
 from tests.fixtures import nvidia
 from tests.lxc import base, place
-from tools.novalab import guest, image, nodes
 
 CARD = "0000:19:00.0"
 PROFILE = "1g.18gb"

@@ -18,11 +18,10 @@ from wsgiref import simple_server
 import fixtures
 from nova.api.metadata import handler
 
-from nova_gpu.osc import create, preemption
-from nova_gpu.osc.planning import preemptible
+from lab.cloud import guest
+from osc_gpu.fleet import create, preemptible, preemption
 from tests.functional import sdk
 from tests.lxc import base, cloud, place
-from tools.novalab import guest
 
 _SECRET = "of the agent and Nova"
 _ADDRESS = "169.254.169.254"

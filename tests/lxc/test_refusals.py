@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.cloud import guest
 from tests.cloud import fixtures as cloud_fixtures
 from tests.lxc import base
-from tools.novalab import guest
 
 
 class RefusalsTest(base.LXCTestCase):

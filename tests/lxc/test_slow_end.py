@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+from lab.cloud import guest
 from nova_gpu.virt.delivery import container_domain
 from tests.lxc import base
-from tools.novalab import guest
 
 _FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
 # libvirt gives up after 3 s, and again, twice, when the controller is gone.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest with vGPUs moves from one host to another while it runs, and its vGPUs' state with it.
 
-The driver is the kernel's sample of a serial line (:mod:`tools.vfiolab.modules`), which gives back
+The driver is the kernel's sample of a serial line (:mod:`lab.vm.modules`), which gives back
 what is written to it. The guest counts over it: it gets no further without what the line has.
 """
 
@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lab.vm import cards
 from nova_gpu.core.vgpu import vgpu
 from tests.moves import base
 from tests.vfio import cloud
-from tools.vfiolab import cards
 
 HERE, THERE = base.HERE, base.THERE
 # Of a function that no driver has, the kernel puts the bus in front of a type's name.

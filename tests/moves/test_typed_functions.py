@@ -2,7 +2,7 @@
 """A card whose virtual functions its driver gives vGPU types: from the flavor to QEMU, and back.
 
 It is the newer release's libvirt that starts guests with functions that stay with their driver, a
-variant of vfio-pci (``tools/vfiolab/fakefunctions.c``). Guests see that they are QEMU's: disks. One
+variant of vfio-pci (``lab/vm/fakefunctions.c``). Guests see that they are QEMU's: disks. One
 counts in the byte that such a function remembers: it gets no further where that does not move.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.vm import cards
 from nova_gpu.conf import CONF
 from tests.moves import base
-from tools.vfiolab import cards
 
 HERE, THERE = base.HERE, base.THERE
 SEEN = "1b36:0010 010802"

@@ -13,9 +13,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from lab.vm import cards
 from tests.shapes import tree
 from tests.vfio import base, carried, images
-from tools.vfiolab import cards
 
 # Python is slow in a guest whose processor is emulated: half a minute with the machine to itself.
 _LOOKING_S = 900

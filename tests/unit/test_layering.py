@@ -10,14 +10,29 @@ import re
 import sys
 import tomllib
 import unittest
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import nova_gpu
 from nova_gpu.core import model
 
 PACKAGE = pathlib.Path(nova_gpu.__file__).parent
+ROOT = PACKAGE.parent
+CLIENT = ROOT / "osc_gpu"
+PACKAGES = (PACKAGE, CLIENT)
 # All folders that have modules; a script of each may be run by its path.
-FOLDERS = ("benchmarks", "devstack", "doc", "nova_gpu", "tempest-plugin", "tests", "tools")
+FOLDERS = (
+    *(
+        "benchmarks",
+        "devstack",
+        "doc",
+        "lab",
+        "nova_gpu",
+        "osc_gpu",
+        "tempest-plugin",
+        "tests",
+        "tools",
+    ),
+)
 # Lines of a module, which takes as many as its noun does, and modules of a folder.
 LONGEST = 600
 MOST = 25
@@ -37,13 +52,21 @@ OWN = {
     "virt": {"core", "host", "conf", "privsep", "notifications"},
     "virt_ext": {"virt"},
     "cmd": {"core", "host", "conf", "virt"},
-    "osc": {"core", "data"},
+    # The client, which nothing of nova_gpu imports
+    "osc_gpu": {"core", "data"},
 }
+# A guest has a side in each of some layers, and each side is of that layer.
+GUESTS = {"fabric"}
 # What it must not import of others. core is not here: it has the standard library only.
 NOT_OTHERS = {
     "data": {"nova", "oslo_config"},
     "host": {"nova", "oslo_config"},
 }
+
+
+def all_modules() -> list[pathlib.Path]:
+    """The modules of both packages"""
+    return sorted(module for package in PACKAGES for module in package.rglob("*.py"))
 
 
 def imports(module: pathlib.Path) -> Iterator[str]:
@@ -56,13 +79,18 @@ def imports(module: pathlib.Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def layer(path: Sequence[str]) -> str:
+    """Return the layer of what lies at a path below the package."""
+    return path[1] if path[0] in GUESTS and len(path) > 1 else path[0]
+
+
 def faults(part: str, name: str) -> str | None:
     """Why a module of ``part`` may not import ``name``; None when it may."""
     top, _, rest = name.partition(".")
     if top == "eventlet":
         return "runs on native threads too: no eventlet"
-    if top == "nova_gpu":
-        other = rest.partition(".")[0]
+    if top in ("nova_gpu", "osc_gpu"):
+        other = layer(rest.split(".")) if top == "nova_gpu" else top
         return None if other in OWN[part] | {part} else f"{part} may not import {other}"
     if part == "core" and top not in sys.stdlib_module_names:
         return "core has the standard library only"
@@ -73,12 +101,14 @@ def faults(part: str, name: str) -> str | None:
 
 class TestLayers(unittest.TestCase):
     def test_imports_point_downwards(self):
-        modules = sorted(PACKAGE.rglob("*.py"))
+        modules = all_modules()
         self.assertGreater(len(modules), 20)
         found = []
         for module in modules:
-            path = module.relative_to(PACKAGE)
-            part = path.parts[0] if len(path.parts) > 1 else "core"
+            path = module.relative_to(ROOT)
+            part = path.parts[0]
+            if part != CLIENT.name:
+                part = layer(path.parts[1:-1] or ("core",))
             found += [
                 f"{path}: {name}: {fault}"
                 for name in imports(module)
@@ -88,7 +118,7 @@ class TestLayers(unittest.TestCase):
 
     def test_every_part_has_a_place(self):
         parts = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-        self.assertEqual(parts, OWN.keys())
+        self.assertEqual((parts - GUESTS) | {CLIENT.name}, OWN.keys())
 
     def test_what_the_rules_refuse(self):
         for part, name in (
@@ -100,6 +130,9 @@ class TestLayers(unittest.TestCase):
             ("scheduler", "nova_gpu.host.pci.discovery"),
             ("api", "nova_gpu.host.pci.discovery"),
             ("virt", "eventlet.semaphore"),
+            ("osc_gpu", "nova_gpu.virt.inventory.pool"),
+            ("core", "osc_gpu.rest"),
+            ("cmd", "osc_gpu.rest"),
         ):
             with self.subTest(f"{part} imports {name}"):
                 self.assertIsNotNone(faults(part, name))
@@ -109,8 +142,8 @@ class TestLayers(unittest.TestCase):
 def _modules() -> dict[str, ast.Module]:
     """All modules by their full names"""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in all_modules():
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found[name.removesuffix(".__init__")] = ast.parse(path.read_text(), str(path))
     return found
 
@@ -223,8 +256,8 @@ class TestGuests(unittest.TestCase):
 
     def test_nothing_enters_a_guests_namespaces(self) -> None:
         found = [
-            f"{module.relative_to(PACKAGE)}: {line.strip()}"
-            for module in sorted(PACKAGE.rglob("*.py"))
+            f"{module.relative_to(ROOT)}: {line.strip()}"
+            for module in all_modules()
             for line in module.read_text().splitlines()
             if self.WAYS_IN.search(line)
         ]
@@ -238,13 +271,13 @@ class TestGuests(unittest.TestCase):
 class TestModules(unittest.TestCase):
     def test_length(self):
         lengths = {
-            str(module.relative_to(PACKAGE)): len(module.read_text().splitlines())
-            for module in PACKAGE.rglob("*.py")
+            str(module.relative_to(ROOT)): len(module.read_text().splitlines())
+            for module in all_modules()
         }
         self.assertEqual({}, {name: n for name, n in lengths.items() if n > LONGEST})
 
     def test_names(self):
-        names = {module.stem for module in PACKAGE.rglob("*")}
+        names = {module.stem for package in PACKAGES for module in package.rglob("*")}
         self.assertEqual(set(), names & NOT_A_NAME)
 
     def test_none_hides_one_of_the_standard_library(self):
@@ -263,14 +296,14 @@ class TestPackages(unittest.TestCase):
     """Packages below core, host and virt: a newcomer guesses from their names where a rule is."""
 
     def setUp(self):
-        self.packages = sorted(path.parent for path in PACKAGE.glob("*/*/__init__.py"))
+        inits = [*PACKAGE.glob("*/*/__init__.py"), *CLIENT.glob("*/**/__init__.py")]
+        self.packages = sorted(path.parent for path in inits)
         self.assertGreater(len(self.packages), 15)
 
     def test_modules_of_a_folder(self):
-        folders = {module.parent for module in PACKAGE.rglob("*.py")}
+        folders = {module.parent for module in all_modules()}
         counts = {
-            str(folder.relative_to(PACKAGE)): len(list(folder.glob("*.py"))) - 1
-            for folder in folders
+            str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) - 1 for folder in folders
         }
         self.assertEqual({}, {name: n for name, n in counts.items() if n > MOST})
 
@@ -284,22 +317,25 @@ class TestPackages(unittest.TestCase):
     def test_are_installed(self):
         metadata = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
         listed = set(metadata["tool"]["setuptools"]["packages"])
-        folders = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE / "virt_ext"}
-        names = {".".join(folder.relative_to(PACKAGE.parent).parts) for folder in folders}
+        inits = (path for path in all_modules() if path.name == "__init__.py")
+        folders = {path.parent for path in inits} - {PACKAGE / "virt_ext"}
+        names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
         self.assertEqual(names | {"nova.virt.gpu"}, listed)
 
     def test_are_in_the_architecture(self):
         page = (PACKAGE.parent / "doc/source/contributor/architecture.rst").read_text()
-        names = {"/".join(package.relative_to(PACKAGE).parts) for package in self.packages}
+        names = {str(folder.relative_to(ROOT)) for folder in self.packages}
+        names = {name.removeprefix("nova_gpu/") for name in names}
         self.assertEqual(set(), {name for name in names if f"``{name}``" not in page})
 
     def test_tests_lie_beside(self):
         tests = PACKAGE.parent / "tests/unit"
-        layers = ("core", "host", "virt")
+        layers = ("core", "host", "virt", "osc_gpu", *GUESTS)
         found = [path for layer in layers for path in (tests / layer).rglob("test_*.py")]
         self.assertGreater(len(found), 90)
         for path in found:
-            folder = PACKAGE / path.relative_to(tests).parent
+            folder = path.relative_to(tests).parent
+            folder = ROOT / folder if folder.parts[0] == CLIENT.name else PACKAGE / folder
             modules = [module.stem for module in folder.glob("*.py")]
             with self.subTest(str(path.relative_to(tests))):
                 name = path.stem.removeprefix("test_")
@@ -320,8 +356,14 @@ class TestPackages(unittest.TestCase):
         pages = PACKAGE.parent / "doc/source/contributor"
         page = "".join((pages / name).read_text() for name in ("where.rst", "state.rst"))
         named = re.findall(
-            r"``((?:api|cmd|conf|core|host|osc|privsep|scheduler|virt)(?:/\w+)*)``", page
+            r"``((?:api|cmd|conf|core|fabric|host|osc_gpu|privsep|scheduler|virt)(?:/\w+)*)``", page
         )
         self.assertGreater(len(named), 25)
-        gone = [n for n in named if not ((PACKAGE / n).is_dir() or (PACKAGE / f"{n}.py").is_file())]
+        gone = [
+            name
+            for name in named
+            if not any(
+                (top / name).is_dir() or (top / f"{name}.py").is_file() for top in (PACKAGE, ROOT)
+            )
+        ]
         self.assertEqual([], gone)

@@ -18,7 +18,8 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 
 class TestPackages(unittest.TestCase):
     def test_the_list_is_the_tree(self):
-        folders = {init.parent for init in (ROOT / "nova_gpu").rglob("__init__.py")}
+        inits = [*ROOT.glob("nova_gpu/**/__init__.py"), *ROOT.glob("osc_gpu/**/__init__.py")]
+        folders = {init.parent for init in inits}
         shim = {name: ROOT / path for name, path in SETUPTOOLS["package-dir"].items()}
         named = {
             ".".join(folder.relative_to(ROOT).parts) for folder in folders - set(shim.values())

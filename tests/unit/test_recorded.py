@@ -15,14 +15,15 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception, health, names
-from nova_gpu.core.fabric.partitions import Partition
 from nova_gpu.core.model import PciAddress
+from nova_gpu.core.sets.partitions import Partition
 from nova_gpu.core.vgpu.vgpu import VGPUType
+from nova_gpu.fabric.host import fabric_probe
+from nova_gpu.fabric.host.fabric_manager import FabricManager
 from nova_gpu.host import recording
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
-from nova_gpu.host.nvidia import fabric_probe, kernel_log, nvml, proc
-from nova_gpu.host.nvidia.fabric_manager import FabricManager
+from nova_gpu.host.nvidia import kernel_log, nvml, proc
 from nova_gpu.host.pci import direct_links, discovery, products, selection, sysfs
 from nova_gpu.host.vgpu import mdev, sriov
 from tests.fixtures import cdi as cdi_files

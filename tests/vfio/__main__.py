@@ -20,11 +20,11 @@ import threading
 import time
 from concurrent import futures
 
+from lab.cloud import steps
+from lab.vm import boot, vm
 from tests.vfio import benches, outside, progress, tally
 from tests.vfio import place as tests_place
-from tools.novalab import steps
 from tools.testing import machine
-from tools.vfiolab import boot, vm
 
 _SKIPPED = 77
 

@@ -9,9 +9,9 @@ import unittest
 from collections.abc import Sequence
 from typing import Any
 
+from lab.vm import cards
 from tests.cloud import wire
 from tests.vfio import cloud, host
-from tools.vfiolab import cards
 
 PROVIDER = f"_gpu_{cards.VENDOR_ID}_{cards.PRODUCT_ID}_pci"
 DISPLAY = (f"{cards.VENDOR_ID}:{cards.PRODUCT_ID}", "038000")

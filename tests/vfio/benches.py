@@ -9,11 +9,11 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 
+from lab.vm import debian, place, saved
+from lab.vm import vm as vms
 from tests.cloud import wire
 from tests.vfio import carried
 from tools.testing import machine
-from tools.vfiolab import debian, place, saved
-from tools.vfiolab import vm as vms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def of(folders: Iterable[str]) -> Bench:
 def build(bench: Bench) -> Mapping[str, vms.VM]:
     """The VM of each host; where there are two, each has a line to the other.
 
-    :raises tools.novalab.steps.Failed: with the log of what failed
+    :raises lab.cloud.steps.Failed: with the log of what failed
     :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
     """
     if bench.carries:

@@ -17,11 +17,11 @@ from typing import Any
 
 import fixtures
 
+from lab.vm import cards, debian, modules
+from lab.vm import vm as vms
 from nova_gpu.conf import CONF
 from tests.cloud import apart, wire
 from tests.vfio import images, place
-from tools.vfiolab import cards, debian, modules
-from tools.vfiolab import vm as vms
 
 # What a pretend vGPU has written to the guest's memory nothing tells: not the device, for which its
 # kernel would have to have iommufd, nor the IOMMU. Such a device QEMU (8.1 and later) moves in a
@@ -103,7 +103,7 @@ class Cloud(apart.Apart):
 
     work: Callable[[], Any]
     vms: Mapping[str, VM]
-    # What of :data:`tools.vfiolab.modules.SAMPLES` they have
+    # What of :data:`lab.vm.modules.SAMPLES` they have
     sample: str
 
     def setUp(self) -> None:

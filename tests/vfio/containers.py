@@ -7,10 +7,10 @@ import os
 import pathlib
 import shutil
 
+from lab.cloud import guest, image, libvirtd, nodes
 from tests.fixtures import hosts
 from tests.lxc import place as guests
 from tests.vfio import place
-from tools.novalab import guest, image, libvirtd, nodes
 
 _MACHINE = "fermi-8"
 

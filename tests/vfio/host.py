@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 
 import nova_gpu.privsep.vfio
+from lab.vm import cards as pci_cards
+from lab.vm import modules
 from nova_gpu.cmd import cards, topology
 from nova_gpu.cmd import quarantine as release_command
 from nova_gpu.host.state import quarantine
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.inventory import discovery
 from tests.vfio import place
-from tools.vfiolab import cards as pci_cards
-from tools.vfiolab import modules
 
 # Of function 0 and 1 of a card that the host has, and of one that guests may have
 HOST_DRIVERS = ["bochs-drm", "snd_hda_intel"]

@@ -11,8 +11,8 @@ import pathlib
 
 from nova.tests.fixtures import glance
 
+from lab.vm import system
 from tests.vfio import carried, place
-from tools.vfiolab import system
 
 _BYTES = 1 << 20
 _KERNEL, _INITRAMFS, CONTAINER, _WITH_PROGRAMS, LOOKING, UEFI = (

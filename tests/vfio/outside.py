@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lab.vm import boot
+from lab.vm import vm as vms
 from tests.cloud import running
 from tests.vfio import benches, carried, place, progress
-from tools.vfiolab import boot
-from tools.vfiolab import vm as vms
 
 if TYPE_CHECKING:
     from tests.vfio import cloud

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tools.vfiolab.boot import Boot
+from lab.vm.boot import Boot
 
 _TEST = re.compile(r"^ *[\d.]+ s  \S+.* \.\.\. (ok|FAIL|ERROR|skipped .*)$", re.MULTILINE)
 

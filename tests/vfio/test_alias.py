@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 
+from lab.vm import cards
 from tests.vfio import base
-from tools.vfiolab import cards
 
 _NETWORK = {"vendor_id": "8086", "product_id": "10d3"}
 

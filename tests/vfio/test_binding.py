@@ -15,11 +15,11 @@ from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
 import nova_gpu.privsep.vfio
+from lab.vm import cards
 from nova_gpu.cmd import host_check
 from nova_gpu.core import exception
 from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
-from tools.vfiolab import cards
 
 # What hangs ends never; what does not may take its time on a busy machine.
 _GENEROUS_S = 300

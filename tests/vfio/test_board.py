@@ -13,10 +13,10 @@ import re
 import shutil
 from typing import Any
 
+from lab.vm import cards
 from tests.cloud import wire
 from tests.fixtures import nvfm, nvml, partitions
 from tests.vfio import base, place
-from tools.vfiolab import cards
 
 SEEN = "1b36:0011 088000"
 # In the order of their addresses, as on the board whose modules are published

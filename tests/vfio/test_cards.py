@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from lab.vm import cards
 from tests.vfio import base, host
-from tools.vfiolab import cards
 
 
 class CardsTest(base.VFIOTestCase):

@@ -13,10 +13,10 @@ import unittest
 from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
+from lab.vm import cards
 from nova_gpu.cmd import host_check, host_prepare
 from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
-from tools.vfiolab import cards
 
 _ROOT = pathlib.Path("/")
 _DOCUMENTED = pathlib.Path(__file__).parents[2] / "doc/source/admin/host-check"

@@ -4,8 +4,8 @@ that is right before, meanwhile and afterwards."""
 
 from __future__ import annotations
 
+from lab.vm import cards
 from tests.vfio import base, host
-from tools.vfiolab import cards
 
 FIRST, SECOND = cards.WHOLE
 

@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Iterable
 from typing import Any
 
+from lab.vm import cards
 from nova_gpu.cmd import cards as listed
 from nova_gpu.cmd import topology
 from nova_gpu.host.pci import discovery, selection
 from tests.fixtures import hosts
 from tests.vfio import base
-from tools.vfiolab import cards
 
 _NAMES = re.compile(r"\S*0000:\S+")
 _HELD = [*cards.LARGE, *cards.BOARD]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pathlib
 import unittest
 
+from lab.vm import cards
 from tests.vfio import host
-from tools.vfiolab import cards
 
 _BRIDGE = 0x06
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.vm import cards
 from tests.vfio import base, host
-from tools.vfiolab import cards
 
 FIRST, SECOND = cards.WHOLE
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from lab.vm import cards
 from tests.vfio import base, host
-from tools.vfiolab import cards
 
 
 class NotOfferedTest(base.VFIOTestCase):

@@ -15,9 +15,9 @@ from oslo_config import fixture as config_fixture
 
 import nova_gpu.privsep.cleaning
 import nova_gpu.privsep.vfio
+from lab.vm import cards
 from nova_gpu.core import exception
 from tests.vfio import host
-from tools.vfiolab import cards
 
 _DEVICES = pathlib.Path("/sys/bus/pci/devices")
 

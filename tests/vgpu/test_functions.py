@@ -7,8 +7,8 @@ and its guests see what it is.
 
 from __future__ import annotations
 
+from lab.vm import cards
 from tests.vfio import base
-from tools.vfiolab import cards
 
 # Intel's Flex 170
 PRETENDED = {"class": "0x038000", "vendor": "0x8086", "device": "0x56c0"}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Virtual functions that are given a vGPU type, with a driver that does as NVIDIA's.
 
-The driver (``tools/vfiolab/fakefunctions.c``) is a real variant of vfio-pci, and libvirt is the
+The driver (``lab/vm/fakefunctions.c``) is a real variant of vfio-pci, and libvirt is the
 VM's: 9.0, which starts no guest with them. One that does is in ``tests/moves``.
 """
 
@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import unittest
 
+from lab.vm import cards
 from nova_gpu.cmd import libvirt_connection
 from nova_gpu.core import exception
 from nova_gpu.core.model import PciAddress
@@ -23,7 +24,6 @@ from nova_gpu.virt.delivery import typed_function
 from nova_gpu.virt.health import failed_starts
 from nova_gpu.virt.inventory import discovery
 from tests.vfio import host
-from tools.vfiolab import cards
 
 SMALL, LARGE, ALL = (f"nvidia-{number}" for number in (948, 949, 950))
 IN_MIG_MODE = "nvidia-474"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A card that a driver divides: mediated devices from the flavor to QEMU, and back.
 
-The driver is the kernel's sample (:mod:`tools.vfiolab.modules`), whose types share one card's
+The driver is the kernel's sample (:mod:`lab.vm.modules`), whose types share one card's
 memory.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.vm import cards
 from nova_gpu.core.vgpu import vgpu
 from tests.vfio import base
-from tools.vfiolab import cards
 
 # Of a function that no driver has, the kernel puts the bus in front of a type's name.
 SMALL, LARGE = "pci-small", "pci-large"

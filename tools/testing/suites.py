@@ -25,8 +25,8 @@ _INSIDE = ("folders", "guest", "init", "initramfs", "qemu", "resume", "sriov-man
 SH = (
     "tools/test",
     "tests/vfio/look.sh",
-    *(f"tools/novalab/{name}.sh" for name in ("init", "probe")),
-    *(f"tools/vfiolab/inside/{name}.sh" for name in _INSIDE),
+    *(f"lab/cloud/{name}.sh" for name in ("init", "probe")),
+    *(f"lab/vm/inside/{name}.sh" for name in _INSIDE),
 )
 
 
@@ -195,7 +195,10 @@ def _style() -> Sequence[Check]:
     return (
         Check("ruff check", ("ruff", "check", ".")),
         Check("ruff format", ("ruff", "format", "--check", ".")),
-        Check("flake8", ("flake8", "nova_gpu", "tests", "tools", "benchmarks", "doc/ext")),
+        Check(
+            "flake8",
+            ("flake8", "nova_gpu", "osc_gpu", "lab", "tests", "tools", "benchmarks", "doc/ext"),
+        ),
         Check("shellcheck", ("shellcheck", "--severity=warning", "--shell=bash", *BASH)),
         Check("shellcheck sh", ("shellcheck", "--severity=warning", "--shell=dash", *SH)),
         Check("reno lint", ("reno", "lint")),

@@ -7,9 +7,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import arrangement, preemptible, query, words
+from nova_gpu.core.flavor import arrangement, consent, preemptible, query, words
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.planning import consent
 from nova_gpu.core.scheduling import startable
 
 WORDS = (

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's driver says: NVML, Xids in the kernel's log, boards with NVSwitches."""
+"""What NVIDIA's driver says: NVML, Xids in the kernel's log, which cards are on boards with
+NVSwitches."""

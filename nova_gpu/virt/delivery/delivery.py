@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.core.topology.choose import Beside
+    from nova_gpu.fabric.virt.board import Board
     from nova_gpu.virt import threads
-    from nova_gpu.virt.fabric.board import Board
 
 # A whole card, or the place of one vGPU.
 Given: TypeAlias = GPU | Slot

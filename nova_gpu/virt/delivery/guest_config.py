@@ -4,6 +4,7 @@ guests, each behind a PCI Express port of its own, and the metadata."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -368,23 +369,20 @@ def _give_gib_pages(guest: vconfig.LibvirtConfigGuest) -> None:
 
 
 def define_again(
-    nova: Any,
-    context: Any,
-    instance: objects.Instance,
-    network_info: Any,
-    block_device_info: Any,
-    **shares: Any,
+    nova: Any, context: Any, instance: objects.Instance, *args: Any, **kwargs: Any
 ) -> None:
     """Define the domain anew with the GPUs that the instance holds by now.
 
     :param nova: nova.virt.libvirt.driver.LibvirtDriver
-    :param shares: what ``_get_guest_xml`` takes of them since Nova 32
+    :param args: as for its ``rescue``, which knows of ``share_info`` since Nova 32
     """
-    image = instance.image_meta
-    disks = blockinfo.get_disk_info(CONF.libvirt.virt_type, instance, image, block_device_info)
+    given = inspect.signature(nova.rescue).bind(context, instance, *args, **kwargs).arguments
+    image, block_devices = instance.image_meta, given["block_device_info"]
+    disks = blockinfo.get_disk_info(CONF.libvirt.virt_type, instance, image, block_devices)
+    shares = {name: given[name] for name in given.keys() & {"share_info"}}
     xml = nova._get_guest_xml(
-        *(context, instance, network_info, disks, image),
-        block_device_info=block_device_info,
+        *(context, instance, given["network_info"], disks, image),
+        block_device_info=block_devices,
         **shares,
     )
     nova._host.write_instance_config(xml)

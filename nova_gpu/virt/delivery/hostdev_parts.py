@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Parent, Slot
+from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
 from nova_gpu.virt.delivery.pci_passthrough import UNSAVED
-from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova import objects

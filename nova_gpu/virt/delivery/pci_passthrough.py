@@ -14,14 +14,14 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.topology import topology
+from nova_gpu.fabric.virt.board import Board
+from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.delivery import guest_address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
-from nova_gpu.virt.fabric.board import Board
-from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova import objects

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu.virt.fabric.fabric import Fabric
 
 
 class PlainFunctions(VirtualFunctions):

@@ -9,11 +9,11 @@ from oslo_utils import versionutils
 
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind
+from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vgpu import virtual_functions
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
 from nova_gpu.virt.delivery.pci_aliases import DeviceSpec
-from nova_gpu.virt.fabric.fabric import Fabric
 
 # Since then it leaves a function of managed='no' with whatever VFIO driver has it (its NEWS).
 LIBVIRT = (10, 0, 0)

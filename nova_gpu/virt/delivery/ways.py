@@ -11,6 +11,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
+from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.pci import selection
 from nova_gpu.host.roots import Roots
@@ -27,7 +28,6 @@ from nova_gpu.virt.delivery.peer_access import Peers
 from nova_gpu.virt.delivery.plain_function import PlainFunctions
 from nova_gpu.virt.delivery.typed_function import TypedFunctions
 from nova_gpu.virt.delivery.vgpu_types import VGPUTypes
-from nova_gpu.virt.fabric.fabric import Fabric
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger

@@ -93,14 +93,14 @@ class FailedStarts:
             self._set({each: count for each, count in counts if count[0] == self._folder(each)})
 
     def _folder(self, function: PciAddress) -> int | None:
-        """The number of its folder, ``None`` where it is gone"""
+        """Return the number of its folder, ``None`` where it is gone."""
         try:
             return os.stat(sysfs.device(function, self._roots)).st_ino
         except OSError:
             return None
 
     def _load(self) -> _Counts:
-        """What cannot be understood is nothing"""
+        """Read the file; leave out what cannot be understood."""
         try:
             content = files.read_json(self._path)
             if content["boot_id"] != self._roots.boot_id():

@@ -43,7 +43,7 @@ class Watch:
         self._ask_at = 0.0
 
     def look(self, found: Collection[GPU]) -> card_groups.Ailments:
-        """How the cards that are on the bus are.
+        """Return what is wrong with the cards that are on the bus.
 
         It reads files of each card, and NVML once in ``[gpu]health_interval``, in a process of its
         own. What NVML does not answer in time it has not said: the last answer counts.
@@ -63,7 +63,7 @@ class Watch:
         return card_groups.Ailments(lost | ill, kept_back)
 
     def mended(self, address: PciAddress) -> None:
-        """The card was reset and answers: its PCIe errors are counted anew."""
+        """Count the PCIe errors of a card anew that was reset and answers."""
         for each in (self._first, self._correctable, self._risen):
             each.pop(address, None)
 
@@ -115,7 +115,7 @@ def _unusable(told: health.NvmlHealth) -> str | None:
 
 
 def put_away_left_mig(card: GPU, roots: Roots, put_away: PutAway) -> None:
-    """Has *card* put away where the host's driver has it and it is in MIG mode. Raises nothing.
+    """Put *card* away where the host's driver has it and it is in MIG mode; raise nothing.
 
     A guest's root turns that on, and a card that remembers it would be of no use to the next one.
     NVML knows, and only of a card that the host's driver has again.

@@ -60,8 +60,10 @@ class Xids:
             self._unread = str(error)
 
     def withheld(self, cards: Iterable[SharedCard]) -> frozenset[Slot]:
-        """The slots of those MIG instances of *cards* that nobody new is given. One that is no
-        longer there is forgotten: what is made in its place is another."""
+        """Return the slots of those MIG instances of *cards* that no new instance gets.
+
+        One that is no longer there is forgotten: what is made in its place is another.
+        """
         try:
             return self._withheld.slots(cards, self._roots.boot_id)
         except (OSError, ValueError) as error:

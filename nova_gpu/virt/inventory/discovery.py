@@ -21,6 +21,7 @@ from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Slot
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.fabric.virt import board
 from nova_gpu.host.mig import mig_layout
 from nova_gpu.host.nvidia import nvml, nvml_turn
 from nova_gpu.host.pci import consoles, direct_links, discovery, identity, products, selection
@@ -30,7 +31,6 @@ from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.ways import Ways
-from nova_gpu.virt.fabric import board
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger

@@ -19,8 +19,8 @@ from nova_gpu.core.vgpu import vgpu, vgpu_capacity
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.core.vgpu.vgpu_capacity import Room
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, VGPUGroup
+from nova_gpu.fabric.virt.fabric import Fabric
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
-from nova_gpu.virt.fabric.fabric import Fabric
 from nova_gpu.virt.inventory import provider_tree
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
@@ -124,7 +124,7 @@ class PublishedVGPUs(Published[VGPUGroup, Slot]):
     def _set_traits(
         self, group: VGPUGroup, by_card: Mapping[PciAddress, CardRooms]
     ) -> frozenset[str]:
-        """As :meth:`nova_gpu.virt.fabric.fabric.Fabric.traits`"""
+        """As :meth:`nova_gpu.fabric.virt.fabric.Fabric.traits`"""
         if not self._fabric.joins(group.cards.keys(), group.facts.id):
             return frozenset()
         free = [a for a in group.cards if by_card[a].rooms[group.facts.id].free]

@@ -34,6 +34,7 @@ from nova_gpu.virt.inventory import stranding
 from nova_gpu.virt.inventory.assigned import Assigned, Supply
 from nova_gpu.virt.inventory.published import Holding
 from nova_gpu.virt.lifecycle import refusals
+from nova_gpu.virt.lifecycle.lost_reasons import LostReasons
 from nova_gpu.virt.lifecycle.proofs import Proofs
 from nova_gpu.virt.lifecycle.stops import Stops
 from nova_gpu.virt.lifecycle.vgpus import VGPUs
@@ -55,6 +56,7 @@ class Starts:
     :param free: how many GPUs an instance could be given now, whole or a part of
     :param left: how many vCPUs, and MiB of memory, no instance has
     :param neighbours: what an instance has of Nova's own passthrough
+    :param lost_reasons: notes why new guests do not start
     """
 
     assigned: Assigned
@@ -69,6 +71,7 @@ class Starts:
     free: Callable[[], int]
     left: Callable[[], tuple[float, float]]
     neighbours: Callable[[objects.Instance], tuple[Neighbour, ...]]
+    lost_reasons: LostReasons
 
     def prepare(self, instance: objects.Instance) -> None:
         """Has the cards made ready beside what Nova does before a new guest is started: its
@@ -107,6 +110,8 @@ class Starts:
         :raises nova.exception.InstanceUnacceptable: the same, later in an instance's life
         """
         with contextlib.ExitStack() as stack:
+            if spawning:
+                stack.enter_context(self.lost_reasons.noting(instance.uuid))
             with _in_novas_words(instance, spawning):
                 asked, again = records.request_of(instance), False
                 if end and self.assigned:

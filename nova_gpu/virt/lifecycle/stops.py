@@ -34,11 +34,10 @@ from nova_gpu.core.model import GroupKey
 from nova_gpu.core.placement import kept
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group
-from nova_gpu.core.vgpu.vgpu import device_uuid
 from nova_gpu.virt.inventory import placement
 from nova_gpu.virt.inventory.assigned import Assigned
 from nova_gpu.virt.inventory.tracker import Tracker
-from nova_gpu.virt.lifecycle import quota
+from nova_gpu.virt.lifecycle import left_domains, quota
 from nova_gpu.virt.lifecycle.releases import Releases
 from nova_gpu.virt.usage import domains, records
 from nova_gpu.virt.usage.ledger import Snapshot
@@ -64,7 +63,7 @@ class Stops:
     _tasks: set[str] = dataclasses.field(default_factory=set)
 
     def _providers(self) -> Mapping[GroupKey, str]:
-        """Those of the host's groups
+        """Return the providers of the host's groups.
 
         :raises ProvidersUnknown: where nobody says which
         """
@@ -74,7 +73,7 @@ class Stops:
     # A stop
 
     def stopped(self, instance: objects.Instance) -> None:
-        """To be called when a guest was shut off: nothing raises."""
+        """Give back the GPUs of a guest that was shut off; raise nothing."""
         if instance.task_state != task_states.POWERING_OFF or not self.assigned:
             return
         try:
@@ -86,7 +85,7 @@ class Stops:
             )
 
     def _to_give_back(self, instance: objects.Instance) -> list[objects.Resource]:
-        """What it has of this host, where it is to have none when it is stopped"""
+        """Return what it has of this host, where it is to have none when it is stopped."""
         asked = records.request_of(instance)
         image = instance.system_metadata.get(names.IMAGE_ON_STOP)
         if not asked.gives_back(image, OnStop(CONF.gpu.on_stop)):
@@ -114,7 +113,7 @@ class Stops:
         ours = set(self._providers().values())
         devices = {device.parse(each.identifier) for each in own if each.provider_uuid in ours}
         with self.releases.domain_goes(instance, devices):
-            self._take_out(instance, devices)
+            left_domains.take_out(self.host, instance, devices, self.parts())
             # First, or who finds none in a start would not know that it is to get some.
             instance.system_metadata[names.RELEASED] = "true"
             instance.save()
@@ -125,23 +124,6 @@ class Stops:
             instance=instance,
         )
         self._count_none(instance, {each.provider_uuid for each in own})
-
-    def _take_out(self, instance: objects.Instance, devices: Collection[Device]) -> None:
-        """Has the domain of a guest that does not run name them no more."""
-        try:
-            guest = self.host.get_guest(instance)
-        except nova_exception.InstanceNotFound:
-            return
-        if guest.is_active():
-            raise exception.DeviceUnavailable(
-                min(map(str, devices), default=None),
-                "the guest runs",
-                "stop the instance",
-                instance.uuid,
-            )
-        mdevs = {device_uuid(instance.uuid, slot) for slot in device.slots(devices)}
-        xml = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
-        self.host.write_instance_config(domains.without(xml, devices, self.parts(), mdevs))
 
     def _count_none(self, instance: objects.Instance, others: Collection[str] = ()) -> None:
         """Have Placement count none for it; where that fails, the next period does.
@@ -157,7 +139,7 @@ class Stops:
     # A start
 
     def is_released(self, instance: objects.Instance, asked: FlavorRequest) -> bool:
-        """Whether it gave its GPUs back and has none since
+        """Return whether the instance gave its GPUs back and has none since.
 
         :param asked: what its flavor asks for
         """
@@ -167,7 +149,9 @@ class Stops:
 
     @contextlib.contextmanager
     def starting(self, instance: objects.Instance, asked: FlavorRequest) -> Iterator[bool]:
-        """Wrap a start: whether it was given GPUs for it, which it has no more where that fails.
+        """Wrap a start; yield whether the instance was given GPUs for it.
+
+        Where the start fails it gives them back.
 
         :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
@@ -186,7 +170,7 @@ class Stops:
             raise
 
     def take_again(self, instance: objects.Instance, asked: FlavorRequest) -> None:
-        """Gives GPUs to an instance that gave its own back.
+        """Give GPUs to an instance that gave its own back.
 
         :param asked: what its flavor asks for
         :raises NoneFree: where there are none for it
@@ -214,7 +198,7 @@ class Stops:
     def _find(
         self, instance: objects.Instance, asked: FlavorRequest, ours: Mapping[GroupKey, str]
     ) -> placement.Amounts:
-        """What Placement counts for the instance from now on
+        """Have Placement count GPUs for the instance; return what it counts.
 
         :raises NoneFree: where it has room for none of the ways to serve it
         """
@@ -243,8 +227,9 @@ class Stops:
         raise self._none_free(client, request, of_kind, remedy)
 
     def _refuse_closed(self, client: Any, asked: FlavorRequest, remedy: str) -> None:
-        """:raises NoneFree: where an administrator lets nobody new have GPUs of the host, or nobody
-        who is preemptible
+        """Refuse a host whose GPUs no new instance gets, or no preemptible one.
+
+        :raises NoneFree: where that is so
         """
         context = nova_context.get_admin_context()
         node = client.get_provider_by_name(context, self.assigned.nodename())["uuid"]
@@ -259,7 +244,7 @@ class Stops:
     def _none_free(
         self, client: Any, request: Request, groups: Mapping[str, Group], remedy: str
     ) -> exception.NoneFree:
-        """With who has them, for the log"""
+        """Return the error for too few free GPUs, with their holders for the log."""
         context = nova_context.get_admin_context()
         holders: set[str] = set()
         for uuid in groups:
@@ -276,8 +261,10 @@ class Stops:
     # A period
 
     def settle(self, usage: Snapshot) -> None:
-        """Ends what an earlier stop or start has left, also of an earlier service, and has the
-        instances give back what they came to have while they were stopped, by a move."""
+        """End what an earlier stop or start has left, also of an earlier service.
+
+        Stopped instances give back what they came to have by a move.
+        """
         context = nova_context.get_admin_context()
         now = {uuid: usage.counted_for(uuid) for uuid in usage.stopped()}
         for uuid in {uuid for uuid in now if self._settled.get(uuid) != now[uuid]} | self._tasks:
@@ -303,7 +290,7 @@ class Stops:
         self._settled.update(now)
 
     def _settle(self, context: nova_context.RequestContext, uuid: str) -> bool:
-        """Whether it had something to give back"""
+        """Give back the GPUs of a stopped instance; return whether it had any to give back."""
         if uuid in self._tasks:
             self._end_task(context, uuid)
         instance = objects.Instance.get_by_uuid(
@@ -345,7 +332,7 @@ def _has_gpus(instance: objects.Instance) -> bool:
 
 
 def _count(asked: FlavorRequest) -> int:
-    """How many it asks for in words that can be read; 0 where they cannot"""
+    """Return how many GPUs it asks for; 0 where its words cannot be read."""
     try:
         return sum(each.count for each in asked.requests)
     except exception.InvalidExtraSpec:
@@ -353,14 +340,14 @@ def _count(asked: FlavorRequest) -> int:
 
 
 def _remedy(asked: FlavorRequest) -> str:
-    """What is to be done where its host has none free"""
+    """Return what the user can do where its host has none free."""
     with contextlib.suppress(exception.InvalidExtraSpec):
         return _MOVES if asked.on_stop_move else _ELSEWHERE
     return _ELSEWHERE
 
 
 def _required(instance: objects.Instance) -> Collection[str]:
-    """The traits that its image requires"""
+    """Return the traits that its image requires."""
     found: Collection[str] = instance.image_meta.properties.get("traits_required", ())
     return found
 
@@ -384,7 +371,7 @@ def _ways(
     groups: Mapping[str, Group],
     known: Collection[str],
 ) -> Iterator[placement.Amounts]:
-    """What each way to serve the *request* takes of the groups"""
+    """Yield what each way to serve the *request* takes of the groups."""
     parts = query.resolved(request, known)
     if parts is None:
         return

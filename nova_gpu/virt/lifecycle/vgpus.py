@@ -63,11 +63,11 @@ class VGPUs:
         ledger.was_used(self._made.instances())
 
     def __bool__(self) -> bool:
-        """Whether this host has any, or had"""
+        """Return whether this host has any, or had."""
         return bool(self.published)
 
     def keys(self) -> list[GroupKey]:
-        """The groups, and those in which their cards would be whole"""
+        """Return the groups, and those in which their cards would be whole."""
         whole = (card.gpu.product for card in self.cards.look.cards.values())
         keys = [
             GroupKey(each.vendor_id, each.product_id, self._discovery.delivery.mode)
@@ -76,14 +76,14 @@ class VGPUs:
         return [*self.cards.look.groups, *dict.fromkeys(keys)]
 
     def functions(self) -> frozenset[PciAddress]:
-        """The functions that vGPUs are made at, or that are vGPUs themselves"""
+        """Return the functions that vGPUs are made at, or that are vGPUs themselves."""
         return frozenset(itertools.chain.from_iterable(each.parents for each in self.divided()))
 
     def divided(self) -> list[DividedCard]:
         return [each.card for each in self.cards.look.cards.values()]
 
     def containers_cards(self) -> list[GPU]:
-        """The cards of which containers have parts, by the nodes of the host"""
+        """Return the cards of which containers have parts, by the nodes of the host."""
         return [each.gpu for each in self.shared_with_containers()]
 
     def shared_with_containers(self) -> list[SharedCard]:
@@ -93,7 +93,7 @@ class VGPUs:
         return list(self.cards.look.cards.values())
 
     def products(self, devices: Iterable[Device]) -> dict[Device, Product]:
-        """The groups' products of the slots of known cards among *devices*"""
+        """Return the groups' products of the slots of known cards among *devices*."""
         groups = self.cards.look.groups.values()
         return {
             each: group.product
@@ -103,7 +103,7 @@ class VGPUs:
         }
 
     def way(self, slot: Slot) -> Parts:
-        """The way in which the part at *slot* is given"""
+        """Return the way in which the part at *slot* is given."""
         return self._discovery.ways.part(self.cards.look.kind(slot))
 
     # Made and removed
@@ -134,7 +134,7 @@ class VGPUs:
         return True
 
     def make(self, instance_uuid: str, devices: Iterable[Device]) -> None:
-        """What the instance has at those of *devices* that are slots is there when it returns.
+        """Make what the instance has at those of *devices* that are slots.
 
         :raises DeviceUnavailable: where one cannot be made now
         """
@@ -218,11 +218,10 @@ class VGPUs:
         clean: Clean,
         instance_uuid: str | None = None,
     ) -> None:
-        """Removes what is at those of *devices* that are slots, where they are nobody's now, of all
-        cards side by side.
+        """Remove what is at the slots among *devices* that no guest has now, side by side by card.
 
-        What cannot be removed, or cleaned, stays out of the pool, and is tried again. The others'
-        cards are joined for nobody then.
+        What cannot be removed, or cleaned, stays out of the pool, and is tried again. The cards of
+        the others leave their NVSwitch partitions then.
 
         :param clean: has what is not removed cleaned in its way; raises NotClean
         :param instance_uuid: who had them, where that is known
@@ -241,7 +240,7 @@ class VGPUs:
             self._discovery.delivery.part()
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
-        """The same once in a period, of what nobody has any more; it is not waited for."""
+        """Begin to remove, once in a period, what no guest has any more; wait for nothing."""
 
         def release(each: Device) -> bool:
             # Asked again: it may be long after that look.
@@ -250,12 +249,12 @@ class VGPUs:
         self.retries.begin(self._to_release(left), release)
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
-        """The slots among them, and what was in somebody else's domain"""
+        """Return the slots among them, and functions of another domain."""
         ours = self.functions() | device.slots(devices)
         return [each for each in devices if each in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
-        """Of its functions the first, where it is known as the part of a card"""
+        """Return the first function of its card, where it is known as the part of one."""
         parent = device.function(part)
         for card in self.divided():
             if parent in card.parents:
@@ -263,7 +262,7 @@ class VGPUs:
         return parent
 
     def _release(self, part: Device, clean: Clean, instance_uuid: str | None = None) -> bool:
-        """Whether that is over"""
+        """Return whether that is over; where it is not, it is tried again."""
         try:
             with self._ledger.clean(part):
                 for slot in device.slots([part]):
@@ -288,7 +287,7 @@ class VGPUs:
             self._made.remove(slot, instance_uuid)
 
     def _prove(self, slot: Slot, instance_uuid: str | None) -> None:
-        """Of a MIG instance, which stays: all others are made for their guests.
+        """Prove that a MIG instance is clean, which stays; others are made for their guests.
 
         :raises OSError: where it cannot be written
         """
@@ -297,8 +296,10 @@ class VGPUs:
                 self._proofs.prove(slot, card.gpu, cleaning.words(was_reset=False), instance_uuid)
 
     def _is_another(self, slot: Slot) -> bool:
-        """Whether the MIG instance there is of another profile now: what is done to it is done for
-        who has that one."""
+        """Return whether the MIG instance there is of another profile now.
+
+        What is done to that one concerns its own guest.
+        """
         cards = [each for each in self.cards.look.cards.values() if each.has(slot)]
         lacking = any(each.lacks(slot) for each in cards)
         is_another = lacking and self.way(slot).is_there(slot, "", None)
@@ -331,7 +332,7 @@ class Retries:
         self._failed: dict[Device, tuple[int, int]] = {}
 
     def begin(self, left: Iterable[Device], release: Callable[[Device], bool]) -> None:
-        """Once in a period: has those of *left* released that it is time for, and waits for none.
+        """Begin, once in a period, to release those of *left* whose time it is; wait for none.
 
         :param release: whether it is over; raises nothing
         """

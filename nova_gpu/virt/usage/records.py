@@ -143,10 +143,10 @@ def read(
 
 
 def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
-    """Whether the instance's migration context is about this migration, and is to be minded.
+    """Return whether the instance's migration context is about this migration, and counts.
 
     Nova leaves it with the instance when a move fails, until the next one. It names cards that are
-    others' by now, or of other hosts. Of a live migration it is minded as long as that lasts, as
+    others' by now, or of other hosts. Of a live migration it counts as long as that lasts, as
     ``nova.compute.resource_tracker._instance_is_live_migrating`` judges.
     """
     context = instance.migration_context
@@ -158,7 +158,10 @@ def _keeps(migration: objects.Migration, instance: objects.Instance) -> bool:
 
 
 def _is_moving(instance: objects.Instance) -> bool:
-    """True while the instance is moved, as ``resource_tracker._instance_in_resize_state`` judges"""
+    """Return whether the instance is being moved, as Nova judges.
+
+    See ``_instance_in_resize_state`` of ``nova.compute.resource_tracker``.
+    """
     moves = task_states.resizing_states + task_states.rebuild_states
     return instance.vm_state == vm_states.RESIZED or (
         instance.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and instance.task_state in moves
@@ -191,7 +194,10 @@ def _is_busy(instance: objects.Instance) -> bool:
 
 
 def _is_settled(instance: objects.Instance, migrations: objects.MigrationList) -> bool:
-    """Whether nothing is done with it; in ERROR a move that failed may be for it to recover from"""
+    """Return whether nothing is under way with *instance*.
+
+    In ERROR it may have to recover from a move that failed.
+    """
     if _is_busy(instance) or instance.vm_state not in (*_SETTLED, vm_states.ERROR):
         return False
     failed = () if instance.vm_state == vm_states.ERROR else ("error",)
@@ -219,13 +225,16 @@ def _gpus(resources: Iterable[objects.Resource] | None) -> Iterator[tuple[str, s
 
 
 def request_of_flavor(flavor: objects.Flavor) -> FlavorRequest:
-    """What *flavor* asks for; nothing where it came without its extra specs: Nova's object raises
-    then, as it cannot read them later, and an instance without GPUs must not fail of that."""
+    """Return what *flavor* asks for; nothing where it came without its extra specs.
+
+    Nova's object raises then, as it cannot read them later, and an instance without GPUs must not
+    fail of that.
+    """
     return request.of((flavor.obj_attr_is_set("extra_specs") and flavor.extra_specs) or {})
 
 
 def request_of(instance: objects.Instance) -> FlavorRequest:
-    """What the flavor of *instance* asks for; nothing where it came without its flavor."""
+    """Return what the flavor of *instance* asks for; nothing where it came without its flavor."""
     try:
         flavor = instance.flavor
     except nova_exception.OrphanedObjectError:

@@ -9,7 +9,8 @@ import fixtures
 from oslotest import base
 
 from nova_gpu.core import json_text
-from nova_gpu.host.nvidia import kernel_log, modules
+from nova_gpu.fabric.host import modules
+from nova_gpu.host.nvidia import kernel_log
 from nova_gpu.virt import counters
 
 _BEYOND = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "1" + "0" * 400, str(2**64))

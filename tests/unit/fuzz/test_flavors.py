@@ -8,8 +8,15 @@ from nova import exception as nova_exception
 
 from nova_gpu.api import extra_specs
 from nova_gpu.core import exception, names
-from nova_gpu.core.flavor import condition, query, request, request_group, validation, words
-from nova_gpu.core.planning import consent
+from nova_gpu.core.flavor import (
+    condition,
+    consent,
+    query,
+    request,
+    request_group,
+    validation,
+    words,
+)
 from tests.unit.fuzz import base
 
 _OPERATORS = ["=", "==", ">=", "!=", "<=", "s==", "s!=", "s<", "<in>", "<or>", "<all-in>"]

@@ -7,8 +7,8 @@ import itertools
 
 from hypothesis import strategies as st
 
-from nova_gpu.core.fabric import partitions
-from nova_gpu.core.fabric.partitions import Partition
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Partition
 from tests.fixtures.partitions import A100, H100
 from tests.unit.fuzz import base
 

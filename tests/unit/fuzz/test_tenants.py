@@ -18,12 +18,12 @@ from oslo_utils import timeutils
 from nova_gpu.core import exception, printable
 from nova_gpu.core.placement import kept
 from nova_gpu.notifications import Event, EventType
-from nova_gpu.osc import asking, report
-from nova_gpu.osc.planning import preemptible
 from nova_gpu.virt.usage import records
+from osc_gpu import asking, report
+from osc_gpu.fleet import preemptible
 from tests.unit.fuzz import base
-from tests.unit.osc.planning import test_preemptible
-from tests.unit.osc.test_report import _PROVIDER
+from tests.unit.osc_gpu.fleet import test_preemptible
+from tests.unit.osc_gpu.test_report import _PROVIDER
 from tests.unit.virt.usage import test_records
 
 _LONG = st.text(st.characters(exclude_categories=()), max_size=5000)

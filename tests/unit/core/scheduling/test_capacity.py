@@ -7,10 +7,10 @@ import random
 import unittest
 from collections.abc import Sequence
 
-from nova_gpu.core.fabric import published
 from nova_gpu.core.flavor.request_group import GroupRequest
 from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Group, Host
+from nova_gpu.core.sets import published
 from tests.fixtures.partitions import H100
 
 FERMI = frozenset({"CUSTOM_GPU", "CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU_HYPERVISOR_LXC"})

@@ -153,11 +153,13 @@ class PlacesTest(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        package = pathlib.Path(nova_gpu.__file__).parent
+        root = pathlib.Path(nova_gpu.__file__).parents[1]
         self.modules = {
-            str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")
+            str(path.relative_to(root)): path.read_text()
+            for package in ("nova_gpu", "osc_gpu")
+            for path in (root / package).rglob("*.py")
         }
-        self.page = (package.parent / "doc/source/contributor/state.rst").read_text()
+        self.page = (root / "doc/source/contributor/state.rst").read_text()
 
     def test_the_page_has_all(self) -> None:
         files, _ = self.page.split("In libvirt's running domains")
@@ -171,4 +173,4 @@ class PlacesTest(base.BaseTestCase):
         writing = re.compile(r"os\.(?:fsync|rename|replace)\(|\.write_text\(|json\.dump\(")
         found = {name for name, text in self.modules.items() if writing.search(text)}
         # The second writes where its caller says.
-        self.assertEqual({"host/state/files.py", "osc/report.py"}, found)
+        self.assertEqual({"nova_gpu/host/state/files.py", "osc_gpu/report.py"}, found)

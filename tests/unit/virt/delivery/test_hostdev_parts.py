@@ -14,11 +14,11 @@ from oslotest import base
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import mediated_device, pci_aliases, plain_function, typed_function
 from nova_gpu.virt.delivery.delivery import Operation
 from nova_gpu.virt.delivery.hostdev_parts import VirtualFunctions
-from nova_gpu.virt.fabric import fabric
 from tests.fixtures import cards, hosts
 
 UUID = "7d8f6a52-5c0e-4a3c-9d6b-4f1f0a2b3c4d"

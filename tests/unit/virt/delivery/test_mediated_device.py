@@ -15,8 +15,8 @@ from oslotest import base
 
 from nova_gpu.core.flavor import request
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.virt.delivery import mediated_device
-from nova_gpu.virt.fabric import fabric
 from tests.fixtures import hosts, vgpu
 
 CARD = "0000:3b:00.0"

@@ -14,9 +14,9 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import binding, pci_aliases, pci_passthrough, peer_access
-from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import hosts
 

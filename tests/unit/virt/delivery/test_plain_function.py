@@ -8,8 +8,8 @@ from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind, Parent, Slot
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.virt.delivery import pci_aliases, plain_function
-from nova_gpu.virt.fabric import fabric
 from tests.fixtures import cards, hosts
 
 CARD, FUNCTION = "0000:c3:00.0", PciAddress.parse("0000:c3:00.1")

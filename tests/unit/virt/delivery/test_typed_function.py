@@ -8,8 +8,8 @@ from oslotest import base
 
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import Kind
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.virt.delivery import pci_aliases, typed_function
-from nova_gpu.virt.fabric import fabric
 from tests.fixtures import cards, hosts, vgpu
 
 CARD = "0000:82:00.0"

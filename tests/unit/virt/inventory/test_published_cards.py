@@ -14,8 +14,8 @@ from oslo_utils import uuidutils
 from oslotest import base
 
 from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.virt.delivery import pci_aliases, pci_passthrough, peer_access
-from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import card_groups, neighbours, published_cards, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records

@@ -25,9 +25,9 @@ from nova_gpu.core.vgpu import vgpu as values
 from nova_gpu.core.vgpu import vgpu_capacity, vgpu_group
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.pci import discovery, selection
 from nova_gpu.virt.delivery import made_vgpus, ways
-from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import card_groups, published_vgpus, vgpu_cards
 from nova_gpu.virt.inventory.published_vgpus import Rooms, Use
 from nova_gpu.virt.usage import ledger

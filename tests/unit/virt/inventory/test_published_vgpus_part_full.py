@@ -21,9 +21,9 @@ from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, DeliveryMode, GroupKey, PciAddress, Product
 from nova_gpu.core.vgpu.vgpu import DividedCard, Kind, Parent, Slot, VGPUType, device_uuid
 from nova_gpu.core.vgpu.vgpu_group import SharedCard, groups
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt.delivery import made_vgpus, ways
-from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.inventory import published_vgpus, vgpu_cards
 from nova_gpu.virt.usage import ledger
 

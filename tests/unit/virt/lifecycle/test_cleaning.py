@@ -17,6 +17,7 @@ from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.fabric.virt import fabric
 from nova_gpu.host.roots import Roots
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import (
@@ -27,7 +28,6 @@ from nova_gpu.virt.delivery import (
     pci_passthrough,
     peer_access,
 )
-from nova_gpu.virt.fabric import fabric
 from nova_gpu.virt.lifecycle import cleaning
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import cards, hosts

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The root's folder: Debian as its installer leaves it, from an archive made once a week."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lab.bare.store import Store
+
+CODENAMES = {12: "bookworm", 13: "trixie"}
+# Certificates: mirrors and indexes are reached by HTTPS.
+_INCLUDED = ("ca-certificates", "python3")
+_OLD_S = 7 * 86400.0
+_PREFIX = "nova-gpu-bare-"
+# Not to be taken for abandoned between its making and its lock.
+_NEW_S = 60.0
+
+
+class RootFailed(Exception):
+    """The root could not be made or removed; the text says why."""
+
+
+def archive(store: Store, codename: str, sources: Sequence[Path], acquire: str) -> Path:
+    """Return an archive of Debian *codename*, from *store* where that has one of this week.
+
+    :param acquire: apt's configuration of how to fetch, which is the root's as well
+    :raises RootFailed: where mmdebstrap fails, with what it says
+    """
+    # With the lists of packages, as after the installer's own update.
+    argv = ["mmdebstrap", "--quiet", "--mode=root", "--variant=important", "--format=tar"]
+    argv += [f"--include={','.join(_INCLUDED)}", "--skip=cleanup/apt/lists"]
+    texts = [path.read_text() for path in sources]
+    key = hashlib.sha256(json.dumps([argv, codename, texts, acquire]).encode()).hexdigest()[:16]
+    name = f"{codename}-{key}.tar"
+    kept = store.find(name)
+    if kept and time.time() - kept.stat().st_mtime < _OLD_S:
+        return kept
+    store.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=store.folder, prefix=".") as folder:
+        options, made = Path(folder, "acquire.conf"), Path(folder, name)
+        options.write_text(acquire)
+        # Below the store lies no path that mmdebstrap's own user could not reach: it is root's.
+        command = [*argv, f"--aptopt={options}", codename, str(made), *map(str, sources)]
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if ran.returncode:
+            said = [line for line in ran.stderr.splitlines() if line.strip()][-5:]
+            raise RootFailed(
+                f"mmdebstrap ended with {ran.returncode}: " + "\n  ".join(said or ["no word"])
+            )
+        return store.put(name, made)
+
+
+@contextlib.contextmanager
+def folder(parent: Path, archived: Path) -> Iterator[Path]:
+    """A folder in *parent* with what is *archived*; removed in the end, with its loop devices. One
+    that a killed run left is removed as well.
+
+    :raises RootFailed: where it cannot be unpacked, or where something is mounted in it
+    """
+    for left in parent.glob(f"{_PREFIX}*"):
+        _remove_abandoned(left)
+    root = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    root.chmod(0o755)
+    with _lock(root):
+        try:
+            # Device nodes are the machine's, by a mount.
+            argv = ["tar", "-xf", str(archived), "-C", str(root), "--numeric-owner"]
+            argv += ["--xattrs", "--exclude=./dev/*"]
+            ran = subprocess.run(argv, capture_output=True, text=True)
+            if ran.returncode:
+                raise RootFailed(f"tar ended with {ran.returncode}: {ran.stderr.strip()[-500:]}")
+            yield root
+        finally:
+            remove(root)
+
+
+def remove(root: Path) -> None:
+    """Removes *root*.
+
+    :raises RootFailed: where anything is mounted in it: to go on would remove that
+    """
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        target = line.split()[4].replace("\\040", " ")
+        if Path(target).is_relative_to(root):
+            raise RootFailed(f"{target} is a mount: umount it, then rm -rf {root}")
+    _detach_loops(root)
+    ran = subprocess.run(
+        ["rm", "-rf", "--one-file-system", str(root)], capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        raise RootFailed(f"{root} is not wholly removed: {ran.stderr.strip()[-200:]}")
+
+
+def _detach_loops(root: Path) -> None:
+    """Those with a file in *root*. By its number: the mounts are gone in which it had a name."""
+    device = root.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    argv = ["losetup", "--list", "--json", "--output", "NAME,BACK-INO,BACK-MAJ:MIN"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    for loop in json.loads(said)["loopdevices"] if said.strip() else ():
+        if loop["back-maj:min"].strip() != number:
+            continue
+        find = ["find", str(root), "-xdev", "-inum", str(loop["back-ino"]), "-print", "-quit"]
+        if subprocess.run(find, capture_output=True, check=False).stdout:
+            subprocess.run(["losetup", "--detach", loop["name"]], check=False)
+
+
+@contextlib.contextmanager
+def _lock(root: Path) -> Iterator[bool]:
+    """Whether the lock of *root* is ours, as long as it is entered."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(left: Path) -> None:
+    with contextlib.suppress(OSError):
+        found = left.lstat()
+        is_new = time.time() - found.st_ctime < _NEW_S
+        if left.is_symlink() or found.st_uid != os.geteuid() or is_new:
+            return
+        with _lock(left) as is_ours:
+            if is_ours:
+                remove(left)

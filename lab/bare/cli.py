@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/bare: one command of this repository in a bare Debian."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lab.bare import base, given, index, isolation
+from lab.bare.store import Store
+from lab.cloud import cgroups
+from tools.testing import machine, sources
+
+ROOT = Path(__file__).resolve().parents[2]
+_CACHE, _CACHE_VARIABLE = Path("/var/cache/nova-gpu"), "NOVA_GPU_CACHE"
+_ARCHIVES = "var/cache/apt/archives"
+_IMAGES = f"{isolation.CHECKOUT[1:]}/.tools/vm"
+# Of what lab/vm makes, the folders whose packages are downloaded.
+_SYSTEMS = re.compile(r"(newer-)?system-[0-9a-f]+")
+_EPILOG = f"""\
+The command runs in {isolation.CHECKOUT} of a root with Debian's packages of priority "important",
+python3 and certificates: what is committed here, and nothing that it does not install itself.
+The machine's network and kernel are the root's as well. Afterwards the root is removed.
+
+    tools/bare tools/lab demo           README's first command, as a new user meets it
+    tools/bare --debian 13 tools/lab demo       the same on Debian 13
+    tools/bare tools/test unit          the same for a suite
+    tools/bare bash                     to look around
+
+Packages that were downloaded are kept in /var/cache/nova-gpu (--cache, or {_CACHE_VARIABLE}) for
+the next root, for a month. On the machine itself only mmdebstrap is installed.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.command:
+        parser.error("which command?")
+    if reason := isolation.obstacle():
+        return _fail(reason)
+    began = time.monotonic()
+    # Leave through what removes the root.
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, lambda got, _: sys.exit(128 + got))
+    try:
+        with kept_in(options.cache) as cache, tempfile.TemporaryDirectory() as folder:
+            codename = base.CODENAMES[options.debian]
+            found = sources.files_of(codename, base.CODENAMES.values(), Path(folder))
+            _install_mmdebstrap()
+            acquire = given.acquire()
+            archived = base.archive(Store(cache / "root"), codename, found, acquire)
+            with base.folder(options.parent, archived) as root:
+                _say(f"bare root in {root}, {time.monotonic() - began:.0f} s")
+                return _in(root, cache, given.machine(acquire, found), options.command)
+    except (base.RootFailed, machine.MachineNotReady, subprocess.CalledProcessError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _in(root: Path, cache: Path, gives: given.Given, command: Sequence[str]) -> int:
+    archives, images = Store(cache / "debs"), Store(cache / "images", sparse=True)
+    _clone(root)
+    for path in gives.copied:
+        target = root / path.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # a link in there would be followed out here
+        shutil.copy(path, target)
+    bound = [path for path in gives.bound if not (root / path.relative_to("/")).exists()]
+    asked = upstream(gives.variables)
+    archives.take_all(root / _ARCHIVES)
+    images.take_folders(root / _IMAGES)
+    groups = set(_guest_groups())
+    wheels = Store(cache / "wheels")
+    with index.serving(asked, wheels) as served:
+        variables = index_variables(gives.variables, asked, served.addresses)
+        try:
+            return isolation.run(root, command, variables, bound)
+        finally:
+            _remove_groups(set(_guest_groups()) - groups)
+            debs, systems = root / _ARCHIVES, root / _IMAGES
+            counts = [archives.keep(debs, [Path(path.name) for path in debs.glob("*.deb")])]
+            counts += [len(served.fetched), _keep_systems(images, systems)]
+            _say("new in the cache: {} of Debian, {} of the index, {} systems".format(*counts))
+            for store in (archives, images, wheels, Store(cache / "root")):
+                store.prune()
+
+
+def _remove_groups(groups: Iterable[cgroups.GuestGroup]) -> None:
+    """Those of guests that were killed. Another's that is just being made is empty as well, but not
+    for long."""
+    empty = [group for group in groups if not group.pids]
+    if empty:
+        time.sleep(1.0)
+    for group in empty:
+        with contextlib.suppress(OSError):
+            if not group.pids:
+                cgroups.remove(group)
+
+
+def _keep_systems(images: Store, made: Path) -> int:
+    """Keeps those that *made* has. Returns how many were new."""
+    paths = sorted(made.iterdir()) if made.is_dir() else []
+    found = [path for path in paths if path.is_dir() and _SYSTEMS.fullmatch(path.name)]
+    return sum(images.keep_folder(path) for path in found)
+
+
+def _clone(root: Path) -> None:
+    """What is committed, as a fresh clone has it."""
+    with tempfile.NamedTemporaryFile("w") as config:
+        # The checkout may be another user's, as where CI made it.
+        config.write("[safe]\n\tdirectory = *\n")
+        config.flush()
+        environ = {**os.environ, "GIT_CONFIG_GLOBAL": config.name}
+        git = ["git", "-C", str(ROOT)]
+        try:
+            said = subprocess.run(
+                [*git, "status", "--porcelain"],
+                env=environ,
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            # By its protocol: what a checkout borrows of another repository comes along.
+            clone = [*git, "clone", "--quiet", f"file://{ROOT}"]
+            subprocess.run(
+                [*clone, str(root / isolation.CHECKOUT[1:])],
+                env=environ,
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+        except FileNotFoundError as error:
+            raise base.RootFailed("no git on PATH, with which the checkout is cloned") from error
+        except subprocess.CalledProcessError as error:
+            raise base.RootFailed(f"git clone of {ROOT}: {error.stderr.strip()}") from error
+    if said:
+        _say(f"not committed, so not in it: {len(said.splitlines())} files, as git status has them")
+
+
+@contextlib.contextmanager
+def kept_in(wanted: Path) -> Iterator[Path]:
+    """*wanted*, or a folder of this run's where that is not ours to trust: what is in it becomes
+    root's programs."""
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        found = wanted.stat()
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+            yield wanted.resolve()
+            return
+        reason = "others than root may write there"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    _say(f"nothing is kept in {wanted}: {reason}")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+def _install_mmdebstrap() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "apt.log")
+        try:
+            added = machine.install(("mmdebstrap",), log)
+        except machine.MachineNotReady as error:
+            said = log.read_text(errors="replace").strip() if log.exists() else ""
+            raise machine.MachineNotReady(f"{error}\n{said[-500:]}") from error
+    if added:
+        _say(f"installed {' '.join(added)} on this machine")
+
+
+def _is_remote(address: str) -> bool:
+    """Whether an index is one to be asked from here. Not with a name and password in it: those go
+    no further than to pip."""
+    return address.startswith(("http://", "https://")) and "@" not in address
+
+
+def upstream(variables: Mapping[str, str]) -> index.Upstream:
+    """The indexes that pip would ask; none where it needs a certificate of its own for them."""
+    if variables.get("PIP_CLIENT_CERT"):
+        return index.Upstream(())
+    indexes = [variables.get("PIP_INDEX_URL", index.PYPI)]
+    indexes += variables.get("PIP_EXTRA_INDEX_URL", "").split()
+    names = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+    certificates = next((variables[name] for name in names if variables.get(name)), None)
+    remote = tuple(address for address in indexes if _is_remote(address))
+    return index.Upstream(remote, certificates, variables.get("PIP_PROXY"))
+
+
+def index_variables(
+    variables: Mapping[str, str], asked: index.Upstream, addresses: Sequence[str]
+) -> dict[str, str]:
+    """*variables* with the addresses here in the place of the indexes'."""
+    here = dict(zip(asked.indexes, addresses, strict=True))
+    first = variables.get("PIP_INDEX_URL", index.PYPI)
+    changed = {**variables, "PIP_INDEX_URL": here.get(first, first)}
+    if extra := variables.get("PIP_EXTRA_INDEX_URL", "").split():
+        changed["PIP_EXTRA_INDEX_URL"] = " ".join(here.get(each, each) for each in extra)
+    if here:
+        changed.pop("PIP_PROXY", None)
+        for name in [name for name in ("http_proxy", "HTTP_PROXY") if name in variables]:
+            beside = name.replace("http", "no").replace("HTTP", "NO")
+            changed[beside] = ",".join(filter(None, (variables.get(beside), "127.0.0.1")))
+    return changed
+
+
+def _guest_groups() -> list[cgroups.GuestGroup]:
+    """The control groups of guests: of what they belong to they are all that outlives it."""
+    found = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
+    return [group for hierarchy in found for group in cgroups.guest_groups(hierarchy)]
+
+
+def _say(text: str) -> None:
+    print(f"tools/bare: {text}", file=sys.stderr, flush=True)
+
+
+def _fail(text: str) -> int:
+    _say(text)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/bare",
+        usage="%(prog)s [--debian {12,13}] [--cache FOLDER] [--parent FOLDER] COMMAND...",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--debian",
+        type=int,
+        choices=sorted(base.CODENAMES),
+        default=min(base.CODENAMES),
+        help="release of the root; default: %(default)s",
+    )
+    cache = Path(os.environ.get(_CACHE_VARIABLE) or _CACHE)
+    parser.add_argument("--cache", type=Path, default=cache, help="default: %(default)s")
+    parser.add_argument(
+        "--parent", type=Path, default=Path("/var/tmp"), help="of the root; default: %(default)s"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    return parser

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new cloud has to know: its own services, the role Nova asks for, a user, an image."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from lab.cloud import rest, settings
+
+IMAGE = "busybox"
+# What an instance takes beside GPUs, as Nova's limits call it. Without limits of their own these
+# would be named by a refusal for GPUs, too.
+_UNLIMITED = ("servers", "class:VCPU", "class:MEMORY_MB", "class:DISK_GB")
+_SERVICES = {
+    "nova-api": ("nova", "compute", "/v2.1"),
+    "placement": ("placement", "placement", ""),
+    "glance": ("glance", "image", ""),
+    "neutron": ("neutron", "network", ""),
+}
+
+
+def fill(lab: settings.Lab, client: rest.Client) -> None:
+    """The endpoints of all but Keystone, which has made its own; the ordinary user."""
+    for service, (name, kind, path) in _SERVICES.items():
+        body = {"service": {"name": name, "type": kind}}
+        identifier = client.post("keystone", "/v3/services", body)["service"]["id"]
+        if kind == "compute":
+            _limit_nothing(client, identifier)
+        for interface in ("public", "internal"):
+            endpoint = {
+                "interface": interface,
+                "region_id": settings.REGION,
+                "service_id": identifier,
+                "url": lab.url(service) + path,
+            }
+            client.post("keystone", "/v3/endpoints", {"endpoint": endpoint})
+    if not client.get("keystone", "/v3/roles?name=service")["roles"]:
+        client.post("keystone", "/v3/roles", {"role": {"name": "service"}})
+    _grant(client, settings.ADMIN, "service")
+    project = {"name": settings.MEMBER}
+    client.post("keystone", "/v3/projects", {"project": project})
+    user = {"name": settings.MEMBER, "password": lab.password}
+    client.post("keystone", "/v3/users", {"user": user})
+    _grant(client, settings.MEMBER, "member")
+
+
+def _limit_nothing(client: rest.Client, service: str) -> None:
+    limits = [
+        {
+            "service_id": service,
+            "region_id": settings.REGION,
+            "resource_name": name,
+            "default_limit": -1,
+        }
+        for name in _UNLIMITED
+    ]
+    client.post("keystone", "/v3/registered_limits", {"registered_limits": limits})
+
+
+def _grant(client: rest.Client, user: str, role: str) -> None:
+    """To the user in the project of that name."""
+
+    def named(path: str, name: str) -> str:
+        (found,) = client.get("keystone", f"/v3/{path}?name={name}")[path]
+        return str(found["id"])
+
+    path = f"/v3/projects/{named('projects', user)}/users/{named('users', user)}"
+    client.request("keystone", "PUT", f"{path}/roles/{named('roles', role)}")
+
+
+def add_image(client: rest.Client, path: pathlib.Path) -> str:
+    """Uploads the guest's disk. Returns the image's id."""
+    image: dict[str, Any] = {
+        "name": IMAGE,
+        "disk_format": "raw",
+        "container_format": "bare",
+        "visibility": "public",
+    }
+    identifier = str(client.post("glance", "/v2/images", image)["id"])
+    client.request("glance", "PUT", f"/v2/images/{identifier}/file", path.read_bytes())
+    return identifier

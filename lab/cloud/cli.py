@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/lab: a whole OpenStack with GPUs on one machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from lab.cloud import (
+    cloud,
+    compute,
+    controls,
+    demo,
+    endurance,
+    guide,
+    limits,
+    notifications,
+    ports,
+    process,
+    services,
+    settings,
+    steps,
+)
+
+_DESCRIPTION = """\
+A whole OpenStack on this machine, with this project's compute driver in it: Keystone, Glance,
+Placement, Nova (API, scheduler, conductor, compute) as separate processes from PyPI, MariaDB,
+RabbitMQ and libvirt's LXC driver from Debian, and GPUs that are only pretended unless --real is
+given. Needs Debian 12 or 13, and root; neither systemd nor sudo.
+"""
+_EPILOG = """\
+All state is in one folder, by default /var/lib/nova-gpu-lab (--dir, or NOVA_GPU_LAB_DIR); downloads
+in it are used again. Outside of it: Debian's packages, which stay, and user nova while the lab is
+up. Nothing listens but on 127.0.0.1.
+
+    tools/lab demo                     all there is to see, and everything taken down again
+    tools/lab guide                    the documentation's commands, tried word by word
+    tools/lab up                       a cloud to play with
+    eval "$(tools/lab openrc)"         now openstack and nova are this cloud's
+    tools/lab compute -- virsh -c lxc:/// list        on the compute host
+    tools/lab up --computes 2          two compute hosts, to move instances between
+    tools/lab power-off compute-1      ... to evacuate them (doc/source/admin/moving.rst)
+    tools/lab down                     nothing is left but the folder
+"""
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    if arguments.real and (arguments.computes or 1) > 1:
+        raise steps.Failed("--real is for one compute host: two would offer the same GPUs")
+    lab = _lab(arguments)
+    if cloud.is_up(lab):
+        if arguments.computes not in (None, lab.computes):
+            raise steps.Failed(
+                f"the lab is up, with compute hosts: {lab.computes}. `tools/lab down` first"
+            )
+        steps.say(f"The lab in {lab.folder} is up.")
+        return 0
+    cloud.up(lab)
+    steps.say(f'\nThe cloud is up: eval "$({sys.argv[0]} openrc)"')
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        steps.say("There is no lab here.")
+        return 0
+    left = cloud.down(lab)
+    steps.say("Looked for processes, mounts, device nodes, domains, control groups, loop devices")
+    steps.say("and the user: " + ("nothing is left." if not left else "LEFT:"))
+    for each in left:
+        steps.say(f"  {each}")
+    return 1 if left else 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        steps.say("There is no lab here.")
+        return 1
+    by_service = lab.ports.by_service()
+    listening = ports.listeners(by_service.values())
+    names = services.names(lab)
+    for name in names:
+        pid = process.pid(lab, name)
+        port = by_service.get(name)
+        state = f"up, process {pid}" if pid else "down"
+        if port:
+            state += f", port {port}" + ("" if port in listening or not pid else " (not listening)")
+        steps.say(f"  {name:15} {state}")
+    for each in cloud.found(lab):
+        steps.say(f"  {each}")
+    return 0 if all(process.pid(lab, name) for name in names) else 1
+
+
+def _openrc(arguments: argparse.Namespace) -> int:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        raise steps.Failed("there is no lab here: bring one up first")
+    for name, value in lab.credentials(arguments.user).items():
+        steps.say(f"export {name}={shlex.quote(value)}")
+    steps.say(f"export PATH={shlex.quote(str(lab.venv / 'bin'))}:$PATH")
+    return 0
+
+
+def _compute(arguments: argparse.Namespace) -> int:
+    """Without the lab's being up as a whole: what runs there can be looked at when it is not."""
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None:
+        raise steps.Failed("there is no lab here: bring one up first")
+    return controls.enter(compute.named(lab, arguments.host), arguments.command)
+
+
+def _on_host(act: Callable[[settings.Host], int]) -> Callable[[argparse.Namespace], int]:
+    return lambda arguments: act(compute.named(_running(arguments), arguments.host))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    lab = _alone(_lab(arguments))
+    was_up = cloud.is_up(lab)
+    try:
+        if not was_up:
+            steps.say("Bringing the cloud up\n")
+            cloud.up(lab)
+        demo.run(lab)
+    finally:
+        if was_up or arguments.keep:
+            steps.say("\nThe cloud stays up.")
+        else:
+            steps.say("\nTaking the cloud down\n")
+            left = _down(arguments)
+    steps.say(f"\nAll as it should be, {time.monotonic() - began:.0f} s in all.")
+    return 0 if was_up or arguments.keep else left
+
+
+def _guide(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    # Before anything is started: a page that cannot be followed needs no cloud to be told so.
+    for page in guide.PAGES:
+        guide.blocks_of(page)
+    lab = _lab(arguments)
+    if cloud.found(lab):
+        raise steps.Failed("the guide begins in a cloud without nova-gpu: `tools/lab down` first")
+    try:
+        steps.say("Bringing a cloud up that knows nothing of nova-gpu\n")
+        cloud.up(lab, with_gpus=False, computes=1)
+        guide.run(lab)
+    finally:
+        if arguments.keep:
+            steps.say("\nThe cloud stays up.")
+        else:
+            steps.say("\nTaking the cloud down\n")
+            left = _down(arguments)
+    if not arguments.keep and left:
+        return left
+    steps.say(f"\nAll as the pages say, {time.monotonic() - began:.0f} s in all.")
+    return 0
+
+
+def _soak(arguments: argparse.Namespace) -> int:
+    endurance.soak(_running(arguments), arguments.count)
+    return 0
+
+
+def _burst(arguments: argparse.Namespace) -> int:
+    endurance.burst(_alone(_running(arguments)), arguments.rounds)
+    return 0
+
+
+def _quota(arguments: argparse.Namespace) -> int:
+    limits.show(_running(arguments))
+    return 0
+
+
+def _events(arguments: argparse.Namespace) -> int:
+    notifications.watch(_running(arguments))
+    return 0
+
+
+def _running(arguments: argparse.Namespace) -> settings.Lab:
+    lab = settings.load(settings.folder(arguments.dir))
+    if lab is None or not cloud.is_up(lab):
+        raise steps.Failed("the lab is not up: `tools/lab up`")
+    return lab
+
+
+def _alone(lab: settings.Lab) -> settings.Lab:
+    """What counts the GPUs of one host is for a lab of one."""
+    if lab.computes > 1:
+        raise steps.Failed(f"this is for a lab with one compute host; this has {lab.computes}")
+    return lab
+
+
+def _lab(arguments: argparse.Namespace) -> settings.Lab:
+    """The lab with the settings asked for, or as it is if it is up."""
+    path = settings.folder(arguments.dir)
+    lab = settings.load(path)
+    if lab is not None and cloud.is_up(lab):
+        return lab
+    try:
+        return settings.save(path, arguments.port_base, arguments.real, arguments.computes or 1)
+    except ValueError as error:
+        raise steps.Failed(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/lab",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--dir", help="the lab's folder; user nova must be able to reach it")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(
+        name: str, run: Callable[[argparse.Namespace], int], text: str
+    ) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    shows = verb("demo", _demo, "bring the cloud up, show what it does, take it down")
+    shows.add_argument("--keep", action="store_true", help="leave the cloud up")
+    text = "run the commands of the documentation, from a cloud without nova-gpu on"
+    guides = verb("guide", _guide, text)
+    guides.add_argument("--keep", action="store_true", help="leave the cloud up")
+    # What the page shows is the pretended host's.
+    guides.set_defaults(real=False, computes=2)
+    shows.set_defaults(computes=1)
+    ups = verb("up", _up, "bring the cloud up")
+    for starts in (shows, guides, ups):
+        starts.add_argument(
+            "--port-base", type=int, metavar="N", help="use the ports from N on, not the usual ones"
+        )
+    for starts in (shows, ups):
+        starts.add_argument(
+            "--real", action="store_true", help="offer this machine's own GPUs, not pretended ones"
+        )
+    text = "compute hosts, each with GPUs of its own (default: 1)"
+    ups.add_argument("--computes", type=int, choices=(1, 2), metavar="N", help=text)
+    verb("down", _down, "take the cloud away and look for anything left behind")
+    verb("status", _status, "what runs, and what is on the machine because of the lab")
+    text = "run a command, or a shell, on a compute host: its libvirt, its /etc/nova"
+    enters = verb("compute", _compute, text)
+    enters.add_argument("--host", help="compute-1 (default) or another")
+    enters.add_argument("command", nargs="*", metavar="-- COMMAND")
+    for name, act, text in (
+        ("stop-compute", controls.stop, "end nova-compute, wait until the API has it as down"),
+        ("start-compute", controls.start, "start it again, wait until it is up"),
+        (
+            "power-off",
+            controls.power_off,
+            "cut a compute host's power: its guests end, and nova-compute",
+        ),
+        ("power-on", controls.power_on, "switch it on again, wait until it is up"),
+    ):
+        verb(name, _on_host(act), text).add_argument(
+            "host", nargs="?", help="compute-1 (default), ..."
+        )
+    opens = verb("openrc", _openrc, "print the environment for openstack and nova")
+    users = (settings.ADMIN, settings.MEMBER)
+    opens.add_argument("user", nargs="?", choices=users, default=settings.ADMIN)
+    soaks = verb("soak", _soak, "create and delete instances one after another, count leftovers")
+    soaks.add_argument("--count", type=int, default=50, help="instances (default: %(default)s)")
+    verb("quota", _quota, "limit GPUs in Keystone, show what counts and what there is room for")
+    verb("events", _events, "print the notifications about GPUs as they come")
+    bursts = verb("burst", _burst, "ask for 20 instances at once where there are 8 GPUs")
+    bursts.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    # tools/test's: Python, and pip, would take the checkout for what the lab has installed.
+    os.environ.pop("PYTHONPATH", None)
+    # What is to take the cloud down at the end does so when it is asked to end, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if os.geteuid() != 0:
+            raise steps.Failed("the lab needs root: it makes mounts, device nodes and containers")
+        return int(arguments.run(arguments))
+    except steps.Failed as error:
+        steps.fail(error)
+        steps.say(f"\nAll logs are in {settings.folder(arguments.dir) / 'log'}")
+        steps.say("What is still up, `tools/lab down` takes away.")
+    except KeyboardInterrupt:
+        steps.say("\ninterrupted: `tools/lab down` takes away what was started")
+    return 1

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole cloud: up, down, and how it is."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shutil
+import time
+
+from lab.cloud import (
+    account,
+    catalog,
+    cgroups,
+    compute,
+    config,
+    image,
+    leftovers,
+    libvirtd,
+    nodes,
+    packages,
+    ports,
+    process,
+    rest,
+    schema,
+    services,
+    settings,
+    steps,
+)
+
+_STRANGERS = ("libvirtd", "virtlxcd", "mariadbd", "mysqld")
+_DEV, _DEVICES = pathlib.Path("/dev"), pathlib.Path("/proc/devices")
+# What is taken down ends by itself soon after this, what is killed is gone at once.
+_PATIENCE_S = 1.0
+# The kernel takes a while to take apart what a busy machine's last process has left.
+_GONE_S = 60.0
+
+
+def libvirt(lab: settings.Lab) -> libvirtd.PrivateLibvirtd:
+    """The first compute host's libvirtd, whether it runs or not."""
+    return compute.libvirt(lab.hosts[0])
+
+
+def is_up(lab: settings.Lab) -> bool:
+    """Whether there is a cloud, whose compute hosts may be off."""
+    return all(process.pid(lab, name) for name in services.CONTROLLER)
+
+
+def up(lab: settings.Lab, with_gpus: bool = True, computes: int | None = None) -> None:
+    """:param with_gpus: else Nova alone, and nothing of this project is installed
+    :param computes: how many of its compute hosts are switched on, else all
+    :raises steps.Failed: saying what, why, and in which log
+    """
+    hosts = lab.hosts[:computes]
+    _check_machine(lab)
+    for left in _clear(lab):
+        steps.say(f"  left by a killed run, removed: {left}")
+    _check_ports(lab)
+    shutil.rmtree(lab.log, ignore_errors=True)
+    packages.install(lab, with_gpus)
+    with steps.step("user nova, configuration, the guest's disk", lab.log / "account.log"):
+        account.create(lab)
+        config.write(lab, with_gpus)
+        image.build(lab.cache / "guest.raw")
+    for host in hosts:
+        # Without libvirtd's log: the error says what that means.
+        with steps.step(f"{host.name}: GPUs, and libvirtd in mounts of its own"):
+            compute.power_on(host)
+    schema.prepare(lab)
+
+    def broker() -> None:
+        with steps.step("RabbitMQ", process.log_file(lab, "rabbitmq")):
+            services.start_rabbitmq(lab)
+
+    def apis() -> None:
+        services.start_neutron(lab)
+        names = ("keystone", "placement", "glance", "nova-api")
+        for name in names:
+            services.start_api(lab, name)
+        for name in names:
+            with steps.step(f"{name} at {lab.url(name)}", process.log_file(lab, name)):
+                services.wait_for_api(lab, name)
+
+    steps.together(broker, apis)
+    client = rest.Client(lab)
+    with steps.step("service catalogue and image", process.log_file(lab, "keystone")):
+        catalog.fill(lab, client)
+        catalog.add_image(client, lab.cache / "guest.raw")
+    with steps.step("scheduler and conductor", process.log_file(lab, "nova-conductor")):
+        services.start_controller(lab, "nova-conductor")
+        services.wait_for_conductor(lab, client)
+        services.start_controller(lab, "nova-scheduler")
+    steps.together(*(lambda host=host: _started(host, client, with_gpus) for host in hosts))
+    for name in ("nova-conductor", "nova-scheduler"):
+        process.check(lab, name)
+    with steps.step("hosts mapped to their cell", lab.log / "nova-manage.log"):
+        services.map_host(lab)
+
+
+def add(host: settings.Host) -> None:
+    """Switches one more compute host on, with nova-gpu, in a cloud that has it."""
+    with steps.step(f"{host.name}: configuration, GPUs, libvirtd"):
+        config.write_host(host)
+        compute.power_on(host)
+    _started(host, rest.Client(host.lab), True)
+    with steps.step("host mapped to its cell", host.lab.log / "nova-manage.log"):
+        services.map_host(host.lab)
+
+
+def _started(host: settings.Host, client: rest.Client, with_gpus: bool) -> None:
+    with steps.step(f"{host.name}: nova-compute", process.log_file(host.lab, host.service)):
+        compute.started(host, client, with_gpus)
+
+
+def down(lab: settings.Lab) -> list[str]:
+    """Takes all of it away but the folder. Returns what is left nevertheless, in words."""
+    with steps.step("services stopped, from compute to database", lab.log / "nova-compute.log"):
+        for name in services.names(lab):
+            process.stop(lab, name, _PATIENCE_S)
+    with steps.step("guests and libvirtd stopped", libvirt(lab).log):
+        deadline = time.monotonic() + _GONE_S
+        while left := _taken_away(lab):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+    return left
+
+
+def _taken_away(lab: settings.Lab) -> list[str]:
+    """Takes away what is there but the services; what is left nevertheless, in words."""
+    _clear(lab)
+    with contextlib.suppress(OSError):
+        # Only where nothing is in it.
+        compute.ETC.rmdir()
+    return [*account.remove(lab), *found(lab)]
+
+
+def found(lab: settings.Lab) -> list[str]:
+    """Everything on the machine that is of this lab, in words; nothing after ``down``."""
+    return [
+        *(each for host in lab.hosts for each in compute.libvirt(host).leftovers()),
+        *leftovers.found(lab.folder),
+        *([f"user {settings.USER}"] if account.is_ours(lab) else []),
+        *(f"device node {path}" for path in nodes.pretended_in(_DEV, _DEVICES.read_text())),
+    ]
+
+
+def _clear(lab: settings.Lab) -> list[str]:
+    """Removes what a killed run left; returns it, in words."""
+    cleared = []
+    for host in lab.hosts:
+        cleared += compute.libvirt(host).leftovers()
+        compute.power_off(host)
+    return cleared + leftovers.clear(lab.folder)
+
+
+def _check_machine(lab: settings.Lab) -> None:
+    try:
+        layout = cgroups.detect(pathlib.Path("/proc/self/mountinfo").read_text())
+    except cgroups.Unservable as error:
+        raise steps.Failed(f"no LXC guest can run on this machine: {error}") from error
+    steps.say(f"  control groups: {layout}")
+    if lab.real and not nodes.real_gpus():
+        raise steps.Failed(
+            "--real, but this machine has no GPU nodes in /dev: is the driver loaded?"
+        )
+    for name in _STRANGERS:
+        for stranger in leftovers.named(name):
+            if not any(leftovers.belongs(stranger.pid, tag) for tag in process.tags(lab)):
+                steps.say(f"  left alone: {stranger}")
+
+
+def _check_ports(lab: settings.Lab) -> None:
+    taken = ports.taken(lab.ports.by_service())
+    if taken:
+        raise steps.Failed(
+            "\n  ".join(["nothing was started.", *taken])
+            + "\n  It is left alone: end it yourself, or give the lab other ports (--port-base)"
+        )

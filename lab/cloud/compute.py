@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compute hosts: each is a libvirtd with mounts and a name of its own, and a nova-compute."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import pathlib
+import shutil
+import time
+
+from lab.cloud import libvirtd, nodes, process, rest, services, settings, steps
+
+# Where the host's own is shown there has to be a folder, for a time.
+ETC = pathlib.Path("/etc/nova")
+_MACHINE = "fermi-8"
+# nova-compute ends by itself, in the time that templates/nova-compute.conf gives it.
+PATIENCE_S = 60.0
+# For a machine that is busy with other things.
+_TIMEOUT_S = 600.0
+
+
+def libvirt(host: settings.Host) -> libvirtd.PrivateLibvirtd:
+    """The host's libvirtd, whether it runs or not."""
+    lab = host.lab
+    gpus = nodes.real_gpus() if lab.real else nodes.pretend_nvidia()
+    covers = {
+        "/etc/hosts": lab.etc / "hosts",
+        str(ETC): host.etc,
+        "/etc/sudoers.d": lab.etc / "sudoers.d",
+    }
+    machine = [*nodes.machine(), *gpus]
+    return libvirtd.PrivateLibvirtd(host.folder, machine, settings.USER, covers, host.name)
+
+
+def named(lab: settings.Lab, name: str | None) -> settings.Host:
+    """The host of that name, the first one without. :raises steps.Failed: where there is none"""
+    for host in lab.hosts:
+        if name in (None, host.name):
+            return host
+    known = ", ".join(host.name for host in lab.hosts)
+    raise steps.Failed(f"the lab has no compute host {name}, only {known}")
+
+
+def is_on(host: settings.Host) -> bool:
+    with contextlib.suppress(libvirtd.LibvirtdFailed):
+        return libvirt(host).pid > 0
+    return False
+
+
+def pretend(host: settings.Host) -> None:
+    """Makes the host's GPUs anew, as files."""
+    lab = host.lab
+    shutil.rmtree(host.tree, ignore_errors=True)
+    argv = [lab.program("python"), "-m", "tests.fixtures.hosts", _MACHINE, str(host.tree)]
+    environment = {**lab.environment(), "PYTHONDONTWRITEBYTECODE": "1"}
+    steps.run(argv, lab.log / "host.log", environment, settings.ROOT)
+
+
+def power_on(host: settings.Host, again: bool = False) -> None:
+    """:param again: with what was on its disks when it was powered off
+    :raises steps.Failed: where libvirtd does not start
+    """
+    if not again and not host.lab.real:
+        pretend(host)
+    ETC.mkdir(exist_ok=True)
+    try:
+        libvirt(host).start(again)
+    except libvirtd.LibvirtdFailed as error:
+        raise steps.Failed(str(error)) from error
+
+
+def power_off(host: settings.Host) -> list[str]:
+    """Ends all that runs on the host, nova-compute first: it must not live to tell of the guests'
+    end. Returns what is left nevertheless, in words.
+    """
+    process.kill(host.lab, host.service)
+    return libvirt(host).stop()
+
+
+def start(host: settings.Host) -> None:
+    """nova-compute, without a database, and with what Nova's rootwrap allows it."""
+    lab = host.lab
+    for folder in (lab.instances, host.state):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.chown(folder, settings.USER, settings.USER)
+    argv = [lab.program("nova-compute"), "--config-file", f"{host.etc}/nova.conf"]
+    process.start(lab, host.service, process.as_user(settings.USER, argv), host=libvirt(host))
+
+
+def stop(host: settings.Host) -> None:
+    process.stop(host.lab, host.service, PATIENCE_S)
+
+
+def started(host: settings.Host, client: rest.Client, with_gpus: bool = True) -> None:
+    """Starts nova-compute and waits until it has told of its resources and says that it is there.
+
+    It does the second after the first, so that what Placement has is what it found at this start.
+    Whether the API has it as up is no matter: not while somebody forces it down.
+    """
+    # In whole seconds, as the API has it.
+    since = int(time.time())
+    start(host)
+
+    def ready() -> bool:
+        process.check(host.lab, host.service)
+        with contextlib.suppress(OSError, rest.RequestFailed):
+            service = _service(host, client)
+            if not service or not service["updated_at"]:
+                return False
+            seen = datetime.datetime.fromisoformat(service["updated_at"])
+            return seen.replace(tzinfo=datetime.UTC).timestamp() > since and reported()
+        return False
+
+    def reported() -> bool:
+        if with_gpus:
+            prefix = f"{host.name}_gpu_"
+            return any(each["name"].startswith(prefix) for each in services.gpu_providers(client))
+        return True
+
+    what = "its GPUs" if with_gpus else "itself"
+    steps.wait_for(f"nova-compute of {host.name} reports {what}", ready, _TIMEOUT_S, 0.5)
+
+
+def wait_until_down(host: settings.Host, client: rest.Client) -> None:
+    """Until the API says so."""
+
+    def down() -> bool:
+        service = _service(host, client)
+        return service is not None and service["state"] == "down"
+
+    steps.wait_for(f"the API has {host.name} as down", down, _TIMEOUT_S, 1)
+
+
+def _service(host: settings.Host, client: rest.Client) -> dict[str, str] | None:
+    path = f"/v2.1/os-services?binary=nova-compute&host={host.name}"
+    found: list[dict[str, str]] = client.get("nova-api", path)["services"]
+    return found[0] if found else None

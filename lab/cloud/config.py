@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services' configuration, from the files in templates/."""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import pathlib
+import shutil
+import string
+
+from lab.cloud import settings
+
+_TEMPLATES = pathlib.Path(__file__).with_name("templates")
+_SAMPLES = settings.ROOT / "etc" / "nova"
+# What an operator adds for nova-gpu, and to which file.
+_COMPUTE = "nova-compute.conf"
+_ADDED = {
+    _COMPUTE: "nova-compute.conf.sample",
+    "nova-controller.conf": "nova-scheduler.conf.sample",
+}
+_NOVA = ("nova.conf", "nova-controller.conf", "rootwrap.conf")
+# Where each goes below etc/. They hold the password, hence are readable to group nova alone.
+_FILES = {
+    "keystone.conf": "keystone",
+    "glance-api.conf": "glance",
+    "placement.conf": "placement",
+    "rabbitmq.conf": "rabbitmq",
+    "mariadb.sql": "mariadb",
+    **dict.fromkeys(_NOVA, "nova"),
+}
+
+
+def values(host: settings.Host) -> dict[str, str]:
+    """What the templates name with a dollar; *host* is of interest to those of compute hosts."""
+    lab, ports = host.lab, host.lab.ports
+    plain = {
+        "database": f"mysql+pymysql://lab:{lab.password}@127.0.0.1:{ports.mariadb}",
+        "etc": str(lab.etc),
+        "glance": lab.url("glance"),
+        "host": str(host.tree),
+        "host_state": str(host.state),
+        "instances": str(lab.instances),
+        "keystone": lab.url("keystone"),
+        "nova_api": lab.url("nova-api"),
+        "password": lab.password,
+        "rabbitmq_port": str(ports.rabbitmq),
+        "region": settings.REGION,
+        "state": str(lab.state),
+        "transport": f"rabbit://nova:{lab.password}@127.0.0.1:{ports.rabbitmq}/",
+        "venv": str(lab.venv),
+    }
+    gpu = "" if lab.real else render("nova-gpu.conf", plain)
+    return {**plain, "auth": render("auth.conf", plain), "gpu": gpu}
+
+
+def render(template: str, names: dict[str, str]) -> str:
+    """:raises KeyError: where the template names what *names* lacks"""
+    return string.Template((_TEMPLATES / template).read_text()).substitute(names)
+
+
+def text(template: str, names: dict[str, str], with_gpus: bool = True) -> str:
+    """The file as the services read it, with nova-gpu or with Nova alone."""
+    added = _ADDED.get(template) if with_gpus else None
+    parts = [render(template, names), *([(_SAMPLES / added).read_text()] if added else [])]
+    return "\n".join(parts)
+
+
+def write(lab: settings.Lab, with_gpus: bool = True) -> None:
+    """Writes all of etc/, and what the services read that may not be where the user nova can."""
+    shutil.rmtree(lab.etc, ignore_errors=True)
+    names = values(lab.hosts[0])
+    group = grp.getgrnam(settings.USER).gr_gid
+    for template, folder in _FILES.items():
+        _secret(lab.etc / folder / template, text(template, names, with_gpus), group)
+    for host in lab.hosts:
+        write_host(host, with_gpus)
+    hosts = [f"127.0.1.{host.number} {host.name}" for host in lab.hosts]
+    (lab.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
+    # Shown to the lab's processes alone, in place of the machine's own.
+    sudoers = lab.etc / "sudoers.d" / "nova"
+    sudoers.parent.mkdir()
+    sudoers.touch(0o440)
+    sudoers.write_text(render("sudoers", names))
+    stock = lab.venv / "etc"
+    shutil.copy(stock / "nova/api-paste.ini", lab.etc / "nova")
+    shutil.copytree(stock / "nova/rootwrap.d", lab.etc / "nova/rootwrap.d")
+    for module in ("nonet.py", "gunicorn_settings.py"):
+        shutil.copy(pathlib.Path(__file__).with_name(module), lab.etc)
+
+
+def write_host(host: settings.Host, with_gpus: bool = True) -> None:
+    """What is /etc/nova on the compute host: one file has all."""
+    names, group = values(host), grp.getgrnam(settings.USER).gr_gid
+    parts = [text("nova.conf", names), text(_COMPUTE, names, with_gpus)]
+    _secret(host.etc / "nova.conf", "\n".join(parts), group)
+
+
+def _secret(path: pathlib.Path, content: str, group: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(0o640)
+    shutil.chown(path, group=group)
+    path.write_text(content)
+
+
+def digest(lab: settings.Lab) -> str:
+    """Of all that decides what the databases hold before the first request."""
+    rendered = [render(template, values(lab.hosts[0])) for template in sorted(_FILES)]
+    installed = (lab.venv / ".installed").read_text()
+    return hashlib.sha256("\0".join([installed, *rendered]).encode()).hexdigest()

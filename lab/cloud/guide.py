@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page for an operator's first GPU boot, gone through word by word, in a cloud without GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from lab.cloud import catalog, cloud, compute, page, process, rest, services, settings, steps
+
+PAGE = settings.ROOT / "doc/source/install/first-boot.rst"
+EXAMPLES = settings.ROOT / "doc/source/reference/examples.rst"
+MOVING = settings.ROOT / "doc/source/admin/moving.rst"
+PAGES = (PAGE, EXAMPLES, MOVING)
+# How many compute hosts a page is about.
+_COMPUTES = {MOVING: 2}
+COMPUTE, CONTROLLER = "root@compute#", "root@controller#"
+# Whose credentials the clients have, by prompt.
+_CLIENTS = {"admin@controller$": settings.ADMIN, "demo@controller$": settings.MEMBER}
+# By prompt, the compute host's number.
+_HOSTS = {COMPUTE: 1, "root@compute-1#": 1, "root@compute-2#": 2}
+PROMPTS = (*_HOSTS, CONTROLLER, *_CLIENTS)
+_RESTART = re.compile(r"systemctl restart ([\w -]+)")
+_POWER = re.compile(r"ipmitool -H (compute-\d)-bmc .*chassis power (off|on)")
+# For a machine that is busy with other things.
+_STOP_S = 300.0
+_READ = r"(?:gpu (?:(?:group|host) )?|resource provider |server |compute service )"
+_READS = re.compile(rf"openstack {_READ}(?:list|show|usage)\b|\S+/nova-gpu verify$")
+_SOON_S, _PAUSE_S = 300.0, 3.0
+_NOT_COPIED = (".tools", ".lab", "__pycache__", "build", "*.egg-info")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """What stands on the page, and what it is in the lab. ``prompts`` are those where it holds."""
+
+    page: str
+    lab: str
+    prompts: tuple[str, ...] = PROMPTS
+
+
+def places(lab: settings.Lab) -> list[Place]:
+    """All that is not done as it stands on the page, beside ``systemctl restart`` and ``ipmitool``:
+    the lab has neither systemd nor a board to switch a machine with, so that it ends and starts
+    services and hosts itself. The first that fits counts.
+    """
+    # What is read beside nova.conf is the controller's own; a compute host has an /etc/nova itself.
+    own = f"{lab.etc}/nova/nova-controller.conf"
+    options = f"--config-file {lab.etc}/nova/nova.conf --config-file {own}"
+    program = "nova-gpu-status"
+    return [
+        Place(f"/opt/nova/bin/{program} ", f"{lab.program(program)} {options} ", (CONTROLLER,)),
+        Place("/etc/nova/nova.conf", own, (CONTROLLER,)),
+        Place("/opt/nova", str(lab.venv)),
+        Place("--image rootfs", f"--image {catalog.IMAGE}"),
+        # It has no Neutron.
+        Place("--network private", "--nic none"),
+    ]
+
+
+def translated(text: str, prompt: str, table: Sequence[Place]) -> str:
+    """The page's *text*, a command of *prompt* or what that prints, with the lab's places."""
+    applied = [place for place in table if prompt in place.prompts]
+    pattern = "|".join(re.escape(place.page) for place in applied)
+    by_page = {place.page: place.lab for place in reversed(applied)}
+    return re.sub(pattern, lambda match: by_page[match[0]], text)
+
+
+def is_read(text: str) -> bool:
+    """Whether the command only shows what there is: a cloud takes its time to get there."""
+    return bool(_READS.match(text))
+
+
+def run(lab: settings.Lab) -> None:
+    """In a cloud that :func:`lab.cloud.cloud.up` has made without nova-gpu.
+
+    :raises steps.Failed: naming the block whose command fails or prints something else
+    """
+    pages = {path: blocks_of(path) for path in PAGES}
+    _check_is_without(lab)
+    table = places(lab)
+    steps.say("\nThe lab's places for those of the pages\n")
+    for place in table:
+        where = "" if place.prompts == PROMPTS else f"  ({', '.join(place.prompts)})"
+        steps.say(f"  {place.page:26} {place.lab}{where}")
+    checkout = _checkout(lab)
+    for path, blocks in pages.items():
+        for host in lab.hosts[: _COMPUTES.get(path, 1)]:
+            if not compute.is_on(host):
+                steps.say(f"\n{path.name} is about one more compute host\n")
+                cloud.add(host)
+        for block in blocks:
+            steps.say(f"\nBlock {block.number} of {len(blocks)}, {path.name} line {block.line}\n")
+            for command in block.commands:
+                if reason := _executed(lab, command, table, checkout):
+                    raise steps.Failed(
+                        f"block {block.number} ({path.name} line {command.line}), "
+                        f"`{command.text}`: {reason}"
+                    )
+
+
+def blocks_of(path: pathlib.Path) -> list[page.Block]:
+    """:raises steps.Failed: where the page cannot be followed"""
+    try:
+        return page.read(path, PROMPTS)
+    except (page.Malformed, OSError) as error:
+        raise steps.Failed(f"the page cannot be followed: {error}") from error
+
+
+def _check_is_without(lab: settings.Lab) -> None:
+    """Else the page is not tried from its beginning."""
+    if pathlib.Path(lab.program("nova-gpu")).exists():
+        raise steps.Failed(f"nova-gpu is in {lab.venv} before the page installs it")
+    if services.gpu_providers(rest.Client(lab)):
+        raise steps.Failed("Placement has GPUs before the page has them offered")
+
+
+def _checkout(lab: settings.Lab) -> pathlib.Path:
+    """Where the page's commands are typed: a copy, since pip leaves files where it builds."""
+    target = lab.folder / "guide" / "nova-gpu"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(settings.ROOT, target, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+    return target
+
+
+def _executed(
+    lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
+) -> str | None:
+    """Shows and runs one command of the page. Returns what is wrong, in words."""
+    steps.say(f"{command.prompt} {command.text}")
+    restarted = _RESTART.fullmatch(command.text)
+    if restarted:
+        return _restarted(lab, restarted[1].split(), _HOSTS.get(command.prompt, 1))
+    if power := _POWER.fullmatch(command.text):
+        return _powered(compute.named(lab, power[1]), power[2] == "on")
+    expected = [translated(line, command.prompt, table) for line in command.output]
+    deadline = time.monotonic() + _SOON_S
+    while True:
+        status, printed = _shell(lab, command, table, checkout)
+        different = f"it ended with status {status}" if status else None
+        different = different or page.difference(expected, printed)
+        if not different or not is_read(command.text) or time.monotonic() > deadline:
+            return different
+        steps.say("  (not what the page has: asked again, as somebody does who waits for it)")
+        time.sleep(_PAUSE_S)
+
+
+def _shell(
+    lab: settings.Lab, command: page.Command, table: Sequence[Place], checkout: pathlib.Path
+) -> tuple[int, str]:
+    """(exit status, what it has printed), shown line by line meanwhile"""
+    # Not by cwd: who enters a mount namespace is at its root.
+    argv = ["env", f"--chdir={checkout}"]
+    argv += ["bash", "-c", translated(command.text, command.prompt, table)]
+    environment = {**os.environ, **lab.environment(), "PIP_CACHE_DIR": str(lab.cache / "pip")}
+    if command.prompt in _CLIENTS:
+        environment |= lab.credentials(_CLIENTS[command.prompt])
+    elif command.prompt in _HOSTS:
+        # The host as Nova and libvirt see it, with its device nodes and its guests.
+        host = lab.hosts[_HOSTS[command.prompt] - 1]
+        argv = compute.libvirt(host).enter(argv)
+    printed = []
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            printed.append(line)
+            steps.say(f"  {line.rstrip()}")
+    return child.returncode, "".join(printed)
+
+
+def _powered(host: settings.Host, on: bool) -> str | None:
+    """As the board of the host does it; Nova is started as systemd does it. What is wrong."""
+    with steps.step(f"{host.name} switched {'on' if on else 'off'}"):
+        if not on:
+            return "\n".join(compute.power_off(host)) or None
+        compute.power_on(host, again=True)
+        compute.started(host, rest.Client(host.lab))
+    return None
+
+
+def _restarted(lab: settings.Lab, names: Sequence[str], number: int) -> str | None:
+    """As systemd does it for a service that says when it is ready. Returns what is wrong."""
+    client = rest.Client(lab)
+
+    def api() -> None:
+        services.start_api(lab, "nova-api")
+        services.wait_for_api(lab, "nova-api")
+
+    def scheduler() -> None:
+        before = seen()
+        services.start_controller(lab, "nova-scheduler")
+        steps.wait_for("nova-scheduler reports that it is up", lambda: seen() != before, _STOP_S)
+
+    def seen() -> str:
+        query = "/v2.1/os-services?binary=nova-scheduler"
+        return str(client.get("nova-api", query)["services"][0]["updated_at"])
+
+    host = lab.hosts[number - 1]
+    start: dict[str, Callable[[], None]] = {
+        "nova-api": api,
+        "nova-scheduler": scheduler,
+        "nova-compute": lambda: compute.started(host, client),
+    }
+    for name in names:
+        if name not in start:
+            return f"the lab knows no service {name}, only {', '.join(sorted(start))}"
+        daemon = host.service if name == "nova-compute" else name
+        log = process.log_file(lab, daemon)
+        process.stop(lab, daemon, _STOP_S)
+        with steps.step(f"{name} ended and started", log):
+            start[name]()
+    return None

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is on this machine because of one lab: processes, mounts, loop devices, control groups.
+
+A lab is recognised by its tag. It is in the environment of all that the lab starts, and it is the
+source of the filesystem mounted over /dev in its mount namespace: libvirt, sudo and Nova clean the
+environment, but nothing that lives in that namespace, or in one derived from it, loses the mount.
+So a process is known to be the lab's, whoever started it and whatever its pid file says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from lab.cloud import cgroups
+
+ENVIRONMENT = "NOVA_GPU_LAB"
+# Where a private libvirtd writes a log for each guest, below its folder.
+GUEST_LOGS = "libvirt/log/lxc"
+_PROC = pathlib.Path("/proc")
+
+
+def tag(folder: pathlib.Path) -> str:
+    """The lab in *folder*, in characters that mountinfo does not escape."""
+    return "nova-gpu-lab-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Process:
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command})"
+
+
+def command(pid: int, proc: pathlib.Path = _PROC) -> str:
+    """What the process was started as, shortened; empty where there is none."""
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
+        text = b" ".join(words).decode(errors="replace").strip()
+        return text[:100] or (proc / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int, proc: pathlib.Path = _PROC) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def belongs(pid: int, lab: str, proc: pathlib.Path = _PROC) -> bool:
+    """Whether the process is of the lab with the tag *lab*."""
+    entry = proc / str(pid)
+    with contextlib.suppress(OSError):
+        if f"{ENVIRONMENT}={lab}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+            return True
+    with contextlib.suppress(OSError):
+        return any(m.source == lab for m in cgroups.mounts((entry / "mountinfo").read_text()))
+    return False
+
+
+def _ancestors(pid: int) -> set[int]:
+    found = set()
+    while pid > 0:
+        found.add(pid)
+        pid = int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def processes(lab: str, proc: pathlib.Path = _PROC) -> list[Process]:
+    """The lab's processes, without the one that asks and those it came from."""
+    mine = _ancestors(os.getpid())
+    pids = (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+    return sorted(
+        Process(pid, command(pid, proc))
+        for pid in pids
+        if pid not in mine and is_alive(pid, proc) and belongs(pid, lab, proc)
+    )
+
+
+def named(name: str) -> list[Process]:
+    """The processes whose program is called *name*, anybody's."""
+    pids = sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if (_PROC / str(pid) / "comm").read_text().strip() == name:
+                found.append(Process(pid, command(pid)))
+    return found
+
+
+def end(lab: str, patience_s: float = 5.0, proc: pathlib.Path = _PROC) -> list[Process]:
+    """Ends all the lab's processes; returns them. Those that ignore SIGTERM are killed."""
+    ended = processes(lab, proc)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + patience_s
+        for process in processes(lab, proc):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+        while processes(lab, proc):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        else:
+            break
+    return ended
+
+
+def loop_devices(folder: pathlib.Path) -> list[str]:
+    """``/dev/loop3`` and its file, for each one backed by a file in *folder*."""
+    found = []
+    for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            file = backing.read_text().strip()
+            if pathlib.Path(file).is_relative_to(folder):
+                found.append(f"/dev/{backing.parts[3]} ({file})")
+    return sorted(found)
+
+
+def mounts(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Mount points in *folder* that this process sees, the deepest first."""
+    table = cgroups.mounts((_PROC / "self/mountinfo").read_text())
+    return sorted((m.target for m in table if m.target.is_relative_to(folder)), reverse=True)
+
+
+def guest_groups(folder: pathlib.Path) -> list[cgroups.GuestGroup]:
+    """Control groups of guests of *folder*'s libvirtd whose controller is gone. Such a guest is
+    known by its log, which stays when everything else of it has been removed.
+    """
+    names = {log.stem for log in (folder / GUEST_LOGS).glob("*.log")}
+    hierarchies = cgroups.hierarchies((_PROC / "self/mountinfo").read_text())
+    groups = [group for hierarchy in hierarchies for group in cgroups.guest_groups(hierarchy)]
+    return [
+        group
+        for group in groups
+        if group.domain in names and not is_alive(group.controller_pid) and not group.pids
+    ]
+
+
+def found(folder: pathlib.Path) -> list[str]:
+    """Everything of the lab in *folder* that is still there, each in words."""
+    return [
+        *(str(process) for process in processes(tag(folder))),
+        *(f"mount {path}" for path in mounts(folder)),
+        *(f"loop device {device}" for device in loop_devices(folder)),
+        *(f"cgroup {group.path}" for group in guest_groups(folder)),
+    ]
+
+
+def _detach_loops(folder: pathlib.Path, patience_s: float = 5.0) -> None:
+    """Waits as well: the kernel takes a mount namespace apart some time after its last process."""
+    deadline = time.monotonic() + patience_s
+    while (devices := loop_devices(folder)) and time.monotonic() < deadline:
+        for device in devices:
+            subprocess.run(["losetup", "--detach", device.split()[0]], check=False)
+        time.sleep(0.05)
+
+
+def clear(folder: pathlib.Path) -> list[str]:
+    """Removes what :func:`found` lists, and returns that."""
+    cleared = found(folder)
+    end(tag(folder))
+    for path in mounts(folder):
+        subprocess.run(["umount", "--lazy", str(path)], check=False)
+    _detach_loops(folder)
+    for group in guest_groups(folder):
+        with contextlib.suppress(OSError):
+            cgroups.remove(group)
+    return cleared

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quota of GPUs: limits in Keystone, what of them counts, and what there is room for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from lab.cloud import catalog, rest, servers, settings, shown, steps
+
+_COUNTED, _UNCOUNTED = "quota-counted", "quota-words-alone"
+_SIZE = ["--vcpus", "1", "--ram", "256", "--disk", "1"]
+_CLASS = "class:PGPU"
+_LIMIT = 3
+_COLUMNS = ["-c", "name", "-c", "properties"]
+
+
+def show(lab: settings.Lab) -> None:
+    """:raises steps.Failed: where anything is not as it must be"""
+    client = rest.Client(lab)
+    forget(client)
+    try:
+        _show(lab, client)
+    finally:
+        forget(client)
+
+
+def _show(lab: settings.Lab, client: rest.Client) -> None:
+    admin, member = settings.ADMIN, settings.MEMBER
+    openstack = functools.partial(shown.openstack, lab)
+
+    steps.say(f"\nA limit of {_LIMIT} GPUs for the project {member}, none for others\n")
+    words = ["--service", "nova", "--region", settings.REGION, _CLASS]
+    only = ["-c", "resource_name", "-c", "default_limit"]
+    openstack(admin, "registered", "limit", "create", "--default-limit", "0", *words, *only)
+    of_project = ["--project", member, "--resource-limit", str(_LIMIT)]
+    only = ["-c", "resource_name", "-c", "resource_limit"]
+    openstack(admin, "limit", "create", *of_project, *words, *only)
+
+    steps.say("\nA flavor that is counted, and one that has the words alone\n")
+    words = ["--gpus", "2", "--hypervisor", "LXC", *_COLUMNS]
+    openstack(admin, "gpu", "flavor", "create", _COUNTED, *_SIZE, *words)
+    words = ["--property", "gpus== 1", *_COLUMNS]
+    openstack(admin, "flavor", "create", _UNCOUNTED, *_SIZE, *words)
+    openstack(admin, "gpu", "capacity", _COUNTED)
+    openstack(member, "gpu", "capacity", _COUNTED, succeeds=False)
+
+    steps.say("\nTwo GPUs of three, two more, and one that nobody counts beforehand\n")
+    _boot(openstack, "quota-first", _COUNTED)
+    refusal = _boot(openstack, "quota-second", _COUNTED, succeeds=False)
+    if _CLASS not in refusal:
+        raise steps.Failed(f"it is not refused for {_CLASS}")
+    _boot(openstack, "quota-third", _UNCOUNTED)
+    openstack(admin, "gpu", "capacity", _COUNTED)
+    used = servers.usage(client)
+    if used != 3:
+        raise steps.Failed(f"Placement counts {used} GPUs in use, not 3")
+
+
+def _boot(openstack: Callable[..., str], name: str, flavor: str, succeeds: bool = True) -> str:
+    words = ["--flavor", flavor, "--image", catalog.IMAGE, "--nic", "none", "--wait"]
+    words = ["server", "create", *words, "-c", "name", "-c", "status", name]
+    return openstack(settings.MEMBER, *words, succeeds=succeeds)
+
+
+def forget(client: rest.Client) -> None:
+    """Takes away what this has made in the cloud."""
+    servers.delete_all(client, "quota-")
+    for found in client.get("nova-api", "/v2.1/flavors?is_public=None")["flavors"]:
+        if found["name"] in (_COUNTED, _UNCOUNTED):
+            client.request("nova-api", "DELETE", f"/v2.1/flavors/{found['id']}")
+    # The limits of projects hold on to what they are limits of.
+    for path, key in (("limits", "limits"), ("registered_limits", "registered_limits")):
+        for found in client.get("keystone", f"/v3/{path}?resource_name={_CLASS}")[key]:
+            client.request("keystone", "DELETE", f"/v3/{path}/{found['id']}")

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notifications as somebody beside Nova gets them, over the lab's RabbitMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lab.cloud import listener, settings, steps
+
+_SCRIPT = pathlib.Path(listener.__file__)
+_SHOWN = ("instance_uuid", "host", "addresses", "product_id", "architecture", "count", "reason")
+
+Heard = Mapping[str, Any]
+
+
+class Ear:
+    """What was heard since it was made."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.heard: list[Heard] = []
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip() == listener.READY:
+                self._ready.set()
+            elif line.startswith("{"):
+                self.heard.append(json.loads(line))
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """:raises steps.Failed: where it cannot listen"""
+        if not self._ready.wait(timeout_s):
+            raise steps.Failed("the listener for notifications does not come up")
+
+    def wait_for(self, *event_types: str, timeout_s: float = 30.0) -> Sequence[Heard]:
+        """All that was heard, once each of *event_types* is among it.
+
+        :raises steps.Failed: where one is not heard in time
+        """
+
+        def missing() -> set[str]:
+            return set(event_types) - {each["event_type"] for each in self.heard}
+
+        try:
+            steps.wait_for("notifications", lambda: not missing(), timeout_s)
+        except steps.Failed:
+            raise steps.Failed(f"no notification was heard of {sorted(missing())}") from None
+        return list(self.heard)
+
+
+@contextlib.contextmanager
+def listening(lab: settings.Lab) -> Iterator[Ear]:
+    """Listens from now on.
+
+    :raises steps.Failed: where that cannot be
+    """
+    with (
+        (lab.log / "listener.log").open("w") as log,
+        subprocess.Popen(
+            [lab.program("python"), str(_SCRIPT), str(lab.etc / "nova/nova.conf")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **lab.environment()},
+        ) as process,
+    ):
+        try:
+            ear = Ear(process)
+            ear.wait_ready()
+            yield ear
+        finally:
+            process.terminate()
+
+
+def text(heard: Heard) -> str:
+    """For people"""
+    known = {key: heard["payload"][key] for key in _SHOWN if heard["payload"][key]}
+    fields = "".join(f"\n      {key}: {_plain(value)}" for key, value in known.items())
+    return f"{heard['event_type']} from {heard['publisher_id']}{fields}"
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def watch(lab: settings.Lab) -> None:
+    """Prints what is heard, until it is interrupted."""
+    with listening(lab) as ear:
+        steps.say("Listening for notifications about GPUs; Ctrl-C ends it.")
+        shown = 0
+        while True:
+            for heard in ear.heard[shown:]:
+                steps.say(text(heard))
+                shown += 1
+            time.sleep(0.2)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lab runs: Debian's packages, and a virtual environment from PyPI.
+
+Both are left as they are where nothing changed, so that only the first run waits for downloads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Sequence
+
+from lab.cloud import settings, steps
+from tools.testing import environment, machine
+
+# The interpreter that user "nova" can reach; root's own may be somewhere in /root.
+_PYTHON = "/usr/bin/python3"
+_FIRST = ("python3-venv",)
+_DEBIAN = (
+    "busybox-static",
+    "e2fsprogs",
+    "gcc",
+    "libc6-dev",
+    "libvirt-clients",
+    "libvirt-daemon-driver-lxc",
+    # For the user that libvirtd's QEMU driver does not start without.
+    "libvirt-daemon-system",
+    "libvirt-dev",
+    "mariadb-client-core",
+    "mariadb-server-core",
+    "mount",
+    "pkg-config",
+    "python3-dev",
+    "qemu-utils",
+    "rabbitmq-server",
+    "sudo",
+    "util-linux",
+)
+# Pinned, with all they need, by the constraints file.
+_PYPI = (
+    "PyMySQL",
+    "PyYAML",
+    "glance",
+    "gunicorn",
+    "keystone",
+    "nova",
+    "nvidia-ml-py",
+    "openstack-placement",
+    "osc-placement",
+    "pyroute2",
+    "python-novaclient",
+    "python-openstackclient",
+)
+# Built against Debian's libvirt, hence after it.
+_BUILT = ("libvirt-python",)
+# What the project's package is built from.
+_PROJECT = (
+    *("nova_gpu", "osc_gpu", "pyproject.toml", "setup.cfg", "setup.py", "requirements.txt"),
+    "README.rst",
+)
+_POLICY = pathlib.Path("/usr/sbin/policy-rc.d")
+
+
+def install(lab: settings.Lab, project: bool = True) -> None:
+    """:param project: whether this project is to be there, or to be removed
+    :raises steps.Failed: with the log of what failed
+    """
+    apt, pip = lab.log / "apt.log", lab.log / "pip.log"
+    lab.log.mkdir(parents=True, exist_ok=True)
+    wanted = _digest()
+    stamp = lab.venv / ".installed"
+    fresh = not stamp.exists() or stamp.read_text() != wanted
+    if _lacks(_FIRST):
+        with steps.step("Debian: python3-venv", apt):
+            _debian(_FIRST, apt)
+
+    def packages() -> None:
+        with steps.step("Debian packages", apt):
+            _debian(_DEBIAN, apt)
+
+    def pypi() -> None:
+        with steps.step("Nova and the other services from PyPI", pip):
+            steps.run([_PYTHON, "-m", "venv", "--clear", str(lab.venv)], pip)
+            _pip(lab, _PYPI, "--no-compile")
+            environment.compile_modules(lab.program("python"), tests=False)
+
+    steps.together(*([packages] if _lacks(_DEBIAN) else []), *([pypi] if fresh else []))
+    if fresh:
+        with steps.step("libvirt-python, built against Debian's libvirt", pip):
+            _pip(lab, _BUILT)
+        stamp.write_text(wanted)
+    if project:
+        _install_project(lab)
+    else:
+        _remove_project(lab)
+
+
+def _digest() -> str:
+    constraints = _constraints().read_bytes()
+    return hashlib.sha256(constraints + repr((_PYPI, _BUILT)).encode()).hexdigest()
+
+
+def _constraints() -> pathlib.Path:
+    return settings.ROOT / "tools" / "constraints" / f"{settings.RELEASE}.txt"
+
+
+def _lacks(names: Sequence[str]) -> bool:
+    try:
+        return bool(machine.missing_packages(names))
+    except machine.MachineNotReady as error:
+        raise steps.Failed(str(error)) from error
+
+
+def _debian(names: Sequence[str], log: pathlib.Path) -> None:
+    with _services_stay_stopped():
+        try:
+            machine.install(names, log)
+        except machine.MachineNotReady as error:
+            raise steps.Failed(str(error)) from error
+
+
+@contextlib.contextmanager
+def _services_stay_stopped() -> Iterator[None]:
+    """Debian starts what it installs, unless policy-rc.d says no (invoke-rc.d(8))."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()
+
+
+def _pip(lab: settings.Lab, names: tuple[str, ...], *options: str) -> None:
+    argv = [lab.program("python"), "-m", "pip", "install", "--prefer-binary", "--progress-bar=off"]
+    argv += ["--cache-dir", str(lab.cache / "pip"), "--constraint", str(_constraints())]
+    steps.run([*argv, *options, *names], lab.log / "pip.log")
+
+
+def _install_project(lab: settings.Lab) -> None:
+    """Unless what is installed is the same. From a copy, since building leaves files in the tree;
+    without dependencies, which the constraints have named. A checkout may have no tags, whence
+    PBR_VERSION.
+    """
+    log, copy, stamp = lab.log / "pip.log", lab.cache / "project", lab.venv / ".project"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    for name in _PROJECT:
+        source = settings.ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, copy)
+    files = sorted(path for path in copy.rglob("*") if path.is_file())
+    content = b"\0".join(str(path).encode() + path.read_bytes() for path in files)
+    wanted = hashlib.sha256(content).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    with steps.step("this project", log):
+        argv = [lab.program("python"), "-m", "pip", "install", "--no-deps", "--force-reinstall"]
+        argv += ["--cache-dir", str(lab.cache / "pip"), str(copy)]
+        steps.run(argv, log, {**os.environ, "PBR_VERSION": "0.0.0"})
+        stamp.write_text(wanted)
+
+
+def _remove_project(lab: settings.Lab) -> None:
+    log = lab.log / "pip.log"
+    (lab.venv / ".project").unlink(missing_ok=True)
+    with steps.step("without this project", log):
+        steps.run([lab.program("python"), "-m", "pip", "uninstall", "--yes", "nova-gpu"], log)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who listens on a port, so that a stranger can be named instead of met."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterable
+
+from lab.cloud import leftovers
+
+_LISTEN = "0A"  # include/net/tcp_states.h
+
+
+def _listening_inodes(table: str) -> dict[str, int]:
+    """Port by socket inode, of the text of /proc/net/tcp or tcp6 (proc_net_tcp.rst)."""
+    found = {}
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == _LISTEN:
+            found[fields[9]] = int(fields[1].rpartition(":")[2], 16)
+    return found
+
+
+def listeners(
+    ports: Iterable[int], proc: pathlib.Path = pathlib.Path("/proc")
+) -> dict[int, leftovers.Process | None]:
+    """Of those *ports* on which something listens, on whatever address: the process, or ``None``
+    where it cannot be seen (another container's, for one).
+    """
+    wanted = set(ports)
+    port_by_inode: dict[str, int] = {}
+    for table in ("net/tcp", "net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            port_by_inode |= _listening_inodes((proc / table).read_text())
+    found: dict[int, leftovers.Process | None] = {
+        port: None for port in sorted(port_by_inode.values()) if port in wanted
+    }
+    if not found:
+        return found
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            for descriptor in (entry / "fd").iterdir():
+                target = os.readlink(descriptor)
+                port = port_by_inode.get(target.removeprefix("socket:[").removesuffix("]"))
+                if port in found:
+                    pid = int(entry.name)
+                    found[port] = leftovers.Process(pid, leftovers.command(pid, proc))
+    return found
+
+
+def taken(port_by_service: dict[str, int], proc: pathlib.Path = pathlib.Path("/proc")) -> list[str]:
+    """One sentence for each service whose port somebody else has."""
+    present = listeners(port_by_service.values(), proc)
+    return [
+        f"port {port}, which {service} needs, is taken by "
+        + (str(present[port]) if present[port] else "a process that cannot be seen from here")
+        for service, port in port_by_service.items()
+        if port in present
+    ]

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lab's own daemons: each in a session of its own, with a pid file and a log.
+
+All run in a mount namespace that says whose they are, for some overwrite the environment they were
+started with: nova-compute in its libvirtd's, since what it mounts has to be seen by libvirt, the
+others each in one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from lab.cloud import leftovers, libvirtd, settings, steps
+
+
+def pid_file(lab: settings.Lab, name: str) -> pathlib.Path:
+    return lab.folder / "pids" / name
+
+
+def log_file(lab: settings.Lab, name: str) -> pathlib.Path:
+    return lab.log / f"{name}.log"
+
+
+def pid(lab: settings.Lab, name: str) -> int | None:
+    """Of the daemon, if it runs: a pid that meanwhile is somebody else's does not count."""
+    with contextlib.suppress(OSError, ValueError):
+        number = int(pid_file(lab, name).read_text())
+        if number in _children:
+            # Asked of the child itself: of a process just started /proc has no environment yet.
+            return number if _children[number].poll() is None else None
+        if leftovers.is_alive(number) and any(leftovers.belongs(number, tag) for tag in tags(lab)):
+            return number
+    return None
+
+
+def tags(lab: settings.Lab) -> list[str]:
+    """Those of all the lab's processes."""
+    return [lab.tag, *(host.tag for host in lab.hosts)]
+
+
+def as_user(user: str, argv: Sequence[str]) -> list[str]:
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--", *argv]
+
+
+def start(
+    lab: settings.Lab,
+    name: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    host: libvirtd.PrivateLibvirtd | None = None,
+) -> None:
+    """Starts *argv*, which must stay in the foreground, on the compute host of which that is the
+    libvirtd, or beside them.
+    """
+    argv = host.enter(argv) if host else _apart(lab, argv)
+    tag = host.tag if host else lab.tag
+    for path in (pid_file(lab, name), log_file(lab, name)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with log_file(lab, name).open("wb") as log:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**lab.environment(), **(environment or {}), leftovers.ENVIRONMENT: tag},
+            cwd="/",
+            start_new_session=True,
+        )
+    pid_file(lab, name).write_text(f"{child.pid}\n")
+    _children[child.pid] = child
+
+
+def _apart(lab: settings.Lab, argv: Sequence[str]) -> list[str]:
+    """*argv* in a mount namespace with the lab's tag in it."""
+    mark = lab.folder / "mark"
+    mark.mkdir(parents=True, exist_ok=True)
+    script = f'mount -t tmpfs -o size=4k {lab.tag} {shlex.quote(str(mark))} && exec "$@"'
+    return ["unshare", "--mount", "--propagation=private", "sh", "-euc", script, "sh", *argv]
+
+
+# Those that this very run of the lab has started, by pid.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def check(lab: settings.Lab, name: str) -> None:
+    """:raises steps.Failed: where the daemon has ended"""
+    if pid(lab, name) is None:
+        raise steps.Failed(f"{name} has ended")
+
+
+def kill(lab: settings.Lab, name: str) -> None:
+    """Ends the daemon as a power cut does."""
+    number = pid(lab, name)
+    if number is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+        steps.wait_for(f"{name} ends", lambda: pid(lab, name) is None)
+    pid_file(lab, name).unlink(missing_ok=True)
+
+
+def stop(lab: settings.Lab, name: str, timeout_s: float = 20.0) -> None:
+    """Ends the daemon, by SIGKILL where SIGTERM is not enough."""
+    number = pid(lab, name)
+    if number is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGTERM)
+        try:
+            steps.wait_for(f"{name} ends", lambda: pid(lab, name) is None, timeout_s, 0.05)
+        except steps.Failed:
+            os.kill(number, signal.SIGKILL)
+    pid_file(lab, name).unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to the lab's APIs, for what is asked too often to wait for a command line client."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+from lab.cloud import settings
+
+_VERSIONS = {"nova-api": "compute 2.96", "placement": "placement 1.39"}
+_TIMEOUT_S = 60
+
+
+class RequestFailed(Exception):
+    def __init__(self, method: str, url: str, status: int, text: str) -> None:
+        super().__init__(f"{method} {url}: {status} {text}")
+        self.status = status
+
+
+class Client:
+    """Talks to each service as the cloud's admin. May be used by several threads."""
+
+    def __init__(self, lab: settings.Lab) -> None:
+        self._lab = lab
+        self._lock = threading.Lock()
+        self._token: str | None = None
+
+    def get(self, service: str, path: str) -> Any:
+        return self.request(service, "GET", path)
+
+    def post(self, service: str, path: str, body: Any) -> Any:
+        return self.request(service, "POST", path, body)
+
+    def request(self, service: str, method: str, path: str, body: Any = None) -> Any:
+        """The answer's JSON. *body* is sent as JSON, or as it is where it is bytes.
+
+        :raises RequestFailed: at any status of 400 and above
+        """
+        headers = {"X-Auth-Token": self._authenticated()}
+        if service in _VERSIONS:
+            headers["OpenStack-API-Version"] = _VERSIONS[service]
+        return _send(self._lab.url(service) + path, method, headers, body)[0]
+
+    def _authenticated(self) -> str:
+        with self._lock:
+            if self._token is None:
+                user = {
+                    "name": "admin",
+                    "domain": {"id": "default"},
+                    "password": self._lab.password,
+                }
+                scope = {"project": {"name": "admin", "domain": {"id": "default"}}}
+                identity = {"methods": ["password"], "password": {"user": user}}
+                url = self._lab.url("keystone") + "/v3/auth/tokens"
+                body = {"auth": {"identity": identity, "scope": scope}}
+                self._token = _send(url, "POST", {}, body)[1]
+            return self._token
+
+
+def answers(url: str) -> bool:
+    """Whether there is a service that works: a refusal counts, an error of its own does not."""
+    try:
+        _send(url, "GET", {}, None)
+    except RequestFailed as error:
+        return error.status < 500
+    except OSError:
+        return False
+    return True
+
+
+def _send(url: str, method: str, headers: dict[str, str], body: Any) -> tuple[Any, str]:
+    """The answer's JSON, and the token where it has one."""
+    binary = isinstance(body, bytes)
+    content = "application/octet-stream" if binary else "application/json"
+    data = body if binary or body is None else json.dumps(body).encode()
+    headers = {"Accept": "application/json", "Content-Type": content, **headers}
+    request = urllib.request.Request(url, data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            text = response.read()
+            return (json.loads(text) if text else None), response.headers["X-Subject-Token"] or ""
+    except urllib.error.HTTPError as error:
+        text = error.read().decode(errors="replace")[:500]
+        raise RequestFailed(method, url, error.code, text) from error

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cloud's processes: how each is started, and when it is ready."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+from lab.cloud import ports, process, rest, settings, steps
+
+_APIS = {
+    "keystone": "keystone.wsgi.api",
+    "glance": "glance.wsgi.api",
+    "placement": "placement.wsgi.api",
+    "nova-api": "nova.wsgi.osapi_compute",
+}
+# In the order in which they are stopped; before them the compute hosts' own.
+CONTROLLER = (
+    "nova-scheduler",
+    "nova-conductor",
+    *reversed(_APIS),
+    "neutron",
+    "rabbitmq",
+    "mariadb",
+)
+# For a machine that is busy with other things: what ended is noticed at once.
+_TIMEOUT_S = 600.0
+
+
+def names(lab: settings.Lab) -> list[str]:
+    """In the order in which they are stopped."""
+    return [*(host.service for host in lab.hosts), *CONTROLLER]
+
+
+def start_rabbitmq(lab: settings.Lab) -> None:
+    """And waits for it."""
+    home = lab.state / "rabbitmq"
+    home.mkdir()
+    shutil.chown(home, settings.USER, settings.USER)
+    loopback = "{127,0,0,1}"
+    environment = {
+        "HOME": str(home),
+        "RABBITMQ_NODENAME": f"{lab.tag}@localhost",
+        "RABBITMQ_CONFIG_FILE": f"{lab.etc}/rabbitmq/rabbitmq.conf",
+        "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": "/dev/null",
+        "RABBITMQ_MNESIA_BASE": str(home),
+        "RABBITMQ_LOG_BASE": str(home),
+        "RABBITMQ_DIST_PORT": str(lab.ports.erlang),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(lab.ports.epmd),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S 2:2 -kernel inet_dist_use_interface {loopback}",
+    }
+    _start(lab, "rabbitmq", ["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment)
+    _wait_for_port(lab, "rabbitmq", lab.ports.rabbitmq)
+
+
+def start_neutron(lab: settings.Lab) -> None:
+    """The stand-in for it."""
+    port = str(lab.ports.neutron)
+    _start(lab, "neutron", [lab.program("python"), f"{lab.etc}/nonet.py", port], {})
+
+
+def start_api(lab: settings.Lab, name: str) -> None:
+    environment = {
+        "GUNICORN_CMD_ARGS": f"--config {lab.etc}/gunicorn_settings.py",
+        "LAB_MODULE": _APIS[name],
+        "LAB_PORT": str(lab.ports.by_service()[name]),
+        "OS_GLANCE_CONFIG_DIR": f"{lab.etc}/glance",
+        "OS_KEYSTONE_CONFIG_DIR": f"{lab.etc}/keystone",
+        "OS_NOVA_CONFIG_DIR": f"{lab.etc}/nova",
+        "OS_NOVA_CONFIG_FILES": "api-paste.ini;nova.conf;nova-controller.conf",
+        "OS_PLACEMENT_CONFIG_DIR": f"{lab.etc}/placement",
+    }
+    _start(lab, name, [lab.program("gunicorn")], environment)
+
+
+def wait_for_api(lab: settings.Lab, name: str) -> None:
+    def ready() -> bool:
+        process.check(lab, name)
+        return rest.answers(lab.url(name) + ("/v3" if name == "keystone" else "/"))
+
+    steps.wait_for(f"{name} answers at {lab.url(name)}", ready, _TIMEOUT_S)
+
+
+def start_controller(lab: settings.Lab, name: str) -> None:
+    """nova-scheduler or nova-conductor, which end unless Keystone is there."""
+    files = _files(lab, "nova.conf", "nova-controller.conf")
+    _start(lab, name, [lab.program(name), *files], {})
+
+
+def wait_for_conductor(lab: settings.Lab, client: rest.Client) -> None:
+    """nova-compute asks it first thing, and an early question costs a timeout of 10 s."""
+
+    def ready() -> bool:
+        process.check(lab, "nova-conductor")
+        return bool(client.get("nova-api", "/v2.1/os-services?binary=nova-conductor")["services"])
+
+    steps.wait_for("nova-conductor is known to the API", ready, _TIMEOUT_S)
+
+
+def _files(lab: settings.Lab, *names: str) -> list[str]:
+    return [word for name in names for word in ("--config-file", f"{lab.etc}/nova/{name}")]
+
+
+def gpu_providers(client: rest.Client) -> list[dict[str, str]]:
+    """The resource providers with GPUs."""
+    found = client.get("placement", "/resource_providers")["resource_providers"]
+    return [provider for provider in found if "_gpu_" in provider["name"]]
+
+
+def map_host(lab: settings.Lab) -> None:
+    """Until then the scheduler finds the host in no cell."""
+    argv = [lab.program("nova-manage"), *_files(lab, "nova.conf", "nova-controller.conf")]
+    argv = process.as_user(settings.USER, [*argv, "cell_v2", "discover_hosts"])
+    steps.run(argv, lab.log / "nova-manage.log", lab.environment())
+
+
+def _start(lab: settings.Lab, name: str, argv: Sequence[str], environment: dict[str, str]) -> None:
+    process.start(lab, name, process.as_user(settings.USER, argv), environment)
+
+
+def _wait_for_port(lab: settings.Lab, name: str, port: int) -> None:
+    def ready() -> bool:
+        process.check(lab, name)
+        return port in ports.listeners([port])
+
+    steps.wait_for(f"{name} listens on port {port}", ready, _TIMEOUT_S)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab: its folder, what is where in it, its ports and its password."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import secrets
+
+from lab.cloud import leftovers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEFAULT_FOLDER = pathlib.Path("/var/lib/nova-gpu-lab")
+FOLDER_VARIABLE = "NOVA_GPU_LAB_DIR"
+RELEASE = "2026.2"
+REGION = "RegionOne"
+USER = "nova"
+# The cloud's users, each in a project of the same name, and with the lab's password.
+ADMIN, MEMBER = "admin", "demo"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ports:
+    """On 127.0.0.1, each by the service that listens there."""
+
+    keystone: int = 5000
+    glance: int = 9292
+    placement: int = 8778
+    nova_api: int = 8774
+    neutron: int = 9696
+    mariadb: int = 3307
+    rabbitmq: int = 5672
+    erlang: int = 25672
+    epmd: int = 4369
+
+    @classmethod
+    def from_base(cls, base: int) -> Ports:
+        """Consecutive ones from *base* on. :raises ValueError: where those are no ports"""
+        count = len(dataclasses.fields(cls))
+        if not 1024 <= base <= 65536 - count:
+            raise ValueError(f"a port base is from 1024 to {65536 - count}, not {base}")
+        return cls(*range(base, base + count))
+
+    def by_service(self) -> dict[str, int]:
+        return {name.replace("_", "-"): port for name, port in dataclasses.asdict(self).items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lab:
+    folder: pathlib.Path
+    ports: Ports
+    password: str
+    real: bool = False
+    computes: int = 1
+
+    @property
+    def tag(self) -> str:
+        return leftovers.tag(self.folder)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The compute hosts, whether they are up or not."""
+        return tuple(Host(self, number) for number in range(1, self.computes + 1))
+
+    @property
+    def venv(self) -> pathlib.Path:
+        return self.folder / "venv"
+
+    @property
+    def etc(self) -> pathlib.Path:
+        return self.folder / "etc"
+
+    @property
+    def log(self) -> pathlib.Path:
+        return self.folder / "log"
+
+    @property
+    def state(self) -> pathlib.Path:
+        """What the services themselves write, wiped at each ``up``."""
+        return self.folder / "state"
+
+    @property
+    def cache(self) -> pathlib.Path:
+        """What is slow to get and the same each time."""
+        return self.folder / "cache"
+
+    @property
+    def instances(self) -> pathlib.Path:
+        """The instances' disks, which all compute hosts share, as by NFS."""
+        return self.state / "instances"
+
+    def url(self, service: str) -> str:
+        return f"http://127.0.0.1:{self.ports.by_service()[service]}"
+
+    def program(self, name: str) -> str:
+        return str(self.venv / "bin" / name)
+
+    def credentials(self, user: str = ADMIN) -> dict[str, str]:
+        """For OpenStack's clients, as environment; the project has the user's name."""
+        return {
+            "OS_AUTH_URL": f"{self.url('keystone')}/v3",
+            "OS_USERNAME": user,
+            "OS_PASSWORD": self.password,
+            "OS_PROJECT_NAME": user,
+            "OS_USER_DOMAIN_ID": "default",
+            "OS_PROJECT_DOMAIN_ID": "default",
+            "OS_IDENTITY_API_VERSION": "3",
+            "OS_REGION_NAME": REGION,
+            "OS_COMPUTE_API_VERSION": "2.96",
+            "OS_PLACEMENT_API_VERSION": "1.39",
+        }
+
+    def environment(self) -> dict[str, str]:
+        """What every process of the lab is started with; the tag in it says whose it is."""
+        return {
+            "PATH": f"{self.venv}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(self.state),
+            "LANG": "C.UTF-8",
+            "TMPDIR": "/tmp",
+            leftovers.ENVIRONMENT: self.tag,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """A compute host of the lab: a name, mounts, a libvirtd, a folder and GPUs of its own."""
+
+    lab: Lab
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"compute-{self.number}"
+
+    @property
+    def service(self) -> str:
+        """What its nova-compute is called among the lab's processes."""
+        return "nova-compute" if self.number == 1 else f"nova-compute-{self.number}"
+
+    @property
+    def folder(self) -> pathlib.Path:
+        return self.lab.folder / self.name
+
+    @property
+    def tag(self) -> str:
+        """By which what runs on it is told from what runs elsewhere in the lab."""
+        return leftovers.tag(self.folder)
+
+    @property
+    def tree(self) -> pathlib.Path:
+        """The generated sysfs and proc of the pretended host."""
+        return self.folder / "host"
+
+    @property
+    def state(self) -> pathlib.Path:
+        return self.lab.state / self.name
+
+    @property
+    def etc(self) -> pathlib.Path:
+        """What is /etc/nova on the host."""
+        return self.lab.etc / self.name
+
+
+def folder(given: str | None) -> pathlib.Path:
+    return pathlib.Path(given or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).resolve()
+
+
+def load(path: pathlib.Path) -> Lab | None:
+    """The lab in the folder *path*, as it was last brought up; ``None`` if it never was."""
+    try:
+        saved = json.loads((path / "lab.json").read_text())
+    except FileNotFoundError:
+        return None
+    return Lab(path, **{**saved, "ports": Ports(**saved["ports"])})
+
+
+def save(
+    path: pathlib.Path, port_base: int | None = None, real: bool = False, computes: int = 1
+) -> Lab:
+    """The lab in the folder *path*, made or with its settings changed as asked."""
+    before = load(path)
+    lab = Lab(
+        path,
+        Ports.from_base(port_base) if port_base else before.ports if before else Ports(),
+        before.password if before else secrets.token_hex(12),
+        real,
+        computes,
+    )
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o755)
+    file = path / "lab.json"
+    file.touch(0o600)
+    saved = {
+        "ports": dataclasses.asdict(lab.ports),
+        "password": lab.password,
+        "real": lab.real,
+        "computes": lab.computes,
+    }
+    file.write_text(json.dumps(saved, indent=2) + "\n")
+    return lab

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines of OpenStack's clients, shown with their answers as a user of the lab sees them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+
+from lab.cloud import settings, steps
+
+
+def openstack(lab: settings.Lab, user: str, *words: str, succeeds: bool = True) -> str:
+    return run(lab, user, "openstack", *words, succeeds=succeeds)
+
+
+def run(
+    lab: settings.Lab,
+    user: str,
+    program: str,
+    *words: str,
+    succeeds: bool = True,
+    last: int | None = None,
+) -> str:
+    """Runs a client as the cloud's *user*; shows command and answer, or its *last* lines.
+
+    :returns: all it has written
+    :raises steps.Failed: where it does not end as it should
+    """
+    command = f"{program} {' '.join(quoted(word) for word in words)}"
+    steps.say(f"{user}$ {command}")
+    environment = {**os.environ, **lab.environment(), **lab.credentials(user)}
+    result = subprocess.run(
+        [lab.program(program), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    lines = (result.stdout + result.stderr).splitlines()
+    if last is not None and len(lines) > last:
+        lines = ["...", *lines[-last:]]
+    for line in lines:
+        steps.say(f"  {line}")
+    if succeeds and result.returncode:
+        raise steps.Failed(f"`{command}` ended with {result.returncode}")
+    if not succeeds and not result.returncode:
+        raise steps.Failed(f"`{command}` should have been refused")
+    return result.stdout + result.stderr
+
+
+def quoted(word: str) -> str:
+    """As the blueprint writes it: gpus='= 2'."""
+    name, equals, value = word.partition("=")
+    if equals and name.isidentifier():
+        return f"{name}={shlex.quote(value)}"
+    return shlex.quote(word)

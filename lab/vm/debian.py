@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's packages: those this machine needs, those of the VM, and the kernels of both levels."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+
+from lab.cloud import steps
+from tools.testing import machine, sources
+
+CODENAME = "bookworm"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Release:
+    """What a system is built from. ``kind``: what :mod:`lab.vm.place` calls that, of which
+    none is the beginning of another. ``suite``: whose packages are taken before any other's."""
+
+    name: str
+    kind: str
+    suite: str
+
+
+STABLE = Release("stable", "system", CODENAME)
+# QEMU 10.0 and Linux 6.12: the QEMU of STABLE, 7.2, moves no VFIO device in a live migration, and
+# the samples of its kernel, 6.1, cannot save their devices' state.
+NEWER = Release("newer", "newer-system", f"{CODENAME}-backports")
+RELEASES = {release.name: release for release in (STABLE, NEWER)}
+
+# On this machine.
+NEEDED = (
+    *("bc", "cpio", "e2fsprogs", "gcc", "kmod", "make", "mmdebstrap"),
+    *("qemu-system-x86", "xz-utils"),
+)
+# In the VM: libvirt with its two drivers, what Nova calls, and what the suite of containers calls.
+_ROOT = (
+    "busybox-static",
+    "e2fsprogs",
+    "iproute2",
+    "kmod",
+    "libvirt-clients",
+    "libvirt-daemon",
+    "libvirt-daemon-driver-lxc",
+    "libvirt-daemon-driver-qemu",
+    "libvirt-daemon-system",
+    "mdevctl",
+    "mount",
+    "ovmf",
+    "pciutils",
+    "procps",
+    "python3",
+    "qemu-system-x86",
+    "qemu-utils",
+    "udev",
+    "util-linux",
+)
+_LEFT_OUT = (
+    *(f"usr/share/{name}/*" for name in ("doc", "icons", "info", "locale", "man")),
+    # libvirt asks every emulator what it can before the first guest, for seconds.
+    "usr/bin/qemu-system-i386",
+)
+# The VM's has drivers for everything; the guests' is small and starts fast under emulation.
+VM_KERNEL, GUEST_KERNEL = "linux-image-amd64", "linux-image-cloud-amd64"
+# As root, for the user _apt cannot write into folders of root's.
+_APT_GET = ("apt-get", "-o", "APT::Sandbox::User=root")
+
+
+def obstacle() -> str | None:
+    """Why no VM can be built and run on this machine, ``None`` where it can."""
+    if platform.machine() != "x86_64":
+        return f"needs an x86_64 machine, this is {platform.machine()}"
+    if os.geteuid() != 0:
+        return "needs root: it installs Debian packages into a folder and makes a disk of it"
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    if (release.get("ID"), release.get("VERSION_CODENAME")) != ("debian", CODENAME):
+        found = release.get("PRETTY_NAME", "unknown")
+        return f"needs Debian {CODENAME}, which the VM runs as well; this is {found}"
+    return None
+
+
+def write_sources(release: Release, folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+    """The sources of *release*, from this machine's: files in *folder*, which is made.
+
+    :raises steps.Failed: where none of this machine's names Debian itself
+    :raises tools.testing.machine.MachineNotReady: where apt knows none
+    """
+    texts = {path: path.read_text() for path in sources.files(CODENAME)}
+    folder.mkdir()
+    # By how a name ends apt knows the format.
+    written = tuple(folder / f"{number}-{path.name}" for number, path in enumerate(texts))
+    for path, text in zip(written, with_suite(tuple(texts.values()), release), strict=True):
+        path.write_text(text)
+    return written
+
+
+def with_suite(texts: Sequence[str], release: Release) -> tuple[str, ...]:
+    """Sources in either of apt's formats, and the suite of *release* from the same mirror.
+
+    :raises steps.Failed: where Debian itself is in none of them
+    """
+    if release.suite == CODENAME:
+        return tuple(texts)
+    stanza = rf"^(Suites:(?:.*[ \t])?{CODENAME})(?=\s|$)"
+    line = rf"^(deb[ \t].*[ \t]){CODENAME}([ \t].*)$"
+    changed, count = [], 0
+    for text in texts:
+        text, stanzas = re.subn(stanza, rf"\1 {release.suite}", text, flags=re.MULTILINE)
+        text, lines = re.subn(line, rf"\g<0>\n\1{release.suite}\2", text, flags=re.MULTILINE)
+        changed.append(text)
+        count += stanzas + lines
+    if not count:
+        raise steps.Failed(f"this machine's sources of packages do not name {CODENAME}")
+    return tuple(changed)
+
+
+def apt_options(release: Release, folder: pathlib.Path, log: pathlib.Path) -> list[str]:
+    """With which apt has the packages of *release*: none where it has them anyway. The sources are
+    those in *folder*; what apt knows of them is kept below, and this machine's own lists stay what
+    they are.
+
+    :raises tools.testing.machine.MachineNotReady: where the mirror does not have them
+    """
+    if release.suite == CODENAME:
+        return []
+    values = {
+        "Dir::Etc::SourceList": "/dev/null",
+        "Dir::Etc::SourceParts": folder,
+        "Dir::State::Lists": folder / "lists",
+        "Dir::Cache": folder / "cache",
+        "APT::Default-Release": release.suite,
+    }
+    options = [word for name, value in values.items() for word in ("-o", f"{name}={value}")]
+    for name in ("lists", "cache"):
+        (folder / name).mkdir()
+    try:
+        steps.run([*_APT_GET, *options, "update"], log)
+    except steps.Failed as error:
+        reason = f"the packages of {release.suite} cannot be had from this machine's mirror"
+        raise machine.MachineNotReady(f"{reason}; see {log}") from error
+    return options
+
+
+def kernel(package: str, apt: Sequence[str] = ()) -> str:
+    """What a kernel's metapackage stands for today: ``linux-image-6.1.0-56-amd64``.
+
+    :param apt: :func:`apt_options`
+    :raises steps.Failed: where apt does not say
+    """
+    argv = ["apt-cache", *apt, "show", "--no-all-versions", package]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    if (match := re.search(r"^Depends: (linux-image-\S+)", said, re.MULTILINE)) is None:
+        raise steps.Failed(f"apt-cache does not know {package}: run apt-get update")
+    return match[1]
+
+
+def unpack(
+    packages: Sequence[str], folder: pathlib.Path, log: pathlib.Path, apt: Sequence[str] = ()
+) -> None:
+    """Fetches *packages* and unpacks all of them into *folder*; nothing is installed. At once, as
+    apt reads all that it knows for each time that it is asked.
+
+    :param apt: :func:`apt_options`
+    :raises steps.Failed: where one cannot be fetched
+    """
+    folder.mkdir()
+    steps.run([*_APT_GET, *apt, "download", *packages], log, cwd=folder)
+    for file in folder.glob("*.deb"):
+        steps.run(["dpkg-deb", "--extract", str(file), str(folder)], log)
+        file.unlink()
+
+
+def install_root(
+    release: Release, folder: pathlib.Path, written: Sequence[pathlib.Path], log: pathlib.Path
+) -> None:
+    """The VM's root tree, without a kernel, from the sources that were *written*.
+
+    :raises steps.Failed: with the log
+    """
+    # What it mounts there goes with it, however it ends: who removes the folder meets no mount.
+    argv = ["unshare", "--mount", "--", "mmdebstrap", "--mode=root", "--variant=minbase"]
+    argv += [f"--include={','.join(_ROOT)}", '--aptopt=Apt::Install-Recommends "false"']
+    if release.suite != CODENAME:
+        argv += [f'--aptopt=APT::Default-Release "{release.suite}"']
+    argv += [f"--dpkgopt=path-exclude=/{path}" for path in _LEFT_OUT]
+    steps.run([*argv, CODENAME, str(folder), *map(str, written)], log)
+    for pattern in ("var/cache/apt/*.bin", "var/lib/apt/lists/*_*"):
+        for path in folder.glob(pattern):
+            path.unlink()

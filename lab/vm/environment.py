@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The virtual environment, as a disk that the VM mounts at /opt/nova."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Collection
+
+from lab.cloud import steps
+from lab.vm import place, system
+
+DISK = "environment.ext4"
+_SIZE_MIB = 2048
+_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_SITE = f"lib/{_PYTHON}/site-packages"
+# Debian's interpreter of the same version, with which compiled files and extensions are the same.
+_CONFIGURATION = "home = /usr/bin\ninclude-system-site-packages = false\n"
+# Large, and of no use to what runs in the VM.
+_LEFT_OUT = ("babel", "mypy", "mypyc", "numpy", "numpy.libs", "pip", "ruff", "sphinx")
+
+
+def obstacle(venv: pathlib.Path) -> str | None:
+    """Why the VM's Python cannot use what is in *venv*, ``None`` where it can."""
+    if sys.version_info[:2] != (3, 11):
+        return f"needs Python 3.11, which the VM has; this is {sys.version.split()[0]}"
+    if not (venv / _SITE / "nova").is_dir():
+        return f"there is no Nova in {venv}: run it with the Python of tools/test's environment"
+    return None
+
+
+def build(state: pathlib.Path, venv: pathlib.Path) -> pathlib.Path:
+    """The folder with :data:`DISK`.
+
+    :raises steps.Failed: with the log of what failed
+    """
+    site = venv / _SITE
+    installed = sorted(path.name for path in site.glob("*.dist-info"))
+    entry_points = sorted(site.glob("nova_gpu-*.dist-info/entry_points.txt"))
+    key = place.digest(installed, *entry_points, pathlib.Path(__file__))
+
+    def make(folder: pathlib.Path) -> None:
+        log = state / "log" / "environment.log"
+        with steps.step("disk with the virtual environment", log):
+            tree = folder / "tree"
+            _copy(venv, tree)
+            system.make_disk(folder / DISK, tree, _SIZE_MIB, log)
+            shutil.rmtree(tree)
+
+    return place.made(state, "environment", key, make)
+
+
+def _copy(venv: pathlib.Path, tree: pathlib.Path) -> None:
+    (tree / "bin").mkdir(parents=True)
+    for name in ("python", "python3", _PYTHON):
+        (tree / "bin" / name).symlink_to(f"/usr/bin/{_PYTHON}")
+    (tree / "pyvenv.cfg").write_text(_CONFIGURATION)
+    # With the times they have: Python would compile all of it again under emulation.
+    site = tree / _SITE
+    shutil.copytree(venv / _SITE, site, symlinks=True, ignore=_ignored)
+    shutil.copytree(venv / "etc", tree / "etc")
+    # What Nova's fixtures look for beside the package nova.
+    (site / "etc").unlink(missing_ok=True)
+    (site / "etc").symlink_to("/opt/nova/etc")
+    # An editable install knows where the tree is on this machine; in the VM it is /project.
+    (site / "nova/virt/gpu").symlink_to("/project/nova_gpu/virt_ext")
+    for script in ("stestr", "privsep-helper"):
+        if (venv / "bin" / script).exists():
+            _copy_script(venv / "bin" / script, tree / "bin" / script)
+
+
+def _ignored(folder: str, names: list[str]) -> Collection[str]:
+    if pathlib.Path(folder).name != "site-packages":
+        return ()
+    return [
+        name
+        for name in names
+        if name in _LEFT_OUT or name.startswith("__editable__") or "__mypyc." in name
+    ]
+
+
+def _copy_script(source: pathlib.Path, target: pathlib.Path) -> None:
+    _, _, code = source.read_text().partition("\n")
+    target.write_text(f"#!/opt/nova/bin/python\n{code}")
+    os.chmod(target, 0o755)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers that divide a pretend card: from the kernel's own samples in samples/vfio-mdev, and ours.
+
+mbochs.c makes mediated devices that are whole to QEMU: a display with memory of its own, of three
+types that share what the driver has. mtty.c makes serial lines that give back what is written to
+them; since 6.7 it can save what they hold, and so they can be moved. The parent of either is a
+device of its own there; here it is a PCI function, as with a vendor's driver. Our own,
+fakefunctions.c, gives virtual functions types as NVIDIA's driver does. interceptcr8.c keeps guests
+with UEFI from a fault of the emulated processor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import shutil
+from collections.abc import Sequence
+
+from lab.cloud import steps
+from lab.vm import debian
+
+# The modules. NAME is also what the types of its devices begin with in sysfs.
+NAME, LINE = "fakevgpu", "fakeline"
+FUNCTIONS, INTERCEPT = (
+    pathlib.Path(__file__).with_name(f"{name}.c") for name in ("fakefunctions", "interceptcr8")
+)
+# Bookworm's own: its build tools are in packages with the series in their names, those of the
+# kernels in backports in ones with the version.
+_OWN_SERIES = "6.1"
+_PARENT = """
+static char *parent;
+module_param(parent, charp, 0444);
+
+static struct device *parent_or(struct device *own)
+{
+\tstruct device *found = parent ? bus_find_device_by_name(&pci_bus_type, NULL, parent) : NULL;
+\treturn found ? found : own;
+}
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """``name``: of the module. ``source``: in the kernel's. ``changes``: what is there once, and
+    what is in its place here."""
+
+    name: str
+    source: str
+    changes: tuple[tuple[str, str], ...]
+
+
+def _parent(start: str, parent: str, own: str) -> tuple[tuple[str, str], ...]:
+    """The changes with which a PCI function can be the parent in the place of *own*."""
+    begin = f"\nstatic int __init {start}(void)"
+    register = f"mdev_register_parent(&{parent}, "
+    return (
+        (begin, f"{_PARENT}{begin}"),
+        (f"{register}&{own},", f"{register}parent_or(&{own}),"),
+    )
+
+
+SAMPLES = {
+    debian.STABLE: Sample(
+        NAME,
+        "samples/vfio-mdev/mbochs.c",
+        (
+            *_parent("mbochs_dev_init", "mbochs_parent", "mbochs_dev"),
+            ('#define MBOCHS_NAME\t\t  "mbochs"', f'#define MBOCHS_NAME\t\t  "{NAME}"'),
+        ),
+    ),
+    debian.NEWER: Sample(
+        LINE,
+        "samples/vfio-mdev/mtty.c",
+        (
+            *_parent("mtty_dev_init", "mtty_dev.parent", "mtty_dev.dev"),
+            # What a device has logged the kernel can only report with CONFIG_IOMMUFD, which
+            # Debian's lacks: QEMU would fail to ask for it.
+            ("\tvdev->log_ops = &mtty_log_ops;\n", ""),
+        ),
+    ),
+}
+
+
+def packages(version: str) -> list[str]:
+    """:param version: of the kernel, ``6.1.0-56-amd64`` or ``6.12.95+deb12-amd64``"""
+    series = ".".join(version.split(".")[:2])
+    name = version.removesuffix("-amd64")
+    headers = [f"linux-headers-{version}", f"linux-headers-{name}-common"]
+    if series == _OWN_SERIES:
+        built = [f"linux-kbuild-{series}", "linux-compiler-gcc-12-x86"]
+    else:
+        built = [f"linux-kbuild-{name}"]
+    return [*headers, *built, f"linux-source-{series}"]
+
+
+def changed(sample: Sample, text: str) -> str:
+    """*text* of the sample with what is changed in it.
+
+    :raises steps.Failed: where it is not the one that this was written for
+    """
+    for before, after in sample.changes:
+        if (count := text.count(before)) != 1:
+            raise steps.Failed(f"{sample.source} has {before.strip()!r} {count} times")
+        text = text.replace(before, after)
+    return text
+
+
+def build(
+    sample: Sample,
+    version: str,
+    folder: pathlib.Path,
+    target: pathlib.Path,
+    log: pathlib.Path,
+    apt: Sequence[str] = (),
+) -> None:
+    """Builds the modules in *folder*, which is made for it, and copies them to *target*: *sample*
+    and our own. *apt*: :func:`lab.vm.debian.apt_options`.
+
+    :raises steps.Failed: with the log
+    """
+    folder.mkdir()
+    # The packages find each other by absolute paths of an installed system.
+    root = folder / "root"
+    debian.unpack(packages(version), root, log, apt)
+    headers = root / "usr/src" / f"linux-headers-{version}"
+    makefile = headers / "Makefile"
+    makefile.write_text(
+        re.sub("^include /usr/", f"include {root}/usr/", makefile.read_text(), flags=re.MULTILINE)
+    )
+    # Of this make would take the types for the module's debugging, with a program (pahole) that
+    # this machine need not have.
+    (headers / "vmlinux").unlink(missing_ok=True)
+    (archive,) = root.glob("usr/src/linux-source-*.tar.xz")
+    source = archive.name.removesuffix(".tar.xz")
+    # With the first of that name it ends, before all that comes behind.
+    argv = ["tar", "--occurrence=1", "-xf", str(archive), "-C", str(folder)]
+    steps.run([*argv, f"{source}/{sample.source}"], log)
+    module = folder / "module"
+    module.mkdir()
+    text = changed(sample, (folder / source / sample.source).read_text())
+    (module / f"{sample.name}.c").write_text(text)
+    for own in (FUNCTIONS, INTERCEPT):
+        shutil.copy2(own, module)
+    names = (sample.name, FUNCTIONS.stem, INTERCEPT.stem)
+    objects = " ".join(f"{name}.o" for name in names)
+    (module / "Makefile").write_text(f"obj-m := {objects}\n")
+    steps.run(["make", "-C", str(headers), f"M={module}", "modules"], log)
+    target.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        shutil.copy2(module / f"{name}.ko", target)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where what a VM is made of is kept, and how one knows that it need not be made again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STATE = ROOT / ".tools" / "vm"
+INSIDE = pathlib.Path(__file__).with_name("inside")
+
+
+def digest(*parts: object) -> str:
+    """A short name for what a thing is made of. A path stands for its content."""
+    found = hashlib.sha256()
+    for part in parts:
+        content = part.read_bytes() if isinstance(part, pathlib.Path) else repr(part).encode()
+        found.update(hashlib.sha256(content).digest())
+    return found.hexdigest()[:16]
+
+
+def made(
+    state: pathlib.Path, kind: str, key: str, make: Callable[[pathlib.Path], None]
+) -> pathlib.Path:
+    """The folder ``KIND-KEY`` below *state*, filled by *make* where it is not there yet.
+
+    One with another key is of no more use and is removed, but not while a VM may run from it.
+    """
+    folder = state / f"{kind}-{key}"
+    with _locked(state / f"{kind}.lock"):
+        if not folder.exists():
+            unfinished = state / f"{kind}.new"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+def prune(state: pathlib.Path, kept: set[pathlib.Path]) -> None:
+    """Removes what was made before of the kinds of *kept*."""
+    for folder in kept:
+        kind = folder.name.rpartition("-")[0]
+        for other in state.glob(f"{kind}-*"):
+            if other not in kept:
+                shutil.rmtree(other)
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

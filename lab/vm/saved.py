@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM that was saved when it was up and had imported Nova, and goes on from there.
+
+To boot and to import Nova takes the emulated processor two thirds of a minute. What is saved has
+nothing of this repository that its tests are about: its folders are mounted when the VM goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import time
+
+from lab.cloud import steps
+from lab.vm import boot, debian, monitor, place, vm
+
+_PREPARED = "labvm: prepared"
+_LIMIT_S = 900.0
+_POLL_S = 0.2
+
+
+def build(state: pathlib.Path, made: vm.VM, release: debian.Release, module: str) -> vm.VM:
+    """*made* of *release*, which goes on from where it has imported *module* of its tree.
+
+    *module* is one that imports no other of the tree.
+
+    :raises steps.Failed: with what went wrong
+    """
+    file = made.tree.joinpath(*module.split(".")).with_suffix(".py")
+    inside = sorted(path for path in place.INSIDE.rglob("*") if path.is_file())
+    prepared = dataclasses.replace(made, prepared=module)
+    key = place.digest(_arguments(prepared), _clock(), pathlib.Path(__file__), *inside, file)
+
+    def make(folder: pathlib.Path) -> None:
+        with steps.step(f"VM of {release.suite} that has imported Nova"):
+            _save(prepared, folder)
+
+    folder = place.made(state, release.kind.replace("system", "saved"), key, make)
+    place.prune(state, {folder})
+    return dataclasses.replace(made, saved=folder)
+
+
+def _arguments(made: vm.VM) -> list[str]:
+    """QEMU's, without what may be another the next time: where the folders are, and the ports."""
+    named = dataclasses.replace(
+        made,
+        emulator=pathlib.Path(made.emulator.parent.name),
+        system=pathlib.Path(made.system.name),
+        environment=pathlib.Path(made.environment.name),
+        tree=pathlib.Path("tree"),
+        line=vm.Line(1, 0, 0) if made.line else None,
+    )
+    words = named.arguments(pathlib.Path("out"), pathlib.Path("console"))
+    return [word.replace(str(place.INSIDE), "inside") for word in words]
+
+
+def _save(made: vm.VM, folder: pathlib.Path) -> None:
+    out = folder / "out"
+    out.mkdir()
+    console = out / "console"
+    console.touch()
+    talk = monitor.Monitor()
+    argv = [*boot.TIED, *made.arguments(out, console), *talk.arguments, "-S"]
+    with (out / "qemu.log").open("wb") as log:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=boot.variables(),
+            pass_fds=talk.fds,
+        )
+    try:
+        talk.begin()
+        overlay = str(folder / vm.OVERLAY)
+        arguments = {"device": "system", "snapshot-file": overlay, "format": "qcow2"}
+        talk.ask("blockdev-snapshot-sync", **arguments)
+        talk.ask("cont")
+        ends = time.monotonic() + _LIMIT_S
+        while _PREPARED not in console.read_text(errors="replace"):
+            if child.poll() is not None or time.monotonic() > ends:
+                raise monitor.Refused(f"it does not come up: {_end_of(console)}")
+            time.sleep(_POLL_S)
+        talk.ask("stop")
+        talk.ask("migrate-set-parameters", **{"max-bandwidth": 0})
+        talk.ask("migrate", uri=f"exec:cat >{shlex.quote(str(folder / vm.STATE))}")
+        talk.wait("query-migrate", "completed", _LIMIT_S)
+        talk.ask("quit")
+        child.wait(_LIMIT_S)
+    except (monitor.Refused, subprocess.TimeoutExpired) as error:
+        said = _end_of(out / "qemu.log")
+        raise steps.Failed(f"the VM cannot be saved: {error}; {said}") from error
+    finally:
+        child.kill()
+        child.wait()
+        talk.close()
+    shutil.rmtree(out)
+
+
+def _clock() -> str:
+    """How fast this machine's counter of cycles runs, which an emulated one has as well; the VM's
+    kernel measures it when it boots."""
+    found = re.search(r"^bogomips\s*:\s*(\S+)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    return found[1] if found else ""
+
+
+def _end_of(file: pathlib.Path) -> str:
+    return file.read_text(errors="replace")[-500:]

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM ready to be booted: what it is made of, and QEMU's command line for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shlex
+import shutil
+
+from lab.cloud import steps
+from lab.vm import cards, debian, environment, place, system
+from tools.testing import machine
+
+# Of a saved VM, its state and what it has changed on its disk.
+STATE, OVERLAY = "state", "system.qcow2"
+# Of the second NUMA node, which has no processor.
+_OTHER_NODE_MIB = 256
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A network of two VMs, over UDP ports of this machine. ``number`` is the VM's there."""
+
+    number: int
+    own_port: int
+    other_port: int
+
+    @property
+    def address(self) -> str:
+        return f"10.0.3.{self.number}"
+
+    @property
+    def mac(self) -> str:
+        return f"52:54:00:00:03:{self.number:02x}"
+
+    def arguments(self) -> list[str]:
+        loopback = "127.0.0.1"
+        ends = f"udp={loopback}:{self.other_port},localaddr={loopback}:{self.own_port}"
+        card = f"virtio-net-pci,netdev=line,mac={self.mac},romfile="
+        return ["-netdev", f"socket,id=line,{ends}", "-device", f"{card},bus=pcie.0,addr=0x14"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VM:
+    """``iommu`` False: the kernel is told not to use it. ``bare``: without udev and libvirtd.
+    ``prepared``: the module that it imports before it is saved. ``saved``: the folder it goes on
+    from, which :mod:`lab.vm.saved` has made."""
+
+    emulator: pathlib.Path
+    system: pathlib.Path
+    environment: pathlib.Path
+    tree: pathlib.Path
+    memory_mib: int = 3072
+    iommu: bool = True
+    bare: bool = False
+    append: str = ""
+    line: Line | None = None
+    prepared: str | None = None
+    saved: pathlib.Path | None = None
+
+    def arguments(self, out: pathlib.Path, console: pathlib.Path) -> list[str]:
+        """QEMU's whole command line; *out* is what the VM can write to, *console* its console."""
+        unsaved = not (self.prepared or self.saved)
+        return [
+            *(str(self.emulator), "-name", "labvm", "-machine", "q35", "-accel", "tcg"),
+            # Without erms, copying and clearing goes by eight bytes at a time and not by one.
+            # One processor: with two, SVM of QEMU 7.2 lets an interrupt through after VMRUN, and
+            # the VM's kernel panics in every other run. Five-level page tables only cost time.
+            *("-cpu", "max,la57=off,erms=off", "-smp", "1", "-m", str(self.memory_mib)),
+            *_node(0, self.memory_mib - _OTHER_NODE_MIB, ",cpus=0"),
+            *_node(1, _OTHER_NODE_MIB),
+            *("-L", "/usr/share/qemu", "-L", "/usr/share/seabios", "-L", "/usr/lib/ipxe/qemu"),
+            *("-nodefaults", "-vga", "none", "-display", "none", "-no-reboot"),
+            *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
+            *("-device", "intel-iommu,intremap=on,caching-mode=on,aw-bits=48"),
+            *("-kernel", str(self.system / system.KERNEL)),
+            *("-initrd", str(self.system / system.INITRAMFS)),
+            *("-append", self._command_line()),
+            *_disk("system", self.system / system.DISK, "0x2", self.saved, bool(self.prepared)),
+            *_disk("environment", self.environment / environment.DISK, "0x3"),
+            *_share("lab", place.INSIDE, "0x10", "readonly=on"),
+            *_share("project", self.tree, "0x11", "readonly=on"),
+            *_share("out", out, "0x12"),
+            # This machine is 10.0.2.2 there.
+            *("-netdev", "user,id=outside,ipv6=off"),
+            *("-device", "virtio-net-pci,netdev=outside,bus=pcie.0,addr=0x13,romfile="),
+            *(self.line.arguments() if self.line else ()),
+            *cards.arguments(saved=not unsaved),
+            *(_incoming(self.saved / STATE) if self.saved else ()),
+        ]
+
+    @property
+    def name(self) -> str:
+        return f"labvm{self.line.number}" if self.line else "labvm"
+
+    def told(self) -> list[str]:
+        """What a VM that goes on has to learn: its name, and of its line."""
+        return [self.name, *((self.line.address, self.line.mac) if self.line else ())]
+
+    def _command_line(self) -> str:
+        # On a busy machine the emulated timer is later than the kernel's check for it can wait.
+        words = ["console=ttyS0", "loglevel=4", "panic=-1", "no_timer_check", "mitigations=off"]
+        # Linux 6.1's iommu_release_device() has freed what the IOMMU's driver knows of a device
+        # before it waits for the lock of the group that the device is still in. QEMU, which takes
+        # the group out of its container meanwhile, ends in a NULL pointer there. On one processor
+        # nobody gets in between where the wait for a free lock is no occasion to.
+        words.append("preempt=none")
+        words.append("intel_iommu=on" if self.iommu else "intel_iommu=off")
+        words.append(
+            "labvm=bare" if self.bare else f"labvm.id={cards.VENDOR_ID}:{cards.PRODUCT_ID}"
+        )
+        if self.prepared:
+            words.append(f"labvm.prepared={self.prepared}")
+            words.append(f"labvm.away={','.join(cards.FORGOTTEN)}")
+        elif self.line:
+            words += [f"labvm.name={self.name}", f"labvm.address={self.line.address}"]
+        return " ".join([*words, self.append]).strip()
+
+
+def obstacle(venv: pathlib.Path) -> str | None:
+    """Why this machine can run no VM, ``None`` where it can (or lacks packages only)."""
+    return debian.obstacle() or environment.obstacle(venv)
+
+
+def build(
+    state: pathlib.Path,
+    tree: pathlib.Path,
+    venv: pathlib.Path,
+    release: debian.Release = debian.STABLE,
+    **options: object,
+) -> VM:
+    """Makes what is not there yet. *options* are fields of :class:`VM`.
+
+    :raises steps.Failed: with the log of what failed
+    :raises tools.testing.machine.MachineNotReady: where packages are missing and cannot be added
+    """
+    log = state / "log" / "packages.log"
+    if added := machine.install(debian.NEEDED, log):
+        steps.say(f"  installed {' '.join(added)}")
+    parts = (system.build(state, release), environment.build(state, venv), _emulator(state))
+    place.prune(state, set(parts))
+    booted, packages, emulator = parts
+    (program,) = emulator.iterdir()
+    return VM(program, booted, packages, tree.resolve(), **options)  # type: ignore[arg-type]
+
+
+def _emulator(state: pathlib.Path) -> pathlib.Path:
+    program = pathlib.Path(shutil.which("qemu-system-x86_64") or "/usr/bin/qemu-system-x86_64")
+    key = place.digest(program, pathlib.Path(cards.__file__))
+
+    def make(folder: pathlib.Path) -> None:
+        try:
+            cards.emulator(folder)
+        except ValueError as error:
+            raise steps.Failed(f"no card can be pretended: {error}") from error
+
+    return place.made(state, "emulator", key, make)
+
+
+def _node(number: int, memory_mib: int, more: str = "") -> list[str]:
+    memory = f"memory-backend-ram,id=memory{number},size={memory_mib}M"
+    node = f"node,nodeid={number},memdev=memory{number}{more}"
+    return ["-object", memory, "-numa", node]
+
+
+def _disk(
+    name: str,
+    file: pathlib.Path,
+    slot: str,
+    saved: pathlib.Path | None = None,
+    overlaid: bool = False,
+) -> list[str]:
+    """It is never written to: what the VM changes is gone with it. *saved*: and has what a VM had
+    changed that was saved there. *overlaid*: what it changes is kept by who starts it."""
+    content = f"file={file},format=raw"
+    if saved:
+        content = f"file={saved / OVERLAY},format=qcow2,backing.driver=raw"
+        content += f",backing.file.driver=file,backing.file.filename={file}"
+    snapshot = "off" if overlaid else "on"
+    drive = f"{content},if=none,id={name},snapshot={snapshot},cache=unsafe"
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name},bus=pcie.0,addr={slot}"]
+
+
+def _incoming(state: pathlib.Path) -> list[str]:
+    return ["-incoming", f"exec:cat {shlex.quote(str(state))}"]
+
+
+def _share(tag: str, folder: pathlib.Path, slot: str, *options: str) -> list[str]:
+    words = ["local", f"id={tag}", f"path={folder}", "security_model=none", *options]
+    device = f"virtio-9p-pci,fsdev={tag},mount_tag={tag},bus=pcie.0,addr={slot}"
+    return ["-fsdev", ",".join(words), "-device", device]

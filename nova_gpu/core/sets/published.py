@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement, which counts cards and knows no sets, is told in traits of a board with
+NVSwitches."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from nova_gpu.core import names
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Module, Partition
+
+_PARTITION = re.compile(rf"{names.TRAIT_PARTITION}([0-9]{{1,3}}(?:_[0-9]{{1,3}})*)")
+_FREE_MODULE = re.compile(rf"{names.TRAIT_FREE_MODULE}([0-9]{{1,3}})")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Board:
+    """The partitions of a board, and the modules that are taken or cannot be given"""
+
+    offered: tuple[Partition, ...]
+    taken: frozenset[Module]
+
+    @property
+    def free(self) -> frozenset[Module]:
+        """The modules that an instance could be given"""
+        return frozenset[Module]().union(*(each.modules for each in self.offered)) - self.taken
+
+    def room(self) -> Mapping[int, int]:
+        """How many guests of each size there could be more (:func:`partitions.room`)"""
+        return _room(self)
+
+    def choose(self, count: int) -> Partition | None:
+        """The partition that the host would give a guest of *count* cards"""
+        return _choose(self, count)
+
+    def given(self, modules: Collection[Module]) -> Board:
+        """The board with *modules* taken as well"""
+        return Board(self.offered, self.taken.union(modules))
+
+    def freed(self, modules: Collection[Module]) -> Board:
+        """The board with *modules* free again"""
+        return Board(self.offered, self.taken.difference(modules))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _room(board: Board) -> Mapping[int, int]:
+    return partitions.room(board.offered, board.taken)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _choose(board: Board, count: int) -> Partition | None:
+    return partitions.choose(board.offered, board.taken, count)
+
+
+def traits(offered: Iterable[Partition], free: Collection[Module]) -> frozenset[str]:
+    """What a provider with cards of a board has.
+
+    :param free: the modules that an instance could be given now
+    """
+    sets = ("_".join(map(str, sorted(each.modules))) for each in offered)
+    return frozenset(f"{names.TRAIT_PARTITION}{each}" for each in sets) | frozenset(
+        f"{names.TRAIT_FREE_MODULE}{module}" for module in free
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def board(found: frozenset[str]) -> Board | None:
+    """The board of which a provider's traits tell, ``None`` where they tell of none"""
+    sets = [
+        frozenset(map(int, match[1].split("_")))
+        for trait in sorted(found)
+        if (match := _PARTITION.fullmatch(trait))
+    ]
+    if not sets:
+        return None
+    matches = map(_FREE_MODULE.fullmatch, found)
+    free = {int(match[1]) for match in matches if match}
+    # The numbers are Fabric Manager's, which has the large ones first.
+    ordered = sorted(sets, key=lambda each: (-len(each), sorted(each)))
+    offered = tuple(Partition(number, each) for number, each in enumerate(ordered))
+    return Board(offered, frozenset[Module]().union(*sets) - free)

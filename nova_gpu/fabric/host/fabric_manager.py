@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's Fabric Manager on this host, which sets up the NVSwitches for partitions of a board.
+
+See :mod:`nova_gpu.fabric.host.fabric_probe` for the process that calls its library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from nova_gpu.core import json_text
+from nova_gpu.core.model import PciAddress
+from nova_gpu.core.sets.partitions import Partition
+from nova_gpu.host import child
+from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files
+
+_PROBE = pathlib.Path(__file__).with_name("fabric_probe.py")
+
+# Of the time that an answer may take, what connecting may: then the library says itself that nobody
+# is there.
+_TO_CONNECT = 0.5
+
+_INSTALL = "install nvidia-fabricmanager and its devel package, of the NVIDIA driver's version"
+_RESTART = "see systemctl status nvidia-fabricmanager and its log"
+_VERSION = "it ends where it is of another version than the driver"
+
+# nv_fm_types.h: FM_ST_*, what each of them says of Fabric Manager, and what to do
+_TIMEOUT, _NOT_SUPPORTED, _VERSION_MISMATCH = -5, -3, -6
+NOT_ACTIVE, IN_USE, NOT_CONFIGURED, _NO_CONNECTION, NVLINK_ERROR = -4, -7, -8, -9, -10
+_SAID: Mapping[int, tuple[str, str]] = {
+    -1: ("it does not know this partition", "restart nova-compute, which reads the table anew"),
+    _NOT_SUPPORTED: (
+        "it does not share the NVSwitches between guests",
+        "set FABRIC_MODE=1 in fabricmanager.cfg, or 2 for vGPUs, and restart it",
+    ),
+    NOT_ACTIVE: ("the partition is not active", "nothing is to be done"),
+    _TIMEOUT: ("it did not do so in time", _RESTART),
+    _VERSION_MISMATCH: ("it is of another version than its library libnvfm", _INSTALL),
+    IN_USE: (
+        "the partition is active, or one with a card of it",
+        "see nova-gpu topology for whose it is",
+    ),
+    NOT_CONFIGURED: ("it is starting, or was not told what is active since it started", _RESTART),
+    _NO_CONNECTION: (
+        "it does not answer",
+        f"{_RESTART} ({_VERSION}); [gpu]fabric_manager_address says where it is",
+    ),
+    NVLINK_ERROR: (
+        "the NVLinks of the partition's cards could not be brought up",
+        "see the host's kernel log for SXids of its NVSwitches",
+    ),
+}
+
+
+# Of the process, and what it is started with where it is not told (NVIDIA's package)
+_PROGRAM = "nv-fabricmanager"
+_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+# FABRIC_MODE: in which it joins whole cards, and in which vGPUs that are all of a card
+WHOLE_MODE, VGPU_MODE = 1, 2
+_MODE = re.compile(r"\s*FABRIC_MODE\s*=\s*([0-9]+)\s*")
+
+
+def mode(roots: Roots) -> int | None:
+    """Return ``FABRIC_MODE`` of the one that runs on this host, ``None`` where it is not known.
+
+    Its library does not tell it. Where several run that read different ones it is not known.
+    """
+    found = {
+        _mode_in(config)
+        for process in roots.proc.glob("[0-9]*")
+        if (config := _config_of(process)) is not None
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _config_of(process: pathlib.Path) -> pathlib.Path | None:
+    """Return what the process is configured by, ``None`` where it is no Fabric Manager of root's.
+
+    Any user can call a process so, and start one of root's, as sudo is, by that name.
+    """
+    try:
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        # The owner of the directory is the effective user, of a process that may not be traced,
+        # too (task_dump_owner in the kernel's fs/proc/base.c).
+        owner_uid = process.stat().st_uid
+        if pathlib.PurePath(words[0]).name != _PROGRAM or owner_uid not in (0, os.geteuid()):
+            return None
+    except OSError:
+        return None  # gone meanwhile
+    # Another user's is shown to root alone.
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        program = process / "exe"
+        if program.readlink().name != _PROGRAM or not _is_trusted(program.stat()):
+            return None
+    return pathlib.Path(words[words.index("-c") + 1] if "-c" in words[:-1] else _CONFIG)
+
+
+def _is_trusted(status: os.stat_result) -> bool:
+    return files.distrust(status, 0) is None or files.distrust(status, os.geteuid()) is None
+
+
+def _mode_in(config: pathlib.Path) -> int | None:
+    try:
+        with files.opened(config) as fd:
+            if not _is_trusted(os.fstat(fd)):
+                return None
+            lines = files.text(fd).splitlines()  # whoever calls a program so may name a pipe
+    except (OSError, ValueError):
+        return None
+    found = (match for line in lines if (match := _MODE.fullmatch(line)))
+    return next((int(match[1]) for match in found), None)
+
+
+class Refused(Exception):
+    """Fabric Manager did not do as it was told: ``reason`` and ``remedy`` for people, ``code`` as
+    its library has it, ``None`` where that was not reached."""
+
+    def __init__(self, reason: str, remedy: str, code: int | None = None) -> None:
+        super().__init__(reason, remedy, code)
+        self.reason, self.remedy, self.code = reason, remedy, code
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FailedDevice:
+    """A card or an NVSwitch with NVLinks that failed"""
+
+    address: str
+    is_switch: bool
+    ports: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fabric:
+    """What Fabric Manager offers now. ``unsupported`` are partitions that it would offer were all
+    well, with ``failed`` as a cause it knows; ``None`` where it does not tell."""
+
+    partitions: tuple[Partition, ...]
+    unsupported: tuple[Partition, ...] | None = None
+    failed: tuple[FailedDevice, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FabricManager:
+    """The one at *address*, which is told what to do and asked what there is.
+
+    :param address: an IPv4 address, with or without a port, or the path of a Unix socket
+    :param timeout_s: how long each call may take
+    """
+
+    address: str
+    timeout_s: float
+
+    def read(self) -> Fabric:
+        """What it offers.
+
+        :raises Refused: where it does not say
+        """
+        answer = self._run("partitions")
+        try:
+            return _fabric(answer)
+        except (ValueError, LookupError, TypeError) as error:
+            raise Refused(f"its table cannot be understood: {error!r}", _INSTALL) from error
+
+    def activate(self, number: int, functions: Sequence[PciAddress] = ()) -> None:
+        """Joins the cards of a partition, for one guest.
+
+        :param functions: of a vGPU host, the virtual functions that are the guest's, one of each
+            card, in the partition's order
+        :raises Refused: where it does not, also where the partition is active
+        """
+        self._run("activate", str(number), *map(str, functions))
+
+    def deactivate(self, number: int) -> None:
+        """Parts the cards of a partition whose guest has gone.
+
+        :raises Refused: where it does not, also where the partition is not active
+        """
+        self._run("deactivate", str(number))
+
+    def set_active(self, numbers: Collection[int]) -> None:
+        """Tells it, after it has restarted, which partitions have guests, and that no other has.
+
+        :raises Refused: where it does not take that in
+        """
+        self._run("set", *map(str, sorted(numbers)))
+
+    def _run(self, *words: str) -> Mapping[str, Any]:
+        to_connect = str(round(self.timeout_s * _TO_CONNECT * 1000))
+        try:
+            output = child.run(
+                child.script(_PROBE, self.address, to_connect, *words), self.timeout_s
+            )
+            answer = json_text.parse(output)
+            error, code = answer.get("error"), answer.get("code")
+        except child.TimedOut as late:
+            raise self._refused(str(late), _RESTART) from late
+        except (child.Failed, ValueError, AttributeError) as bad:
+            raise self._refused(f"its library failed: {bad}", _INSTALL) from bad
+        if error is None:
+            return dict(answer)
+        if code is None:
+            raise Refused(f"Fabric Manager's library cannot be used: {error}", _INSTALL)
+        reason, remedy = _SAID.get(code, (f"{error} failed with {code}", _RESTART))
+        raise self._refused(reason, remedy, code)
+
+    def _refused(self, reason: str, remedy: str, code: int | None = None) -> Refused:
+        return Refused(f"Fabric Manager at {self.address}: {reason}", remedy, code)
+
+
+def _fabric(answer: Mapping[str, Any]) -> Fabric:
+    """:raises ValueError, LookupError, TypeError: where it cannot be understood"""
+    unsupported, failed = answer["unsupported"], answer["failed"]
+    return Fabric(
+        tuple(map(_partition, answer["partitions"])),
+        None
+        if unsupported is None
+        else tuple(Partition(int(u["id"]), frozenset(u["modules"])) for u in unsupported),
+        None
+        if failed is None
+        else tuple(FailedDevice(f["address"], f["is_switch"], tuple(f["ports"])) for f in failed),
+    )
+
+
+def _partition(told: Mapping[str, Any]) -> Partition:
+    gpus = told["gpus"]
+    modules = frozenset(int(gpu["module"]) for gpu in gpus)
+    if len(modules) != len(gpus) or not modules:
+        raise ValueError(f"partition {told['id']} has {len(gpus)} cards, of {len(modules)} modules")
+    return Partition(
+        int(told["id"]),
+        modules,
+        bool(told["active"]),
+        # A partition of one card uses none of its links.
+        frozenset(int(g["module"]) for g in gpus if len(gpus) > 1 and g["links"] < g["most_links"]),
+        tuple(int(gpu["module"]) for gpu in gpus),
+    )

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs that are free and yet no partition of their boards with NVSwitches.
+
+Placement counts GPUs and knows no partitions. A host's report does, and is up to a period old; the
+traits of its providers are as new as the last claim or release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from nova import context as nova_context
+from nova import objects
+from nova.scheduler.host_manager import HostState
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core import exception
+from nova_gpu.core.exception import Reason
+from nova_gpu.core.flavor.request import GPURequest
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.scheduling import fit, reasons
+from nova_gpu.core.scheduling.stats import Report
+from nova_gpu.core.sets import published
+from nova_gpu.scheduler import placement, reported, siblings
+
+LOG = logging.getLogger(__name__)
+
+# Each costs some requests to Placement. Of more boards one has got a set free meanwhile.
+_MOST_HOSTS = 10
+
+
+def shortage(
+    spec: objects.RequestSpec, asked: GPURequest, hosts: Sequence[HostState]
+) -> Reason | None:
+    """Why none of *hosts*, which Placement has enough GPUs of, has a set free of the size asked
+    for; ``None`` where one may have.
+
+    :param hosts: those that are built for the request
+    """
+    # Of several at once Nova would keep the claims of those before.
+    if siblings.has(spec) or not hosts or len(hosts) > _MOST_HOSTS:
+        return None
+    reports = [report for host in hosts if (report := reported.report(host))]
+    if len(reports) < len(hosts):
+        return None
+    for part in asked.groups:
+        giving = [
+            report.host.groups[number].partitions
+            for report in reports
+            for number, _ in fit.giving(report, asked, part)
+        ]
+        # Of more hosts than Nova tries one has a set still.
+        if len(giving) > CONF.scheduler.max_attempts or not all(giving):
+            continue
+        if reason := _shortage(asked, part, hosts, reports):
+            return reason
+    return None
+
+
+def _shortage(
+    asked: GPURequest,
+    part: GroupRequest,
+    hosts: Collection[HostState],
+    reports: Collection[Report],
+) -> Reason | None:
+    """The reason where no set is free, by Placement's count, ``None`` where one is or may be"""
+    context = nova_context.get_admin_context()
+    free = total = 0
+    gives = [any(fit.giving(report, asked, part)) for report in reports]
+    # Those that call a set free come first: mostly one has it, and no more are asked.
+    each_host = sorted(zip(gives, hosts, reports, strict=True), key=lambda each: not each[0])
+    for is_giving, host, report in each_host:
+        try:
+            offers = {
+                uuid: offer
+                for uuid in placement.providers(context, part, host.uuid)
+                for offer in placement.offers(context, [uuid], asked.resource_class)
+            }
+            there = sum(offer.free for offer in offers.values())
+            # Somebody has given GPUs back since the report, or may have taken what it calls free.
+            is_late = is_giving or there > fit.free(report, asked, part)
+            if is_late and _may_have_set(context, offers, part.count, there):
+                return None
+        except exception.PlacementFailed as error:
+            LOG.warning("Which partitions are free is left to the hosts: %s", error)
+            return None
+        free, total = free + there, total + sum(offer.total for offer in offers.values())
+    return reasons.without_partition(asked, part, free, total)
+
+
+def _may_have_set(
+    context: nova_context.RequestContext, providers: Iterable[str], count: int, free: int
+) -> bool:
+    """Whether a set of *count* is free by the providers' traits, or these do not tell it of all
+    that are *free*"""
+    boards = [published.board(placement.traits(context, uuid)) for uuid in providers]
+    known = [board for board in boards if board]
+    told = sum(len(board.free) for board in known)
+    return (
+        len(known) < len(boards) or told < free or any(board.room().get(count) for board in known)
+    )

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cards of a KVM host that are modules of a board with NVSwitches, and what its Fabric Manager
+says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Mapping
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.sets import partitions
+from nova_gpu.core.sets.partitions import Module, Partition
+from nova_gpu.fabric.host import fabric_manager, modules
+from nova_gpu.fabric.host.fabric_manager import Fabric, FabricManager, Refused
+from nova_gpu.host.nvidia import nvml, nvswitch
+from nova_gpu.host.roots import Roots
+
+# Bringing up the NVLinks of eight cards takes some of these.
+_TIMEOUT_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Board:
+    """``modules`` are those of the *cards* of which it is known; ``fault`` says why ``fabric`` is
+    not known. ``mode``: as :func:`nova_gpu.fabric.host.fabric_manager.mode`"""
+
+    cards: frozenset[PciAddress]
+    modules: Mapping[PciAddress, Module]
+    fabric: Fabric | None
+    fault: Refused | None = None
+    mode: int | None = None
+
+    def wrong_mode(self, *, in_parts: bool) -> Refused | None:
+        """That Fabric Manager, as it runs now, joins no whole cards, or no vGPUs that are all of a
+        card"""
+        right, done = fabric_manager.WHOLE_MODE, "vGPUs and no whole cards"
+        if in_parts:
+            right, done = fabric_manager.VGPU_MODE, "no vGPUs"
+        if self.mode is None or (self.mode == fabric_manager.VGPU_MODE) is in_parts:
+            return None
+        return Refused(
+            f"Fabric Manager runs with FABRIC_MODE={self.mode}, in which it joins {done}",
+            f"set FABRIC_MODE={right} in fabricmanager.cfg, and restart it and nova-compute",
+        )
+
+    def cards_of(self) -> Mapping[int, frozenset[PciAddress]]:
+        """The cards of each partition, by its number, where all of them are known"""
+        return (
+            {} if self.fabric is None else partitions.joined(self.fabric.partitions, self.modules)
+        )
+
+    def partitions_of(self, card: PciAddress) -> list[Partition]:
+        """The partitions that a card is in, the largest first"""
+        if self.fabric is None or card not in self.modules:
+            return []
+        module = self.modules[card]
+        found = (each for each in self.fabric.partitions if module in each.modules)
+        return sorted(found, key=lambda each: (-each.size, each.id))
+
+    def faults(self) -> list[str]:
+        """What is wrong with all of the board, for people"""
+        found = [str(self.fault)] if self.fault else []
+        if unknown := sorted(self.cards - self.modules.keys()):
+            cards = ", ".join(map(str, unknown))
+            found.append(
+                f"which module of its board a card is, is not known of {cards}; NVML tells it of "
+                "cards that NVIDIA's driver has ([gpu]nvml)"
+            )
+        if self.fabric is None:
+            return found
+        for each in self.fabric.failed or ():
+            kind = "NVSwitch" if each.is_switch else "GPU"
+            ports = ", ".join(map(str, each.ports))
+            found.append(f"NVLinks of the {kind} {each.address} have failed (ports {ports})")
+        if lost := self.fabric.unsupported:
+            numbers = ", ".join(str(each.id) for each in lost)
+            found.append(f"Fabric Manager does not offer the partitions {numbers} as it is now")
+        for part in self.fabric.partitions:
+            if part.degraded:
+                weak = ", ".join(map(str, sorted(part.degraded)))
+                found.append(f"partition {part.id} is degraded: modules {weak} lack NVLinks")
+        return found
+
+
+def modules_file() -> pathlib.Path:
+    """The file of :mod:`nova_gpu.fabric.host.modules`"""
+    return pathlib.Path(CONF.state_path, "gpu-modules.json")
+
+
+def manager() -> FabricManager:
+    """The one of this host, by its option"""
+    return FabricManager(CONF.gpu.fabric_manager_address, _TIMEOUT_S)
+
+
+def read(
+    found: Iterable[GPU], roots: Roots, kept: pathlib.Path, asked: FabricManager
+) -> Board | None:
+    """The board of those of *found* that are on one, ``None`` where none is, or none that a Fabric
+    Manager of this host shares between guests.
+
+    :param kept: the file of :mod:`nova_gpu.fabric.host.modules`
+    :param asked: the one of this host
+    """
+    gpus = [
+        gpu
+        for gpu in found
+        if nvswitch.board(gpu, roots) and nvswitch.out_of_reach(gpu, roots) is None
+    ]
+    if not gpus:
+        return None
+    cards = frozenset(gpu.address for gpu in gpus)
+    known = modules.completed(kept, cards, {})
+    if known.keys() != cards:
+        # Else nobody opens a card that may be about to change hands.
+        known = modules.completed(kept, cards, _told(gpus))
+    try:
+        fabric = asked.read()
+    except Refused as error:
+        return Board(cards, known, None, error)
+    return Board(cards, known, fabric, mode=fabric_manager.mode(roots))
+
+
+def keep_modules(found: Iterable[GPU], roots: Roots, kept: pathlib.Path) -> None:
+    """Writes down which modules the cards are, while NVIDIA's driver has them."""
+    gpus = [gpu for gpu in found if nvswitch.board(gpu, roots)]
+    if gpus:
+        cards = frozenset(gpu.address for gpu in gpus)
+        modules.keep(kept, cards, modules.completed(kept, cards, _told(gpus)))
+
+
+def _told(gpus: Iterable[GPU]) -> modules.Modules:
+    """What NVML says of the cards that NVIDIA's driver has"""
+    held = sorted(gpu.address for gpu in gpus if gpu.driver == nvml.DRIVER)
+    return nvml.modules(held, CONF.gpu.nvml_timeout) if held and CONF.gpu.nvml else {}

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose the partitions of a board with NVSwitches are.
+
+A guest has the cards of one, whole or as vGPUs that are all of a card each; smaller vGPUs and those
+of GPU instances compute without (NVIDIA's Fabric Manager user guide, "vGPU Virtualization Mode";
+kubevirt/kubevirt#16890: else CUDA fails in the guest with error 802).
+
+A partition is active from before its guest starts until the guest is gone and its cards are clean.
+Nothing is kept of that: it follows from who has the cards, by the ledger, and is compared with
+what Fabric Manager says in every period, before each start and after each release. So it is right
+again after a crash of this service or a restart of Fabric Manager.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from oslo_log import log as logging
+
+from nova_gpu.core import device, exception
+from nova_gpu.core.device import Device
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.sets import partitions, published
+from nova_gpu.core.sets.partitions import Module, Partition
+from nova_gpu.core.topology.choose import Beside
+from nova_gpu.core.vgpu import vgpu_capacity
+from nova_gpu.core.vgpu.vgpu import DividedCard, Slot
+from nova_gpu.fabric.host import fabric_manager
+from nova_gpu.fabric.host.fabric_manager import Refused
+from nova_gpu.fabric.virt import board
+from nova_gpu.fabric.virt.board import Board
+from nova_gpu.fabric.virt.extent import Extent
+from nova_gpu.host.nvidia import nvswitch
+from nova_gpu.host.roots import Roots
+from nova_gpu.virt.usage.ledger import Ledger, Snapshot, State
+
+LOG = logging.getLogger(__name__)
+
+# What NVIDIA's library says of a mode in which such cards are not joined
+_NOT_SUPPORTED = -3
+
+_Functions = tuple[PciAddress, ...]
+
+
+class Fabric:
+    """The board of one host, if it has one.
+
+    :param ledger: who has what, where guests are given cards
+    """
+
+    def __init__(self, roots: Roots, ledger: Ledger | None) -> None:
+        self._roots = roots
+        self._kept = board.modules_file()
+        self._manager = board.manager()
+        self._ledger = ledger
+        self.board: Board | None = None
+        self._seen: frozenset[PciAddress] = frozenset()
+        # One thread at a time compares who has what with what is active, and changes that.
+        self._lock = threading.Lock()
+        # Until this service starts anew, as nobody would choose another partition otherwise
+        self._broken: set[int] = set()
+        # By what it refused, where its mode is not known otherwise
+        self._mode: int | None = None
+        self._has_answered = False
+        self._extent = Extent(roots)
+        self._said: list[str] = []
+
+    # What the host has
+
+    def look(self, found: Collection[GPU]) -> None:
+        self.board = board.read(found, self._roots, self._kept, self._manager)
+        if self.board and self.board.mode is None:
+            self.board = dataclasses.replace(self.board, mode=self._mode)
+        self._has_answered |= self.board is not None and self.board.fault is None
+        self._seen = frozenset(gpu.address for gpu in found)
+        faults = self.board.faults() if self.board else []
+        for fault in faults:
+            if fault not in self._said:
+                LOG.warning("The board with this host's GPUs: %s", fault)
+        self._said = faults
+
+    def look_at_parts(self, divided: Mapping[PciAddress, DividedCard]) -> None:
+        """Takes note of the types of vGPUs that cards can be divided into."""
+        self._extent.look_at_parts(divided)
+
+    def obstacle(self, card: GPU) -> str | None:
+        if wrong := self.board and self.board.wrong_mode(in_parts=False):
+            return str(wrong) if card.address in self._cards else None
+        return self._obstacle(card)
+
+    @property
+    def _cards(self) -> frozenset[PciAddress]:
+        return self.board.cards if self.board else frozenset()
+
+    def _obstacle(self, card: GPU) -> str | None:
+        if self.board is None or card.address not in self.board.cards:
+            if card.address in self._seen:
+                return None
+            name = nvswitch.board(card, self._roots)
+            return name and f"{name} is a module of an HGX board that was not looked at yet"
+        if self.board.fault:
+            return str(self.board.fault)
+        if card.address not in self.board.modules:
+            return (
+                "which module of its board it is, is not known; give it back to NVIDIA's driver "
+                "and restart nova-compute, for NVML to tell ([gpu]nvml)"
+            )
+        if not any(self.board.modules[card.address] in each.modules for each in self._offered()):
+            return "Fabric Manager has no partition with it; see nova-gpu host check"
+        return None
+
+    def unfit(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+        """The types of *divided*, which is *card*, that no guest could compute with, with why: none
+        for a Fabric Manager alone that has answered and does not now"""
+        whole = vgpu_capacity.whole_types(divided)
+        name = nvswitch.board(card, self._roots) if whole else None
+        if name is None:
+            return {}
+        reason = nvswitch.out_of_reach(card, self._roots)
+        if reason is None and not self._has_answered:
+            reason = self._obstacle(card)
+        elif reason is None and self.board and (wrong := self.board.wrong_mode(in_parts=True)):
+            reason = str(wrong)
+        return {
+            type_id: (
+                f"the vGPU type {divided.types[type_id].name or type_id} is all of {name}, which "
+                f"is a module of an HGX board: {reason}; or name smaller types, or MIG-backed "
+                "ones, in [gpu]vgpu_types"
+            )
+            for type_id in (whole if reason else ())
+        }
+
+    def kept_back(self, card: GPU, divided: DividedCard) -> Mapping[str, str]:
+        """The types of *divided*, which is *card*, that nobody new can be given now, with why"""
+        reason = self._obstacle(card)
+        return dict.fromkeys(vgpu_capacity.whole_types(divided), reason) if reason else {}
+
+    def joins(self, cards: Collection[PciAddress], type_id: str) -> bool:
+        """Whether guests with vGPUs of the type on *cards* have all of these"""
+        return self._cards.issuperset(cards) and all(
+            self._extent.is_whole(card, type_id) for card in cards
+        )
+
+    def stateless(self, slot: Slot) -> str | None:
+        """Why a guest with *slot* is not moved as it runs"""
+        if self._extent.card(slot) not in self._cards:
+            return None
+        return (
+            f"its vGPU {slot} is all of a card that NVSwitches join for it, and nova-gpu activates "
+            "no partition for a guest that arrives running"
+        )
+
+    def _offered(self) -> list[Partition]:
+        """The partitions of cards that are known, but for those that could not be activated"""
+        if self.board is None or self.board.fabric is None:
+            return []
+        known = frozenset(self.board.modules.values())
+        return [
+            each
+            for each in self.board.fabric.partitions
+            if each.modules <= known and each.id not in self._broken
+        ]
+
+    def choose(
+        self,
+        free: Collection[PciAddress],
+        count: int,
+        beside: Beside[PciAddress] | None = None,
+    ) -> tuple[PciAddress, ...] | None:
+        """Of a partition of that size, the nearest to what they are to be beside; of a larger one,
+        as one more may be wanted next; ``None`` where there is neither, or where they are on no
+        board."""
+        if self.board is None or not self.board.cards.issuperset(free):
+            return None
+        offered, taken = self._offered(), self._taken(free)
+
+        def cost(modules: Collection[Module]) -> tuple[int, ...]:
+            return beside.cost(self._cards_of(modules)) if beside else ()
+
+        for size in sorted({each.size for each in offered if each.size >= count}):
+            if found := partitions.choose(offered, taken, size, cost):
+                return tuple(sorted(self._cards_of(found.modules))[:count])
+        return None
+
+    def room(self, free: Collection[PciAddress]) -> Mapping[int, int]:
+        """As :func:`nova_gpu.core.sets.partitions.room`; nothing where they are on no board"""
+        if self.board is None or not self.board.cards.issuperset(free):
+            return {}
+        return partitions.room(self._offered(), self._taken(free))
+
+    def traits(self, cards: Collection[PciAddress], free: Collection[PciAddress]) -> frozenset[str]:
+        """As :func:`nova_gpu.core.sets.published.traits`, of *cards* that are on the board"""
+        if self.board is None or not cards or not self.board.cards.issuperset(cards):
+            return frozenset()
+        known = self.board.modules.items()
+        return published.traits(self._offered(), [m for card, m in known if card in free])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many cards a guest can have, whoever has them now"""
+        return tuple(sorted({each.size for each in self._offered()}))
+
+    def _taken(self, free: Collection[PciAddress]) -> frozenset[Module]:
+        assert self.board is not None
+        known = self.board.modules
+        return frozenset(known[card] for card in known if card not in free)
+
+    def _cards_of(self, modules: Collection[Module]) -> list[PciAddress]:
+        assert self.board is not None
+        return [card for card, module in self.board.modules.items() if module in modules]
+
+    # What is done
+
+    def join(self, devices: Collection[Device], instance_uuid: str) -> None:
+        """Activates the partition that is the cards of *devices*, as far as they are on the board
+        and all the instance's, whose guest is about to start with them.
+
+        :raises BetterElsewhere, DeviceUnavailable: where they are none, or it cannot be activated
+        """
+        if self.board is None or not (
+            joined := frozenset(each for each in devices if self._extent.card(each) in self._cards)
+        ):
+            return
+        slots = device.slots(joined)
+        try:
+            with self._lock:
+                if self.board.fault:
+                    self._read()
+                if wrong := self.board.wrong_mode(in_parts=bool(slots)):
+                    raise wrong
+                wanted = partitions.exactly(self._offered(), self._modules(joined))
+                if wanted:
+                    self._activate(wanted, slots, instance_uuid)
+        except Refused as error:
+            first = min(map(str, joined))
+            raise exception.DeviceUnavailable(first, error.reason, error.remedy) from error
+        if wanted is None:
+            usage = self._ledger.now if self._ledger else None
+            away = usage.taken() | usage.counted() if usage else frozenset()
+            taken = self._modules(away) - self._modules(joined)
+            raise exception.BetterElsewhere(
+                None,
+                "the NVSwitches cannot join these GPUs for one guest: "
+                f"{partitions.refusal(self._offered(), taken, len(joined))}",
+                "another host may have a partition",
+            )
+        LOG.info("The NVSwitches join the GPUs of partition %s", wanted.id)
+
+    def _activate(self, wanted: Partition, slots: frozenset[Slot], instance_uuid: str) -> None:
+        """:raises Refused: where it cannot be activated"""
+        try:
+            self._compare(wanted)
+            is_active = wanted.id in self._active()
+            if is_active and slots and not self._has(instance_uuid, slots):
+                # Of which functions it was activated with nobody tells, and no guest runs there.
+                self._manager.deactivate(wanted.id)
+                is_active = False
+            if not is_active:
+                self._activate_inactive(wanted, self._functions(slots, wanted))
+        except Refused as error:
+            self._note(wanted, error, in_parts=bool(slots))
+            raise
+
+    def _has(self, instance_uuid: str, slots: frozenset[Slot]) -> bool:
+        """Whether the instance's domain, which may run, was started with these"""
+        usage = self._ledger.now if self._ledger else None
+        return bool(usage and slots <= usage.domains.get(instance_uuid, frozenset()))
+
+    def _activate_inactive(self, wanted: Partition, functions: _Functions) -> None:
+        """:raises Refused: where it cannot be activated"""
+        manager = self._manager
+        try:
+            manager.activate(wanted.id, functions)
+        except Refused as error:
+            if error.code != fabric_manager.NOT_CONFIGURED or self._ledger is None:
+                raise
+            # It has restarted, and nobody had a guest there.
+            manager.set_active([each.id for each, _ in self._of_guests(self._ledger.now)])
+            manager.activate(wanted.id, functions)
+
+    def _note(self, wanted: Partition, error: Refused, *, in_parts: bool) -> None:
+        LOG.error("Partition %s was not activated: %s", wanted.id, error)
+        if error.code == fabric_manager.NVLINK_ERROR:
+            self._broken.add(wanted.id)
+        elif error.code == _NOT_SUPPORTED:
+            self._mode = fabric_manager.WHOLE_MODE if in_parts else fabric_manager.VGPU_MODE
+
+    def settle(self) -> None:
+        """Has active what has a guest, and nothing else. Raises nothing."""
+        if self._ledger is None or self.board is None or self.board.fault:
+            return
+        try:
+            with self._lock:
+                self._compare()
+        except Refused as error:
+            LOG.warning("The partitions of the NVSwitches are not compared with guests: %s", error)
+
+    def _compare(self, wanted: Partition | None = None) -> None:
+        """Parts what has no owner, and joins what has a guest.
+
+        :param wanted: one of which a guest is about to start
+        :raises Refused: where Fabric Manager does not answer, or not do it
+        """
+        if self._ledger is None or self.board is None:
+            return
+        manager, usage = self._manager, self._ledger.now
+        active = self._active()
+        guests = {each.id: (each, functions) for each, functions in self._of_guests(usage)}
+        try:
+            needed = [*(each for each, _ in guests.values()), *([wanted] if wanted else [])]
+            for number in self._without_owner(active.values(), needed, usage):
+                manager.deactivate(number)
+                LOG.info("The NVSwitches part the GPUs of partition %s", number)
+            for number in sorted(guests.keys() - active.keys()):
+                manager.activate(number, guests[number][1])
+                LOG.warning("Partition %s of a guest was not active, and is again", number)
+        except Refused as error:
+            if error.code != fabric_manager.NOT_CONFIGURED:
+                raise
+            manager.set_active(guests.keys())
+            LOG.warning("Fabric Manager was told anew which partitions are active: %s", [*guests])
+
+    def _active(self) -> Mapping[int, Partition]:
+        """:raises Refused: where Fabric Manager does not say it"""
+        return {each.id: each for each in self._read().partitions if each.active}
+
+    def _read(self) -> fabric_manager.Fabric:
+        """:raises Refused: where it does not answer; if it hangs, nobody waits for it again to part
+        cards before the next look
+        """
+        assert self.board is not None
+        try:
+            fabric = self._manager.read()
+        except Refused as error:
+            self.board = dataclasses.replace(self.board, fabric=None, fault=error)
+            raise
+        self.board = dataclasses.replace(self.board, fabric=fabric, fault=None)
+        return fabric
+
+    def _without_owner(
+        self, active: Iterable[Partition], needed: Collection[Partition], usage: Snapshot
+    ) -> list[int]:
+        """Those of the *active* ones that are in the way of *needed* ones; and those of which no
+        instance has the cards, and of which none is yet to be cleaned of its last guest."""
+        owned = [self._modules(devices) for devices in _owned(usage).values()]
+        dirty = usage.used | usage.devices(State.CLEANING)
+        unclean = self._modules(dirty).difference(*owned)
+        # What somebody else has started with cards that are no partition is left alone, as is what
+        # has functions of which nobody tells how much of their cards they are.
+        strange = [
+            self._modules([*devices, *map(self._extent.physical, device.cards(devices))])
+            for devices in usage.domains.values()
+            if not partitions.exactly(self._table(), self._modules(devices))
+        ]
+
+        def is_kept(each: Partition) -> bool:
+            if any(each.modules & own for own in strange):
+                return True
+            if any(each.modules & other.modules for other in needed if other.id != each.id):
+                return False
+            return bool(each.modules & unclean) or any(each.modules <= own for own in owned)
+
+        return sorted(each.id for each in active if not is_kept(each))
+
+    def _table(self) -> tuple[Partition, ...]:
+        return self.board.fabric.partitions if self.board and self.board.fabric else ()
+
+    def _of_guests(self, usage: Snapshot) -> Iterator[tuple[Partition, _Functions]]:
+        """The partitions that are the cards of a domain, with the functions that it has of them"""
+        for named in usage.domains.values():
+            if found := partitions.exactly(self._table(), self._modules(named)):
+                yield found, self._functions(device.slots(named), found)
+
+    # What devices are of the board
+
+    def _modules(self, devices: Iterable[Device]) -> frozenset[Module]:
+        """The modules of the cards that who has *devices* has all of"""
+        assert self.board is not None
+        known = self.board.modules
+        return frozenset(
+            known[card] for each in devices if (card := self._extent.card(each)) and card in known
+        )
+
+    def _functions(self, slots: Iterable[Slot], wanted: Partition) -> _Functions:
+        """The functions at which *slots* are, in the order of the partition's cards"""
+        by_module = {module: each.parent for each in slots for module in self._modules([each])}
+        return tuple(by_module[module] for module in wanted.order if module in by_module)
+
+
+def _owned(usage: Snapshot) -> Mapping[str, frozenset[Device]]:
+    """What each instance has, had when its domain went to come back, or is started with"""
+    found: dict[str, frozenset[Device]] = {}
+    for state in (State.STARTING, State.IN_USE, State.MOVING):
+        for uuid, devices in usage.users(state):
+            found[uuid] = found.get(uuid, frozenset()) | devices
+    for uuid in {*found, *usage.instances(), *usage.last_starts}:
+        found[uuid] = found.get(uuid, frozenset()) | usage.counted_for(uuid) | usage.had_by(uuid)
+    return found

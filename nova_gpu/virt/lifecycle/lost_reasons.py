@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a new guest did not start, where Nova drops that from the instance's fault.
+
+After a host that could not start a guest Nova's conductor tries the next one. It quotes what the
+last host said only beyond ``[scheduler]max_attempts``. With fewer hosts ``build_instances`` of
+``nova.conductor.manager`` raises an error of its own, "Exhausted all hosts ...", after
+``populate_retry`` has dropped the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova import utils as nova_utils
+from nova.compute import vm_states
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+
+LOG = logging.getLogger(__name__)
+
+_DROPPED = "Exhausted all hosts available for retrying build failures"
+# Of several hosts that failed any may be the first to write.
+_FAULT = "Exceeded maximum number of retries. One host's reason: %s"
+_LONGEST = 255  # the database's column
+
+
+class LostReasons:
+    """The reasons of this host for instances that Nova may yet start elsewhere, by uuid."""
+
+    def __init__(self) -> None:
+        self._compute_host = CONF.host
+        self._reasons: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def noting(self, instance_uuid: str) -> Iterator[None]:
+        """Note why a new guest does not start here, where another host may start it."""
+        try:
+            yield
+        except nova_exception.ComputeResourcesUnavailable as error:
+            self._reasons[instance_uuid] = error.format_message()
+            raise
+
+    def write(self) -> None:
+        """Write them into the faults of instances that no host has started; raise nothing."""
+        context = nova_context.get_admin_context()
+        for uuid, reason in tuple(self._reasons.items()):
+            try:
+                if _is_over(context, uuid, reason, self._compute_host):
+                    self._reasons.pop(uuid, None)
+            except Exception as error:  # whatever the bus or the database raise
+                LOG.warning("Cannot write the reason into its fault: %s", error, instance_uuid=uuid)
+
+
+def _is_over(context: nova_context.RequestContext, uuid: str, reason: str, host: str) -> bool:
+    """Return whether Nova tries no other host any more; add the fault where that is lacking."""
+    try:
+        instance = objects.Instance.get_by_uuid(context, uuid)
+    except nova_exception.InstanceNotFound:
+        return True
+    if instance.task_state is not None:
+        return False
+    fault = objects.InstanceFault.get_latest_for_instance(context, uuid)
+    if instance.vm_state == vm_states.ERROR and fault and _DROPPED in fault.message:
+        objects.InstanceFault(
+            context,
+            instance_uuid=uuid,
+            host=host,
+            code=fault.code,
+            message=nova_utils.safe_truncate(_FAULT % reason, _LONGEST),
+            details=fault.details,
+        ).create()
+    return True

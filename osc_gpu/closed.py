@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that get no new instance with GPUs, as an administrator empties them, and those that get no
+preemptible one, as theirs are kept for who asked: the traits of their compute nodes that say so.
+
+They are named by the provider of the compute node. ``connection`` is an
+openstack.connection.Connection.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_utils import timeutils
+
+from nova_gpu.core import names
+from nova_gpu.core.placement import kept
+from osc_gpu import rest
+
+DRAINED = "it is drained"
+
+
+def drained(connection: Any) -> frozenset[str]:
+    """The hosts that are drained"""
+    return with_trait(connection, names.DRAINED)
+
+
+def kept_until(connection: Any) -> Mapping[str, datetime.datetime]:
+    """The hosts that are kept now, and until when"""
+    found: dict[str, datetime.datetime] = {}
+    for trait in kept.in_force(kept_traits(connection, "&associated=true"), timeutils.utcnow()):
+        if end := kept.until(trait):
+            for node in with_trait(connection, trait):
+                found[node] = max(end, found.get(node, end))
+    return found
+
+
+def in_words(until: datetime.datetime) -> str:
+    return f"no preemptible instance until {until.isoformat(timespec='seconds')}Z"
+
+
+def kept_traits(connection: Any, which: str = "") -> list[str]:
+    """Return the traits that say until when a host is kept, with *which* of Placement's filters."""
+    url = f"/traits?name=startswith:{names.KEPT_UNTIL}{which}"
+    found: list[str] = rest.placement(connection, url)["traits"]
+    return found
+
+
+def with_trait(connection: Any, trait: str) -> frozenset[str]:
+    """Return the providers that have the trait, none where Placement does not know it."""
+    answer = rest.placement(
+        connection,
+        f"/resource_providers?required={trait}",
+        unknown_trait={"resource_providers": []},  # before the first
+    )
+    return frozenset(each["uuid"] for each in answer["resource_providers"])

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu explain``: why a server is on its host, or on none."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from nova_gpu.core.flavor import validation
+from nova_gpu.core.printable import printable
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Answer
+from osc_gpu import failures, hosts, query, rest, servers
+from osc_gpu.asking import Lines
+from osc_gpu.fleet import preemptible
+
+# Of Nova's faults: that each host failed to start it
+_RETRIES = ("Exceeded maximum number of retries", "Exhausted all hosts available for retrying")
+# As wide as a terminal of 120 leaves it
+_COLUMN = 98
+
+
+class ExplainServer(servers.ShowOne):
+    """Say why a server is on its host, or why it is on none, and what each host could do for it.
+
+    Only administrators are shown the hosts; the server's own fault is for all who may see it.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        connection = self.connection(parsed_args)
+        server = servers.find(connection, parsed_args.server)
+        shown: dict[str, Any] = {
+            "id": server.id,
+            "name": server.name,
+            "status": server.status,
+            "asked_for": servers.asked_for(server),
+            "fault": printable((server.fault or {}).get("message", "")),
+        }
+        failed = failures.last_failed(connection, server)
+        shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
+        if said := _preempted(connection, server):
+            shown["preempted"] = Lines(said, _in_column)
+        if failed and not server.fault and (reason := failures.reason(connection, server, failed)):
+            shown["failure_reason"] = Lines(reason, _in_column)
+        asked = servers.request_of(server)
+        if wrong := validation.mistakes(asked):
+            shown["why"] = Lines(["its flavor has mistakes", *wrong])
+        elif not asked.requests:
+            shown["why"] = Lines(["it asks for no GPU: nova-gpu has no part in where it is"])
+        else:
+            try:
+                from_volume = servers.boots_from_volume(server)
+                size = query.Size.of(server.flavor, boots_from_volume=from_volume)
+                answers = hosts.answers(connection, size, asked)
+                host = server.hypervisor_hostname
+                shown["host"] = host or ""
+                shown["why"] = Lines(_why(connection, server, answers))
+                shown["hosts"] = Lines([_told(each, host) for each in answers], _line)
+            except rest.Refused:
+                self.say("What hosts have, and why none has room, is for administrators.")
+        return tuple(shown), tuple(shown.values())
+
+
+def _preempted(connection: Any, server: Any) -> list[str]:
+    """When the server's GPUs are taken for others, or were, as its metadata say"""
+    at = preemptible.told_at(server)
+    if at is None or not servers.request_of(server).is_preemptible:
+        return []
+    return [
+        f"told that its GPUs are taken at {at.isoformat()}Z, for",
+        *preemptible.takers(connection, server),
+    ]
+
+
+def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[str]:
+    host = server.hypervisor_hostname
+    others = [each for each in answers if each.host != host]
+    able = sum(each.instances > 0 for each in others)
+    if server.status == "SHELVED_OFFLOADED":
+        yield "it is shelved and has given its GPUs back"
+        yield f"{able} of {len(others)} hosts with GPUs could take it now"
+    elif server.status == "BUILD":
+        yield "it is being scheduled, or started"
+    elif host:
+        yield f"the scheduler chose {host}, which had what it asks for"
+        yield f"{able} of {len(others)} other hosts with GPUs could take it now"
+        if able:
+            yield "among several the weighers choose, and Nova keeps no record of why"
+    elif able:
+        yield f"it is on no host, though {able} of {len(others)} with GPUs could take it now:"
+        yield from _why_then(server)
+        if together := _together(connection, server):
+            could, _ = capacity.could_boot(answers)
+            yield f"it is one of {together} asked for at once, of which Nova starts all or none"
+            yield f"{could} of them could start now"
+    elif others:
+        yield "it is on no host, and none could take it now; hosts says why"
+    else:
+        yield "no host offers GPUs"
+
+
+def _told(answer: Answer, host: str | None) -> dict[str, Any]:
+    return {
+        "host": answer.host,
+        "has_it": answer.host == host,
+        "could_take": answer.instances,
+        "reason": answer.reason,
+    }
+
+
+def _line(told: Mapping[str, Any]) -> str:
+    here = f"{told['host']} (has it)" if told["has_it"] else told["host"]
+    if told["could_take"]:
+        return f"{here}: could take {told['could_take']}, then {told['reason']}"
+    return f"{here}: {told['reason']}"
+
+
+def _why_then(server: Any) -> Iterator[str]:
+    """What the server's fault says of the moment in which it was refused"""
+    fault = (server.fault or {}).get("message", "")
+    if failures.NOT_ENOUGH_HOSTS in fault:
+        yield "when it was scheduled Placement had a host for it, as the fault names nothing;"
+        yield "then the scheduler's filters refused each such host, or other requests of the same"
+        yield "moment took the GPUs first; nova-scheduler's log says which"
+    elif any(each in fault for each in _RETRIES):
+        yield "each host that was tried failed to start it: nova-compute's log there says why"
+    elif fault:
+        yield "what its fault says was so then"
+
+
+def _together(connection: Any, server: Any) -> int | None:
+    """How many servers were asked for in the same request; ``None`` where it is the only one"""
+    if not server.reservation_id:
+        return None
+    with rest.clean_refusals("Nova"):
+        options = {"all_projects": True, "reservation_id": server.reservation_id}
+        found = len(list(connection.compute.servers(details=False, **options)))
+    return found if found > 1 else None
+
+
+def _in_column(text: str) -> str:
+    return textwrap.fill(text, _COLUMN, break_on_hyphens=False, break_long_words=False)
+
+
+def _in_utc(time: str) -> str:
+    """Nova's times are in UTC, and those of an instance's actions do not say so."""
+    return time if time.endswith("Z") else f"{time}Z"

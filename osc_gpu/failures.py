@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions on a server that failed, and why, as far as Nova shows it to whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nova_gpu.core import names, refusal_texts
+from nova_gpu.core.flavor.request import Request
+from osc_gpu import rest, servers
+
+# In Nova's fault where each host was refused after Placement had a candidate
+NOT_ENOUGH_HOSTS = "There are not enough hosts available"
+_DETAILS_POLICY = "os_compute_api:os-instance-actions:events:details"
+
+
+def last_failed(connection: Any, server: Any) -> Any:
+    """The last action that failed, or ``None``. Of a move the server itself shows no fault: it goes
+    on where it was."""
+    return next((each for each in _newest_first(connection, server) if each.message), None)
+
+
+def last(connection: Any, server: Any) -> Any:
+    """The last action, failed or not, or ``None``"""
+    return next(iter(_newest_first(connection, server)), None)
+
+
+def _newest_first(connection: Any, server: Any) -> list[Any]:
+    with rest.clean_refusals("Nova"):
+        actions = connection.compute.server_actions(server.id)
+        return sorted(actions, key=lambda each: each.start_time, reverse=True)
+
+
+def details(connection: Any, server: Any, failed: Any) -> list[str]:
+    """What the host, or the conductor, said of the action; empty where Nova does not show that"""
+    with rest.clean_refusals("Nova"):
+        action = connection.compute.get_server_action(failed.request_id, server.id)
+    return [each["details"] for each in action.events or () if each.get("details")]
+
+
+def why_last(connection: Any, server: Any) -> str | None:
+    """What was said of the last action, where that failed and Nova shows it"""
+    done = last(connection, server)
+    return next(iter(details(connection, server, done)), None) if done and done.message else None
+
+
+def reason(connection: Any, server: Any, failed: Any) -> list[str]:
+    """Why the action failed, in the compute host's words where Nova shows them to whoever asks;
+    else what is known of such a guest, and where those words are."""
+    if said := details(connection, server, failed):
+        return said[:1]
+    asked = servers.requests_of(server)
+    whole = any(each.resource_class == names.RESOURCE_CLASS for each in asked)
+    if asked:
+        known = refusal_texts.why(failed.action, container=_is_container(asked), whole=whole)
+    else:
+        known = refusal_texts.why_without_gpus(failed.action)
+    return [
+        *known,
+        f"the host's own words are for administrators, by policy {_DETAILS_POLICY}:",
+        f"openstack server event show {server.id} {failed.request_id}",
+    ]
+
+
+def _is_container(asked: Iterable[Request]) -> bool | None:
+    """Whether the flavor is for containers; ``None`` where it leaves that to the hosts"""
+    for each in asked:
+        for group in each.groups:
+            for key, condition, _ in each.conditions(group):
+                if key in (names.HYPERVISOR, names.HYPERVISOR_TYPE):
+                    kinds = {kind for kind in (names.LXC, names.QEMU) if condition.matches(kind)}
+                    return None if len(kinds) > 1 else kinds == {names.LXC}
+    return None

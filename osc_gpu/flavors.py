@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flavors as Nova's API shows them to whoever asks, and ``openstack gpu flavor create``"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+from osc_lib.cli import format_columns, parseractions
+
+from nova_gpu import data
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import condition, request, summary, validation, words
+from nova_gpu.core.flavor.arrangement import Distribution, Near, Topology, TopologyPolicy
+from nova_gpu.core.flavor.preemptible import End
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.flavor.words import OnStop
+from osc_gpu import asking, query, rest
+
+_COUNTED = {names.GPUS: names.RESOURCE_CLASS, names.VGPUS: names.VGPU_RESOURCE_CLASS}
+# The words whose values are no names that GPUs are compared with
+_PLAIN = (
+    *(names.MEMORY_MIB, names.HEADS, names.TOPOLOGY, names.DISTRIBUTION),
+    *(names.NEAR, names.NEAR_POLICY),
+    *(names.PREEMPTIBLE, names.ON_PREEMPT, names.ON_STOP),
+)
+_SHOWN = ("id", "name", "vcpus", "ram", "disk", "ephemeral", "swap", "is_public")
+
+NOTHING = "no GPU"
+# From this version on the API judges values. The proxy's own methods speak an older one.
+_CHECKED = "2.86"
+# As Nova calls them, and what a flavor may write for QEMU.
+_HYPERVISORS = ("kvm", "lxc", "qemu")
+
+
+def read(connection: Any, named: Sequence[str] = ()) -> Iterator[Any]:
+    """Flavors, one after the other.
+
+    :param named: names or IDs; without any, all there are
+    :raises CommandError: where there is none of that name
+    """
+    with rest.clean_refusals("Nova"):
+        if not named:
+            yield from connection.compute.flavors(
+                details=True, is_public=None, get_extra_specs=True
+            )
+        for name in named:
+            yield connection.compute.find_flavor(name, ignore_missing=False, get_extra_specs=True)
+
+
+def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
+    """Sets extra specs of *flavor*, within :func:`osc_gpu.rest.clean_refusals`."""
+    answer = connection.compute.post(
+        f"/flavors/{flavor.id}/os-extra_specs",
+        json={"extra_specs": dict(specs)},
+        microversion=_CHECKED,
+    )
+    sdk_exc.raise_from_response(answer)
+
+
+def remove(connection: Any, flavor: Any, key: str) -> None:
+    """Removes an extra spec of *flavor*, as :func:`write`."""
+    answer = connection.compute.delete(f"/flavors/{flavor.id}/os-extra_specs/{key}")
+    if answer.status_code != 404:
+        sdk_exc.raise_from_response(answer)
+
+
+def request_of(flavor: Any) -> FlavorRequest:
+    """What *flavor* asks for, openstacksdk's by itself or of a server."""
+    return request.of(flavor.extra_specs or {})
+
+
+def in_words(asked: FlavorRequest) -> str:
+    """What is asked for, in words.
+
+    :raises InvalidExtraSpec: where it cannot be understood
+    """
+    words = " and ".join(map(summary.all_of, asked.requests))
+    with contextlib.suppress(exception.InvalidExtraSpec):  # that is among its mistakes
+        if words and asked.preemptible:
+            least = asked.extra_specs[names.PREEMPTIBLE].strip()
+            return f"{words}, preemptible after {least}, then {asked.preemptible.end.in_words}"
+    return words
+
+
+def asked_for(asked: FlavorRequest) -> str:
+    """What is asked for, in words, or what is wrong with that"""
+    try:
+        if words := in_words(asked):
+            return words
+    except exception.InvalidExtraSpec:
+        pass
+    return "; ".join(validation.mistakes(asked)) or NOTHING
+
+
+class CreateFlavor(asking.ShowOne):
+    """Create a flavor with GPUs, or vGPUs, that quota counts.
+
+    It gets the words the scheduler reads (gpus, gpu_arch, ...; vgpus, vgpu_type, ...) and
+    resources:PGPU or resources:VGPU, which is what the quotas of class:PGPU and class:VGPU count;
+    the two always agree.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("name", metavar="<flavor-name>", help="Name of the new flavor")
+        add("--id", metavar="<id>", help="ID of the new flavor (default: a new UUID)")
+        add("--gpus", type=int, metavar="<n>", help="GPUs of an instance")
+        add(
+            "--vgpus", type=int, metavar="<n>", help="vGPUs of an instance, which are parts of GPUs"
+        )
+        add("--vgpu-type", metavar="<name>", help="Name or id of their type (nvidia-35, ...)")
+        add("--arch", metavar="<name>", help="Their architecture (fermi, or 's!= fermi', ...)")
+        add("--memory", metavar="<MiB>", help="Memory of each in MiB (40960, or '>= 40960', ...)")
+        add("--heads", metavar="<n>", help="Displays of each vGPU (2, or '>= 2', ...)")
+        add("--model", metavar="<name>", help="Their model ('Tesla M2090', or '<in> h100', ...)")
+        add(
+            "--topology",
+            choices=[str(each) for each in Topology],
+            help="What all GPUs of an instance have in common: a NUMA node, or direct links",
+        )
+        add(
+            "--distribution",
+            choices=[str(each) for each in Distribution],
+            help="Whether instances share few hosts with GPUs (pack) or are on many (spread)",
+        )
+        add(
+            "--near",
+            choices=[str(each) for each in Near],
+            help="Which of the instance's own devices its GPUs are to be near: network functions "
+            "or disks that it has by pci_passthrough:alias or by a port",
+        )
+        add(
+            "--near-policy",
+            choices=[str(each) for each in TopologyPolicy],
+            help="Whether an instance whose GPUs cannot be near them is refused (required) or not "
+            "(default: preferred)",
+        )
+        add("--hypervisor", metavar="<name>", help="LXC or KVM (or 's== LXC', ...)")
+        add(
+            "--preemptible",
+            metavar="<least-time>",
+            help="openstack gpu preempt may take an instance's GPUs for others, when it has "
+            "had them so long (30m, 2h, ...)",
+        )
+        add(
+            "--on-preempt",
+            choices=[str(each) for each in End],
+            help="What happens to a preempted instance: it is stopped, and gives its GPUs back as "
+            "at each of its stops (default), or deleted",
+        )
+        add("--vcpus", type=int, default=1, metavar="<n>", help="VCPUs (default: 1)")
+        add("--ram", type=int, default=256, metavar="<MiB>", help="Memory in MiB (default: 256)")
+        add(
+            "--disk",
+            type=int,
+            default=0,
+            metavar="<GiB>",
+            help="Disk in GiB (default: 0, for administrators and for instances on volumes)",
+        )
+        add("--ephemeral", type=int, default=0, metavar="<GiB>", help="Second disk (default: 0)")
+        add("--swap", type=int, default=0, metavar="<MiB>", help="Swap disk (default: 0)")
+        add("--description", metavar="<text>", help="Description of the flavor")
+        public = parser.add_mutually_exclusive_group()
+        public.add_argument("--public", dest="public", action="store_true", default=True)
+        public.add_argument(
+            "--private",
+            dest="public",
+            action="store_false",
+            help="Only for projects that are given access to it (default: public)",
+        )
+        add(
+            "--property",
+            metavar="<key=value>",
+            dest="properties",
+            action=parseractions.KeyValueAction,
+            default={},
+            help="Any further property (repeat for several)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        stopped = parsed_args.preemptible and parsed_args.on_preempt != End.DELETE
+        specs = properties(
+            {names.GPUS: parsed_args.gpus, names.VGPUS: parsed_args.vgpus},
+            {
+                names.VGPU_TYPE: parsed_args.vgpu_type,
+                names.GPU_ARCH: parsed_args.arch,
+                names.MEMORY_MIB: parsed_args.memory,
+                names.HEADS: parsed_args.heads,
+                names.HYPERVISOR: parsed_args.hypervisor,
+                names.MODEL: parsed_args.model,
+                names.TOPOLOGY: parsed_args.topology,
+                names.DISTRIBUTION: parsed_args.distribution,
+                names.NEAR: parsed_args.near,
+                names.NEAR_POLICY: parsed_args.near_policy,
+                names.PREEMPTIBLE: parsed_args.preemptible,
+                names.ON_PREEMPT: parsed_args.on_preempt,
+                names.ON_STOP: OnStop.RELEASE if stopped else None,
+            },
+            parsed_args.properties,
+        )
+        connection = self.connection(parsed_args)
+        # Not the values of --property: whoever uses that knows better.
+        of_options = {key: specs[key] for key in specs.keys() - parsed_args.properties.keys()}
+        refuse_unknown(of_options, lambda: query.known_traits(connection))
+        compute = connection.compute
+        fields = {
+            "name": parsed_args.name,
+            "vcpus": parsed_args.vcpus,
+            "ram": parsed_args.ram,
+            "disk": parsed_args.disk,
+            "ephemeral": parsed_args.ephemeral,
+            "swap": parsed_args.swap,
+            "is_public": parsed_args.public,
+        }
+        if parsed_args.id:
+            fields["id"] = parsed_args.id
+        if parsed_args.description:
+            fields["description"] = parsed_args.description
+        with rest.clean_refusals("Nova"):
+            try:
+                flavor = compute.create_flavor(**fields)
+            except sdk_exc.ConflictException as e:
+                _refuse_half_made(connection, parsed_args.name)
+                raise e
+            try:
+                write(connection, flavor, specs)
+            except Exception:
+                # A flavor of that name without GPUs would be taken for what was asked for.
+                compute.delete_flavor(flavor)
+                raise
+        shown = [getattr(flavor, field) for field in _SHOWN]
+        return (*_SHOWN, "properties"), (*shown, format_columns.DictColumn(specs))
+
+
+def _refuse_half_made(connection: Any, name: str) -> None:
+    """Refuse a flavor whose name one without any property has: it may be of a run that was killed.
+
+    :raises CommandError: with what to do then
+    """
+    found = connection.compute.find_flavor(name, get_extra_specs=True)
+    if found and not found.extra_specs:
+        raise exceptions.CommandError(
+            f"there is a flavor {name} without properties already; if it is of an earlier run that "
+            f"was interrupted: openstack flavor delete {found.id}, and run the command again"
+        )
+
+
+def properties(
+    counts: Mapping[str, int | None], words: Mapping[str, str | None], more: Mapping[str, str]
+) -> dict[str, str]:
+    """The extra specs of a flavor for so many GPUs, or vGPUs.
+
+    :param counts: of ``gpus`` and ``vgpus``
+    :param words: what each of them must be, by key
+    :param more: others; none that says something else of what is said here
+    :raises CommandError: where the scheduler would refuse them
+    """
+    specs: dict[str, str] = {}
+    for key, count in counts.items():
+        if count is not None:
+            specs |= {key: f"= {count}", f"resources:{_COUNTED[key]}": str(count)}
+    if not specs:
+        raise exceptions.CommandError("a flavor with GPUs needs --gpus, --vgpus or both")
+    for key, value in words.items():
+        if value:
+            is_name = key not in _PLAIN and " " not in value.strip()
+            # A word of an enum would be shown as one.
+            specs[key] = f"s== {value.strip()}" if is_name else str(value)
+    for key, value in more.items():
+        if specs.setdefault(key, value) != value:
+            raise exceptions.CommandError(
+                f"--property {key}={value} contradicts the options, which say {specs[key]!r}"
+            )
+    try:
+        asked = request.of(specs)
+        asked.check()
+        _ = asked.preemptible
+    except exception.InvalidExtraSpec as e:
+        raise exceptions.CommandError(str(e)) from e
+    return specs
+
+
+def refuse_unknown(specs: Mapping[str, str], known_traits: Callable[[], Collection[str]]) -> None:
+    """Refuses an architecture that neither the table of products nor a host has, and a hypervisor
+    that no host with GPUs can have.
+
+    :param specs: those that can be read
+    :param known_traits: asked only where the table has not all
+    :raises CommandError: with what is meant, where that can be guessed
+    """
+    hypervisor = words.parse_name(names.HYPERVISOR, specs)
+    if unknown := _unknown(hypervisor, _HYPERVISORS):
+        raise _refused("--hypervisor", unknown, "no hypervisor of hosts with GPUs", _HYPERVISORS)
+    architecture = words.parse_name(names.GPU_ARCH, specs)
+    known = {names.word(each) or "" for _, _, each, _ in data.products()} - {""}
+    if _unknown(architecture, known):
+        known |= names.known_values(names.TRAIT_ARCHITECTURE, known_traits())
+    if unknown := _unknown(architecture, known):
+        what = "an architecture of no product that is known, and of no host's GPUs"
+        raise _refused("--arch", unknown, what, known, _OF_YOUR_OWN)
+
+
+_OF_YOUR_OWN = (
+    f"; one that only [gpu]product of a host to come will have is given as "
+    f"--property {names.GPU_ARCH}=NAME"
+)
+
+
+def _unknown(asked: condition.Condition | None, known: Collection[str]) -> str | None:
+    """The first name of *asked* that is not among *known*, where it compares whole names"""
+    if asked is None or asked.operator is condition.Operator.IN:
+        return None
+    return next(iter(sorted(asked.values - set(known))), None)
+
+
+def _refused(
+    option: str, value: str, what: str, known: Collection[str], more: str = ""
+) -> exceptions.CommandError:
+    alike = difflib.get_close_matches(value, known, n=1)
+    hint = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(sorted(known))}"
+    return exceptions.CommandError(f"{option} {value} is {what}; {hint}{more}")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing hosts to new instances with GPUs, or to preemptible ones, and opening them again.
+
+Hosts are named as in :mod:`osc_gpu.closed`, which reads what is written here.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core import names
+from nova_gpu.core.placement import kept
+from osc_gpu import closed, rest
+
+# nova-compute writes the same provider, once in a minute.
+_ATTEMPTS = 5
+# A scheduler that has read a trait names it in its next query, which Placement answers only as long
+# as it knows the trait.
+_STALE = datetime.timedelta(hours=1)
+
+
+def drain(connection: Any, node: str) -> None:
+    """From now on no new instance gets GPUs below the provider *node*.
+
+    :raises CommandError: where Placement does not take that
+    """
+    _write(connection, node, {names.DRAINED}, ())
+
+
+def undrain(connection: Any, node: str) -> None:
+    """Undoes :func:`drain`."""
+    _write(connection, node, (), {names.DRAINED})
+
+
+def keep(connection: Any, node: str, until: datetime.datetime) -> None:
+    """Keeps the GPUs below the provider *node* from preemptible instances.
+
+    :raises CommandError: where Placement does not take that
+    """
+    _write(connection, node, {kept.trait(until)}, ())
+
+
+def unkeep(connection: Any, nodes: Iterable[str]) -> None:
+    """Undoes :func:`keep`, whatever the time was.
+
+    :raises CommandError: where Placement does not take that
+    """
+    wanted = frozenset(nodes)
+    for trait in closed.kept_traits(connection, "&associated=true"):
+        for node in closed.with_trait(connection, trait) & wanted:
+            _write(connection, node, (), {trait})
+
+
+def remove_stale(connection: Any) -> None:
+    """Removes what nobody reads any more, as its time is over.
+
+    :raises CommandError: where Placement does not take that
+    """
+    long_ago = timeutils.utcnow() - _STALE
+    for trait in closed.kept_traits(connection):
+        if (until := kept.until(trait)) and until < long_ago:
+            for node in closed.with_trait(connection, trait):
+                _write(connection, node, (), {trait})
+            rest.delete(connection, f"/traits/{trait}")
+
+
+def _write(connection: Any, node: str, added: Collection[str], removed: Collection[str]) -> None:
+    """Gives the provider *node* traits, of which Placement need not know, and takes others.
+
+    :raises CommandError: where Placement does not take that
+    """
+    for each in added:
+        rest.put(connection, f"/traits/{each}")
+    url = f"/resource_providers/{node}/traits"
+    for _ in range(_ATTEMPTS):
+        known = rest.placement(connection, url)
+        traits = set(known["traits"]).difference(removed).union(added)
+        if traits == set(known["traits"]):
+            return
+        generation = known["resource_provider_generation"]
+        body = {"resource_provider_generation": generation, "traits": sorted(traits)}
+        if rest.put(connection, url, body):
+            return
+    raise exceptions.CommandError(
+        f"Placement's provider {node} is written by others all the time; run the command again"
+    )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu server create``"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+
+from osc_gpu import asking, rest, servers
+from osc_gpu.fleet import unserved
+
+# The longest time for one build, as an image takes its time
+_BUILD_S = 3600
+_FOR_S = 1800
+
+
+class CreateServer(asking.ShowOne):
+    """Create a server as openstack server create does, and create it anew while no host has GPUs
+    for it.
+
+    Nova cannot try a server that found no host again. So the last one that found none stays while
+    the request waits, where openstack gpu preempt sees it, and is deleted when the next one is
+    there.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """OpenStackClient's own, and more"""
+        parser: argparse.ArgumentParser
+        if self.app is None:  # in the documentation, which shows what this adds
+            parser = super().get_parser(prog_name)
+        else:
+            factory, _, _ = self.app.command_manager.find_command(["server", "create"])
+            self._create = factory(self.app, self.app_args)
+            parser = self._create.get_parser(prog_name)
+            asking.add_timeout(parser)
+        asking.add_retries(parser, _FOR_S)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        if getattr(parsed_args, "max", None) not in (None, 1):
+            raise exceptions.CommandError("one server at a time is created anew, without --max")
+        parsed_args.wait = False  # what becomes of it is seen here
+        self._connection = self.connection(parsed_args)
+        until, before, said = time.monotonic() + parsed_args.for_s, None, ""
+        while True:
+            server = self._made(parsed_args, before)
+            for each in self._replaced(server):
+                self._delete(each)
+            if not unserved.found_none(server):
+                break
+            why = server.fault["message"]
+            if time.monotonic() + parsed_args.every_s > until:
+                raise exceptions.CommandError(
+                    f"{server.name} ({server.id}) waits no more, and is left as it is: {why}"
+                )
+            if why != said:
+                said = why
+                self.say(f"{server.name}: it waits: {why}")
+            before = server
+            time.sleep(parsed_args.every_s)
+        if server.status == "ERROR":
+            message = (server.fault or {}).get("message", "")
+            raise exceptions.CommandError(f"{server.name} ({server.id}): {message}")
+        shown = {"id": server.id, "name": server.name, "status": server.status}
+        return tuple(shown), tuple(shown.values())
+
+    def _made(self, parsed_args: argparse.Namespace, before: Any) -> Any:
+        """A new server, once it is built or has failed"""
+        try:
+            columns, values = self._create.take_action(parsed_args)
+        except sdk_exc.ForbiddenException:
+            if not before:
+                raise
+            # Over quota: the one before counts as long as it is there.
+            self._delete(before)
+            columns, values = self._create.take_action(parsed_args)
+        found = dict(zip(columns, values, strict=True))
+        for server in rest.polled(lambda: servers.get(self._connection, found["id"]), _BUILD_S):
+            if server.status != "BUILD":
+                return server
+        raise exceptions.CommandError(
+            f"{server.name} ({server.id}) is still being built after {_BUILD_S} s; see "
+            f"openstack server event list {server.id}"
+        )
+
+    def _replaced(self, server: Any) -> list[Any]:
+        """The servers that found no host, in whose place *server* is: by its name and flavor, as a
+        run that was killed leaves one too"""
+        with rest.clean_refusals("Nova"):
+            failed = list(self._connection.compute.servers(details=True, status="ERROR"))
+        return [
+            each
+            for each in failed
+            if (each.name, each.flavor.name) == (server.name, server.flavor.name)
+            and each.id != server.id
+            and each.created_at <= server.created_at
+            and unserved.found_none(each)
+        ]
+
+    def _delete(self, server: Any) -> None:
+        compute = self._connection.compute
+        with rest.clean_refusals("Nova"):
+            compute.delete_server(server)
+            compute.wait_for_delete(server, interval=rest.POLL_S)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fleet as the planner has it: hosts with GPUs, who has them, and who may be moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from osc_lib import exceptions
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import consent
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.scheduling.capacity import Group, Host
+from osc_gpu import closed, consumers, flavors, hosts, providers, query, rest, servers
+from osc_gpu.fleet.planning import fleet, ways
+from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need, Sets, Way
+from osc_gpu.providers import Provider
+
+_NOT_NOVAS = "Nova has no such instance"
+# Put among the traits of groups whose GPUs preemptible instances get, too
+_FOR_ALL = "for all"
+_Amounts = Mapping[str, int]
+
+
+def need(connection: Any, size: query.Size, request: FlavorRequest) -> Need:
+    """What one instance takes.
+
+    :raises Unservable: as :func:`osc_gpu.query.placement_query`
+    """
+    asked = query.placement_query(connection, size, request)
+    # Groups of GPUs and of vGPUs stand beside each other, and their traits do not tell them apart.
+    own = {asked.resource_class, *((_FOR_ALL,) if request.is_preemptible else ())}
+    groups = tuple(
+        dataclasses.replace(group, required_traits=group.required_traits | own)
+        for group in asked.groups
+    )
+    return Need(groups, tuple(sorted(asked.amounts.items())), asked.isolate)
+
+
+def need_of(connection: Any, flavor: Any, *, boots_from_volume: bool = False) -> Need:
+    """What one instance of the flavor takes.
+
+    :raises CommandError: where no plan can be made for such a flavor
+    """
+    asked = flavors.request_of(flavor)
+    size = query.Size.of(flavor, boots_from_volume=boots_from_volume)
+    found = need(connection, size, asked)
+    if asked.asks_for_gpus and asked.asks_for_vgpus:
+        raise exceptions.CommandError(
+            f"{flavor.name} asks for whole GPUs and for vGPUs; plan for each with a flavor that "
+            "asks for nothing else"
+        )
+    if asked.whole and asked.whole.requires_topology:
+        key = names.NEAR if asked.whole.arrangement.insists_on_near else names.TOPOLOGY
+        stated = asked.extra_specs[key]
+        raise exceptions.CommandError(
+            f"{flavor.name} insists on {key} {stated}, and only hosts "
+            "know which of their free GPUs are together; plan with a flavor that asks for all GPUs "
+            "of a host"
+        )
+    return found
+
+
+def read(connection: Any) -> Fleet:
+    """The fleet, as Placement and Nova show it.
+
+    :param connection: a :class:`osc_gpu.rest.Snapshot`
+    :raises Refused: where they do not show it to whoever asks
+    """
+    offered = providers.read(connection, reserved=False)
+    roots = hosts.nodes_by_name(connection)
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    known = {server.id: server for server in listed}
+    by_host: dict[str, list[tuple[Provider, Mapping[str, int]]]] = defaultdict(list)
+    for group in zip(offered, consumers.read(connection, offered, listed), strict=True):
+        by_host[group[0].host].append(group)
+    summaries = hosts.summaries(connection, {roots[name] for name in by_host if name in roots})
+    up, kept = hosts.up(connection), closed.kept_until(connection)
+    made, instances, shared = [], [], {}
+    for name, of_host in by_host.items():
+        listed_groups = [provider for provider, _ in of_host]
+        held_by = _held(amounts for _, amounts in of_host)
+        root = roots.get(name)
+        servers_there = {consumer: known.get(consumer) for consumer in held_by}
+        own, taken = _own(connection, root, summaries.get(root or ""), servers_there)
+        to_all = () if root in kept else (_FOR_ALL,)
+        groups = tuple(
+            dataclasses.replace(
+                each.group, traits=each.group.traits | {each.resource_class, *to_all}
+            )
+            for each in listed_groups
+        )
+        made.append(Host(name, listed_groups[0].unusable, True, own, groups))
+        there = []
+        for consumer, held in held_by.items():
+            server = known.get(consumer) or known.get(_moving(connection, consumer))
+            found = _instance(
+                *(connection, consumer, server, name),
+                *(held, groups, taken.get(consumer, {}), name in up),
+            )
+            if name in up and server and server.id == consumer:
+                found = dataclasses.replace(found, sets=_sets(connection, server, held, groups))
+            there.append(found)
+        instances += fleet.with_last_set(there, groups)
+        if cards := _shared(listed_groups):
+            shared[name] = cards
+    return Fleet(tuple(made), tuple(instances), shared)
+
+
+def _sets(connection: Any, server: Any, held: Mapping[int, int], groups: Sequence[Group]) -> Sets:
+    """The modules of a board that the server has, as far as its host tells: while it runs"""
+    on_boards = [number for number in held if groups[number].board]
+    if len(on_boards) != 1 or server.status == "SHUTOFF":
+        return ()
+    try:
+        listed, _ = servers.cards(connection, server)
+    except exceptions.CommandError:
+        return ()
+    modules = tuple(sorted(each["module"] for each in listed if "module" in each))
+    (number,) = on_boards
+    return ((number, modules),) if len(modules) == held[number] else ()
+
+
+def _moving(connection: Any, consumer: str) -> str | None:
+    """The server of a move that is not over: until then the source's GPUs are the move's own."""
+    with rest.clean_refusals("Nova"):
+        found = connection.compute.migrations()
+    return next((each.server_id for each in found if each.uuid == consumer), None)
+
+
+def _own(
+    connection: Any, root: str | None, summary: Any, there: Mapping[str, Any]
+) -> tuple[_Amounts, Mapping[str, _Amounts]]:
+    """The amounts that the node itself has left, and those that each consumer has of it.
+
+    :param summary: the node's, of :func:`osc_gpu.hosts.summaries`, or ``None``
+    :param there: the server of each consumer, ``None`` where it is none
+    """
+    if root is None:
+        return {}, {}
+    get = functools.partial(rest.of_provider, connection, root)
+    if summary:
+        counts = summary["resources"]
+        used = {name: each["used"] for name, each in counts.items()}
+        own = {name: each["capacity"] - used[name] for name, each in counts.items()}
+        if all(there.values()):
+            taken = {uuid: _of_flavor(server, used) for uuid, server in there.items()}
+            # An image may ask for other resources, as for dedicated processors.
+            if all(
+                sum(each.get(name, 0) for each in taken.values()) <= used[name] for name in used
+            ):
+                return own, taken
+    else:
+        usages = get("usages")
+        own = {
+            name: int((each["total"] - each["reserved"]) * each["allocation_ratio"])
+            - usages.get(name, 0)
+            for name, each in get("inventories").items()
+        }
+    return own, {uuid: each["resources"] for uuid, each in get("allocations").items()}
+
+
+def _of_flavor(server: Any, used: Container[str]) -> _Amounts:
+    """What the server takes of a node that has the resource classes *used*"""
+    from_volume = servers.boots_from_volume(server)
+    size = query.Size.of(server.flavor, boots_from_volume=from_volume)
+    amounts = query.amounts(size, servers.request_of(server))
+    return {name: amount for name, amount in amounts.items() if name in used}
+
+
+def _held(groups: Iterable[Mapping[str, int]]) -> Mapping[str, dict[int, int]]:
+    """How many GPUs of each group a consumer has, by consumer and the group's number"""
+    found: dict[str, dict[int, int]] = defaultdict(dict)
+    for number, amounts in enumerate(groups):
+        for consumer, amount in amounts.items():
+            found[consumer][number] = amount
+    return found
+
+
+def _shared(listed: list[Provider]) -> tuple[frozenset[int], ...]:
+    """The groups of types that cards of one product can be divided into"""
+    by_product: dict[str, set[int]] = defaultdict(set)
+    for number, each in enumerate(listed):
+        if each.key is None or each.key.is_in_parts:
+            by_product[each.product].add(number)
+    return tuple(frozenset(each) for each in by_product.values() if len(each) > 1)
+
+
+def _instance(
+    connection: Any,
+    consumer: str,
+    server: Any,
+    host: str,
+    held: Mapping[int, int],
+    groups: tuple[Group, ...],
+    taken: _Amounts,
+    up: bool,
+) -> Instance:
+    mine = tuple(sorted(held.items()))
+    amounts = tuple(sorted(taken.items()))
+
+    def stays(reason: str) -> Instance:
+        name = server.name if server else ""
+        return Instance(consumer, name, host, Need((), amounts), mine, None, reason)
+
+    if server is None:
+        return stays(_NOT_NOVAS)
+    if consumer != server.id:
+        return stays(ways.WAITS)
+    request = servers.request_of(server)
+    try:
+        said = consent.parse(request.extra_specs)
+        wanted = need(connection, query.Size.of(server.flavor), request)
+        near = request.whole is not None and request.whole.requires_topology
+    except (exception.InvalidExtraSpec, query.Unservable) as e:
+        return stays(f"its flavor cannot be used: {e}")
+    if reason := _rooted(server, up=up, near=near, all_of=_counts(wanted, held)):
+        return stays(reason)
+    traits = frozenset[str]().union(*(groups[number].traits for number in held))
+    qemu = names.known_values(names.TRAIT_HYPERVISOR, traits) == {names.QEMU}
+    live = qemu and names.RESOURCE_CLASS not in traits  # vGPUs of a KVM guest
+    way, reason = ways.way(server.status, said, live=live, keeps_disk=qemu)
+    if way is None:
+        return stays(reason)
+    like = tuple(_kept(traits, way))
+    parts = tuple(
+        dataclasses.replace(part, required_traits=part.required_traits.union(like))
+        for part in wanted.groups
+    )
+    there = Need(parts, amounts, wanted.isolate)
+    return Instance(consumer, server.name, host, there, mine, way)
+
+
+def _counts(wanted: Need, held: Mapping[int, int]) -> bool:
+    return sum(part.count for part in wanted.groups) == sum(held.values())
+
+
+def _rooted(server: Any, *, up: bool, near: bool, all_of: bool) -> str:
+    """Why the server cannot be moved, whatever its flavor allows; empty where it can"""
+    if not up:
+        return "its host's compute service is down"
+    if server.is_locked:
+        return "it is locked"
+    if server.task_state:
+        return f"it is busy: {server.task_state}"
+    if near:
+        return f"its flavor insists on {names.TOPOLOGY}, and only hosts know what is together"
+    if not all_of:
+        return "it has not what its flavor asks for, or GPUs and vGPUs"
+    return ""
+
+
+def _kept(traits: frozenset[str], way: Way) -> Iterator[str]:
+    """What the GPUs at the destination must have as well: a guest stays with its hypervisor, and
+    one that runs with its very type of vGPU."""
+    prefixes: tuple[str, ...] = (names.TRAIT_HYPERVISOR,)
+    if way is Way.LIVE:
+        prefixes += (names.TRAIT_VGPU_TYPE, names.TRAIT_MODEL)
+    return (trait for trait in traits if trait.startswith(prefixes))

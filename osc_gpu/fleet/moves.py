@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The moves of a plan, made one after the other, each followed to its end.
+
+Nothing is kept here of what was done: where this ends in the midst, a new run confirms what waits
+for that, and plans from what is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+
+from osc_gpu import failures, rest, servers
+from osc_gpu.fleet.planning.fleet import Move, Way
+
+_WAITS = "VERIFY_RESIZE"
+_STATUS = {Way.STOPPED: "SHUTOFF", Way.LIVE: "ACTIVE", Way.COLD: "ACTIVE"}
+
+
+class Stopped(exceptions.CommandError):
+    """A move that did not go as planned; those before it are made, and none after it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Moving:
+    """A server that Nova moves, or has moved. ``source`` is the node that it leaves."""
+
+    connection: Any
+    uuid: str
+    source: str
+    patience_s: float
+
+    def _server(self) -> Any:
+        return servers.get(self.connection, self.uuid)
+
+    def confirm(self, server: Any) -> Any:
+        """Return the server when its move is confirmed, be it by another run of the command.
+
+        :raises CommandError: where Nova refuses that, or takes too long
+        """
+        with rest.clean_refusals("Nova"):
+            try:
+                self.connection.compute.confirm_server_resize(server)
+            except sdk_exc.HttpException:
+                if self._server().status == _WAITS:
+                    raise
+        # Of a confirmation a server shows nothing before it is over.
+        return self._when_idle(but_not=_WAITS)
+
+    def _when_idle(self, but_not: str = "") -> Any:
+        """The server, when Nova does nothing more to it, and it has another status than *but_not*
+
+        :raises Stopped: where that takes too long
+        """
+        for server in rest.polled(self._server, self.patience_s):
+            if not server.task_state and server.status != but_not:
+                return server
+        doing = server.task_state or "its confirmation"
+        raise Stopped(
+            f"it is still busy with {doing} after {self.patience_s:g} s; look at "
+            f"openstack server migration list --server {server.id}, and then plan anew"
+        )
+
+    def wait_for_source(self) -> None:
+        """Returns when the source has the GPUs back, which is a moment after the server is idle.
+
+        :raises Stopped: where that takes too long
+        """
+        with rest.clean_refusals("Nova"):
+            found = self.connection.compute.migrations(server_id=self.uuid)
+            newest = max(found, key=lambda each: each.created_at)
+        url = f"/allocations/{newest.uuid}"
+        for held in rest.polled(lambda: rest.placement(self.connection, url), self.patience_s):
+            if not held["allocations"]:
+                return
+        raise Stopped(
+            f"it is moved, but {self.source} keeps its GPUs in Placement for the "
+            f"migration {newest.uuid}; nova-gpu verify says there how to mend that"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step(_Moving):
+    """One move of a plan. ``there`` is the destination as its compute service calls the host,
+    ``here`` the source."""
+
+    move: Move
+    here: str
+    there: str
+
+    def make(self) -> None:
+        """:raises Stopped: with what happened, and how to go on"""
+        server = self._server()
+        self._expect_as_planned(server)
+        with rest.clean_refusals("Nova"):
+            if self.move.way is Way.LIVE:
+                self.connection.compute.live_migrate_server(server, host=self.there)
+            else:
+                self.connection.compute.migrate_server(server, host=self.there)
+        server = self._when_idle()
+        if self.move.way is not Way.LIVE:
+            if server.status != _WAITS or server.compute_host != self.there:
+                raise self._failed(server)
+            server = self.confirm(server)
+        if server.status != _STATUS[self.move.way] or server.compute_host != self.there:
+            raise self._failed(server)
+        self.wait_for_source()
+
+    def _expect_as_planned(self, server: Any) -> None:
+        """:raises Stopped: where the server is not any more what it was for the plan"""
+        found = server.status, server.compute_host, server.task_state
+        if found != (_STATUS[self.move.way], self.here, None):
+            busy = f", busy with {server.task_state}" if server.task_state else ""
+            raise Stopped(
+                f"it is not as it was for the plan: {server.status} on {server.compute_host}{busy}"
+            )
+
+    def _failed(self, server: Any) -> Stopped:
+        uuid = server.id
+        if server.status == _WAITS:
+            return Stopped(
+                f"it waits on {server.compute_host} for a confirmation and has GPUs of both hosts: "
+                f"openstack server migration confirm {uuid} goes on, revert in its place goes back"
+            )
+        said = failures.why_last(self.connection, server)  # and not why another one failed before
+        why = said or f"see openstack server event list {uuid}"
+        return Stopped(f"it is {server.status} on {server.compute_host}: {why}")
+
+
+def finish(connection: Any, say: Callable[[str], None], patience_s: float) -> None:
+    """Confirm the cold migrations with GPUs that the caller began and that wait for it.
+
+    A run that was killed leaves one behind, which has the GPUs of both hosts until then. Resizes
+    and the migrations of other users wait for those.
+
+    :param say: is told of each
+    :param patience_s: how long Nova may take for one
+    :raises CommandError: where Nova refuses that, or takes too long
+    """
+    own = {"status": "finished", "migration_type": "migration"}
+    with rest.clean_refusals("Nova"):
+        user = connection.session.get_user_id()
+        begun = list(connection.compute.migrations(user_id=user, **own)) if user else []
+        sources = {each.server_id: each.source_node for each in begun if each.user_id == user}
+        if not sources:
+            return
+        listed = connection.compute.servers(details=True, all_projects=True, status=_WAITS)
+        waiting = [each for each in listed if each.id in sources and servers.requests_of(each)]
+    for server in waiting:
+        say(f"{server.name} ({server.id}): confirmed, as its move waits for that since before")
+        moving = _Moving(connection, server.id, sources[server.id], patience_s)
+        moving.confirm(server)
+        moving.wait_for_source()
+
+
+def make(
+    connection: Any,
+    moves: Sequence[Move],
+    services: Mapping[str, str],
+    say: Callable[[str], None],
+    patience_s: float,
+) -> None:
+    """Makes *moves* in their order, and ends at the first that does not go as planned.
+
+    :param services: what the compute service of a node calls its host, by the node's name
+    :param say: is told of each step when it begins
+    :param patience_s: how long Nova may take for one
+    :raises Stopped: with the step, what happened and how to go on
+    """
+    for number, move in enumerate(moves, 1):
+        who = f"{move.instance.name} ({move.instance.uuid})"
+        step = f"step {number} of {len(moves)}"
+        say(f"{step}: {who} from {move.source} to {move.destination}; {move.way.in_words}")
+        here, there = (services.get(each, each) for each in (move.source, move.destination))
+        try:
+            uuid = move.instance.uuid
+            _Step(connection, uuid, move.source, patience_s, move, here, there).make()
+        except exceptions.CommandError as e:
+            raise Stopped(f"{step}, {who}: {e}. {_done(number)}") from e
+        except KeyboardInterrupt:
+            say(
+                f"{step}, {who}: not waited for any longer; Nova goes on with it, and a cold move "
+                f"waits for openstack server migration confirm. {_done(number)}"
+            )
+            raise
+
+
+def _done(number: int) -> str:
+    made = {1: "No step is made", 2: "The step before it is made"}.get(
+        number, f"The {number - 1} steps before it are made"
+    )
+    return f"{made}, and none after it is begun; run the command again for a new plan"

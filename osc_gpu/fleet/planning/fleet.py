@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts with GPUs, the instances that have them, and what a move of each costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+
+from nova_gpu.core.flavor.request_group import GroupRequest
+from nova_gpu.core.scheduling.capacity import Group, Host
+from nova_gpu.core.sets.partitions import Module
+
+
+class Way(enum.StrEnum):
+    """How an instance is moved. What interrupts least comes first."""
+
+    STOPPED = "stopped"
+    LIVE = "live"
+    COLD = "cold"
+
+    @property
+    def cost(self) -> int:
+        """From 1. Costs only tell plans apart that have equally many moves."""
+        return list(Way).index(self) + 1
+
+    @property
+    def in_words(self) -> str:
+        return _IN_WORDS[self]
+
+
+_IN_WORDS = {
+    Way.STOPPED: "none: it is stopped, and moves cold",
+    Way.LIVE: "it moves live, and goes on",
+    Way.COLD: "it is shut down, moved and started",
+}
+
+
+# GPUs by the index of their group
+Held = tuple[tuple[int, int], ...]
+# The modules that these are, by the index of each group whose GPUs NVSwitches join
+Sets = tuple[tuple[int, tuple[Module, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Spot:
+    """A host, by its index, and the GPUs that an instance has or would have of its groups."""
+
+    host: int
+    held: Held
+    sets: Sets = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Need:
+    """What an instance takes of a host: *groups* as Placement is asked for them, and of the node's
+    own resources the amount by resource class."""
+
+    groups: tuple[GroupRequest, ...]
+    amounts: tuple[tuple[str, int], ...] = ()
+    isolate: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instance:
+    """``held`` has, of each group of its host it has GPUs of, the index and how many; ``sets`` is
+    without the groups of which it is not known. ``way`` is ``None`` of one that may not be moved,
+    and ``stays`` says why."""
+
+    uuid: str
+    name: str
+    host: str
+    need: Need
+    held: Held
+    way: Way | None
+    stays: str = ""
+    sets: Sets = ()
+
+    @property
+    def gpus(self) -> int:
+        return sum(count for _, count in self.held)
+
+
+def with_last_set(there: Sequence[Instance], groups: Sequence[Group]) -> list[Instance]:
+    """The instances of one host, with the set of one of which it is not known, such as a stopped
+    one, where only it can have what is left of its board."""
+    found = list(there)
+    for number, group in enumerate(groups):
+        holders = [n for n, each in enumerate(found) if number in dict(each.held)]
+        unknown = [n for n in holders if number not in dict(found[n].sets)]
+        if group.board is None or len(unknown) != 1:
+            continue
+        (last,) = unknown
+        others = (dict(found[n].sets)[number] for n in holders if n != last)
+        left = group.board.taken.difference(*others)
+        # More have cards that nobody can be given, or instances of another group.
+        if len(left) == dict(found[last].held)[number]:
+            sets = tuple(sorted((*found[last].sets, (number, tuple(sorted(left))))))
+            found[last] = dataclasses.replace(found[last], sets=sets)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fleet:
+    """``hosts`` have distinct names; what is free there may be below 0. ``shared`` has, by a host's
+    name, the groups whose vGPUs are of the same cards, so that what one gets the others lose: as
+    nobody but the host knows how much, all that they had free."""
+
+    hosts: tuple[Host, ...]
+    instances: tuple[Instance, ...]
+    shared: Mapping[str, tuple[frozenset[int], ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all the room is counted that moves make: not where vGPUs share cards, or where it
+        is not known which cards of a board an instance has."""
+        hosts = {each.name: each for each in self.hosts}
+        return not self.shared and all(
+            hosts[each.host].groups[group].board is None or group in dict(each.sets)
+            for each in self.instances
+            for group, _ in each.held
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """One step: when it is made, the destination has room for it."""
+
+    instance: Instance
+    source: str
+    destination: str
+    spot: Spot
+    reason: str
+
+    @property
+    def way(self) -> Way:
+        assert self.instance.way is not None
+        return self.instance.way
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Moves, to be made one after the other.
+
+    :param reached: whether they lead to what was asked for; without it there are no moves
+    :param proven: whether no plan has fewer moves or, where it is not reached, there is none
+    """
+
+    moves: tuple[Move, ...]
+    reached: bool
+    proven: bool

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is free on each host while instances are moved, and where an instance has room."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Host
+from nova_gpu.core.sets.published import Board
+from osc_gpu.fleet.planning.fleet import Fleet, Held, Need, Sets, Spot
+
+# Past so many ways to serve one instance of several groups on one host the others are not tried.
+_MOST_WAYS = 64
+
+# By group, where its GPUs are given in sets
+Boards = Sequence[Board | None]
+
+# More than a group has
+_ALL = 1 << 20
+
+
+class Room:
+    """One moment of a fleet. ``free`` has the GPUs of each group of each host, ``own`` what is free
+    of the nodes' resources; either is below 0 where more is used than there is. ``moves`` is what
+    was moved so far: the instance by its index, from where, and to where."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        index = {host.name: number for number, host in enumerate(fleet.hosts)}
+        self.fleet = fleet
+        self.free = [[g.total - g.reserved - g.used for g in host.groups] for host in fleet.hosts]
+        self.boards = [[group.board for group in host.groups] for host in fleet.hosts]
+        self.own = [dict(host.free) for host in fleet.hosts]
+        self.spots = [Spot(index[each.host], each.held, each.sets) for each in fleet.instances]
+        self._first = list(self.spots)
+        self.on: list[set[int]] = [set() for _ in fleet.hosts]
+        for number, spot in enumerate(self.spots):
+            self.on[spot.host].add(number)
+        self.moves: list[tuple[int, Spot, Spot]] = []
+        self._ways: dict[Need, list[tuple[int, list[Held]]]] = {}
+        self._fitting: dict[object, int] = {}
+
+    def move(self, number: int, spot: Spot) -> None:
+        self.moves.append((number, self.spots[number], spot))
+        self._put(number, spot)
+
+    def undo(self, moves: int) -> None:
+        """Take back all but the first so many."""
+        while len(self.moves) > moves:
+            number, before, _ = self.moves.pop()
+            self._put(number, before)
+
+    def _put(self, number: int, spot: Spot) -> None:
+        before = self.spots[number]
+        self._count(number, before, 1)
+        self.on[before.host].remove(number)
+        self._count(number, spot, -1)
+        self.on[spot.host].add(number)
+        self.spots[number] = spot
+
+    def _count(self, number: int, spot: Spot, sign: int) -> None:
+        host = self.fleet.hosts[spot.host]
+        for group, count in spot.held:
+            self.free[spot.host][group] += sign * count
+            if spot != self._first[number]:
+                for cards in self.fleet.shared.get(host.name, ()):
+                    for other in cards - {group} if group in cards else ():
+                        self.free[spot.host][other] += sign * _ALL
+        boards = self.boards[spot.host]
+        for group, modules in spot.sets:
+            if board := boards[group]:
+                boards[group] = board.freed(modules) if sign > 0 else board.given(modules)
+        own = self.own[spot.host]
+        for resource_class, amount in self.fleet.instances[number].need.amounts:
+            # What a node does not have itself (a disk that hosts share) moves take nothing of.
+            if resource_class in own:
+                own[resource_class] += sign * amount
+
+    def movable(self, host: int) -> list[int]:
+        """The instances that are there now and may be moved"""
+        return sorted(n for n in self.on[host] if self.fleet.instances[n].way)
+
+    def rooms(self, number: int, closed: Collection[int] = ()) -> Iterator[Spot]:
+        """The spots on other hosts where the instance has room now, but for the hosts *closed*"""
+        need, here = self.fleet.instances[number].need, self.spots[number].host
+        for host, ways in self._ways_of(need):
+            own = self.own[host]
+            if host == here or host in closed:
+                continue
+            if any(own.get(name, amount) < amount for name, amount in need.amounts):
+                continue
+            free = self.free[host]
+            for held in ways:
+                if any(free[group] < count for group, count in held):
+                    continue
+                if (sets := self._sets(host, held)) is not None:
+                    yield Spot(host, held, sets)
+
+    def _sets(self, host: int, held: Held) -> Sets | None:
+        """What the host would give of its boards now, ``None`` where it has no set of that size"""
+        found = []
+        for group, count in held:
+            if board := self.boards[host][group]:
+                if (chosen := board.choose(count)) is None:
+                    return None
+                found.append((group, tuple(sorted(chosen.modules))))
+        return tuple(found)
+
+    def _ways_of(self, need: Need) -> list[tuple[int, list[Held]]]:
+        """The hosts that could have it, were they empty, and the GPUs it could get of each"""
+        if need not in self._ways:
+            found = ((n, _ways(need, host)) for n, host in enumerate(self.fleet.hosts))
+            self._ways[need] = [each for each in found if each[1]]
+        return self._ways[need]
+
+    def could_have(self, need: Need) -> list[int]:
+        """The hosts that would have room for it, were they empty"""
+        return [host for host, _ in self._ways_of(need)]
+
+    def fitting(self, need: Need, host: int, without: Collection[int] = ()) -> int:
+        """How many of it the host has room for, when the instances *without* have left."""
+        free, own, boards = self.free[host], self.own[host], self.boards[host]
+        if without:
+            free, own, boards = list(free), dict(own), self._boards(host, without)
+            for number in without:
+                for group, count in self.spots[number].held:
+                    free[group] += count
+                for name, amount in self.fleet.instances[number].need.amounts:
+                    if name in own:
+                        own[name] += amount
+        return self._counted(need, host, free, own, boards)
+
+    def _boards(self, host: int, without: Collection[int]) -> list[Board | None]:
+        """The host's, by group, when the instances *without* have left"""
+        boards = list(self.boards[host])
+        for number in without:
+            for group, modules in self.spots[number].sets:
+                if board := boards[group]:
+                    boards[group] = board.freed(modules)
+        return boards
+
+    def least_leaving(self, need: Need, host: int, wanted: int) -> int | None:
+        """A number of instances: unless so many leave the host, it has no room for *wanted*.
+
+        It may be too small, as each resource is looked at by itself; ``None`` where it has no such
+        room even without all that may be moved.
+        """
+        leaving = self.movable(host)
+        gains: dict[object, list[int]] = {}
+        for number in leaving:
+            for group, count in self.spots[number].held:
+                gains.setdefault(group, []).append(count)
+            for name, amount in self.fleet.instances[number].need.amounts:
+                gains.setdefault(name, []).append(amount)
+        for each in gains.values():
+            each.sort(reverse=True)
+        # Which of them leave is not looked at: as if all sets became free.
+        boards = self._boards(host, leaving)
+        for count in range(len(leaving) + 1):
+            free = [
+                left + sum(gains.get(group, ())[:count])
+                for group, left in enumerate(self.free[host])
+            ]
+            own = {
+                name: left + sum(gains.get(name, ())[:count])
+                for name, left in self.own[host].items()
+            }
+            there = boards if count else self.boards[host]
+            if self._counted(need, host, free, own, there) >= wanted:
+                return count
+        return None
+
+    def _counted(
+        self, need: Need, number: int, free: Sequence[int], own: Mapping[str, int], boards: Boards
+    ) -> int:
+        key = (need, number, *free, *own.values(), *(board and board.taken for board in boards))
+        if key not in self._fitting:
+            host = self.fleet.hosts[number]
+            groups = tuple(
+                dataclasses.replace(group, used=group.total - group.reserved - left, board=board)
+                for group, left, board in zip(host.groups, free, boards, strict=True)
+            )
+            left = {name: max(amount, 0) for name, amount in own.items()}
+            # Placement's word is about the present; whether it would have one is found out here.
+            now = dataclasses.replace(host, candidate=True, free=left, groups=groups)
+            (answer,) = capacity.answers(
+                need.groups, dict(need.amounts), [now], isolate=need.isolate
+            )
+            self._fitting[key] = answer.instances
+        return self._fitting[key]
+
+
+def _ways(need: Need, host: Host) -> list[Held]:
+    """The GPUs that an instance could get of the host's groups, were they free"""
+    if host.unusable:
+        return []
+    fitting = [
+        [
+            number
+            for number, group in enumerate(host.groups)
+            if capacity.fits(part, group) and group.total - group.reserved >= part.count
+        ]
+        for part in need.groups
+    ]
+    found: dict[Held, None] = {}
+    for way in itertools.islice(itertools.product(*fitting), _MOST_WAYS):
+        if need.isolate and len(set(way)) < len(way):
+            continue
+        counts: dict[int, int] = {}
+        for part, group in zip(need.groups, way, strict=True):
+            counts[group] = counts.get(group, 0) + part.count
+        found[tuple(sorted(counts.items()))] = None
+    return list(found)

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan is to lead to, and the search for it: an exact one for small fleets, by A* over all
+that moves can lead to, and a quick one for large fleets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+from osc_gpu.fleet.planning.fleet import Fleet, Need, Spot
+from osc_gpu.fleet.planning.room import Room
+
+# What the exact search looks at, at most: seconds of one processor
+MOST_STATES = 20_000
+# Larger fleets would not get far with so many.
+MOST_HOSTS = 12
+MOST_MOVABLE = 48
+
+# All that the quick one tries: some twenty seconds of one processor at most
+MOST_LOOKS = 1_000_000
+# Hosts that are tried for one place, sets of instances that could leave each of them, and how long
+# a chain of instances that make room for one another may get.
+_HOSTS = 40
+_SETS = 4
+_CHAIN = 2
+# Past so many sets of a size they are not all looked at.
+_MOST_SETS = 2_000
+
+Steps = Sequence[tuple[int, Spot]]
+_State = tuple[tuple[int, Spot], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Room for ``count`` instances that are not there yet"""
+
+    need: Need
+    count: int
+
+    def least(self, room: Room) -> int | None:
+        """The least number of moves of any plan from *room*; ``None`` where there is none"""
+        # By how many fit: what it takes at least on the hosts so far
+        least: list[int | None] = [0] + [None] * self.count
+        for host in room.could_have(self.need):
+            each = _least_by_fit(room, self.need, host, self.count)
+            joined = list(least)
+            for before, cost in enumerate(least):
+                for fit, leaving in enumerate(each):
+                    at = min(before + fit, self.count)
+                    if cost is None:
+                        continue
+                    known = joined[at]
+                    if known is None or cost + leaving < known:
+                        joined[at] = cost + leaving
+            least = joined
+            if least[self.count] == 0:
+                break
+        return least[self.count]
+
+    def closed(self) -> Collection[int]:
+        return ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Empty:
+    """A host, by its index, that no instance has GPUs of"""
+
+    host: int
+
+    def least(self, room: Room) -> int | None:
+        """The least number of moves of any plan from *room*; ``None`` where there is none"""
+        there = room.on[self.host]
+        return len(there) if len(room.movable(self.host)) == len(there) else None
+
+    def closed(self) -> Collection[int]:
+        """The hosts that nothing is moved to"""
+        return (self.host,)
+
+
+Goal = Place | Empty
+
+
+def _least_by_fit(room: Room, need: Need, host: int, most: int) -> list[int]:
+    """How many have to leave the host at least, for none to fit, for one, and so on"""
+    found = [0]
+    while len(found) <= most:
+        if (least := room.least_leaving(need, host, len(found))) is None:
+            break
+        found.append(least)
+    return found
+
+
+class TooLarge(Exception):
+    """No answer within the bounds"""
+
+
+def exact(fleet: Fleet, goal: Goal) -> Steps | None:
+    """The plan with the fewest moves and, of these, the least cost; ``None`` where there is none.
+
+    :raises TooLarge: where that would take too long
+    """
+    if not is_small(fleet):
+        raise TooLarge
+    movable = _movable(fleet)
+    room = Room(fleet)
+    least = goal.least(room)
+    if least is None:
+        return None
+    alike = _alike(fleet)
+    order = itertools.count()
+    waiting: list[tuple[int, int, int, Steps]] = [(least, 0, next(order), ())]
+    best = {_state(room, movable, alike): (0, 0)}
+    while waiting:
+        _, cost, _, steps = heapq.heappop(waiting)
+        room.undo(0)
+        for step in steps:
+            room.move(*step)
+        if (len(steps), cost) > best[_state(room, movable, alike)]:
+            continue
+        if goal.least(room) == 0:
+            return steps
+        tried = set()
+        for number in movable:
+            # Of instances that are alike on one host, it does not matter which one goes.
+            if (who := (alike[number], room.spots[number])) in tried:
+                continue
+            tried.add(who)
+            for spot in list(room.rooms(number, goal.closed())):
+                way = fleet.instances[number].way
+                assert way is not None
+                reached = (len(steps) + 1, cost + way.cost)
+                room.move(number, spot)
+                state = _state(room, movable, alike)
+                if reached < best.get(state, (len(steps) + 2, 0)):
+                    if len(best) >= MOST_STATES:
+                        raise TooLarge
+                    best[state] = reached
+                    if (left := goal.least(room)) is not None:
+                        entry = (reached[0] + left, reached[1], next(order))
+                        heapq.heappush(waiting, (*entry, (*steps, (number, spot))))
+                room.undo(len(steps))
+    return None
+
+
+def is_small(fleet: Fleet) -> bool:
+    """Whether the fleet is small enough for an exact search"""
+    return len(fleet.hosts) <= MOST_HOSTS and len(_movable(fleet)) <= MOST_MOVABLE
+
+
+def _movable(fleet: Fleet) -> list[int]:
+    return [number for number, each in enumerate(fleet.instances) if each.way]
+
+
+def _alike(fleet: Fleet) -> list[int]:
+    """A number for each instance, the same for those that take and cost the same"""
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault((each.need, each.way), len(numbers)) for each in fleet.instances]
+
+
+def _state(room: Room, movable: Sequence[int], alike: Sequence[int]) -> _State:
+    return tuple(sorted((alike[number], room.spots[number]) for number in movable))
+
+
+class _Spent(Exception):
+    """All looks are taken."""
+
+
+def quick(fleet: Fleet, goal: Goal) -> Steps | None:
+    """The steps of a good plan, within a bounded number of looks at hosts; ``None`` where none was
+    found."""
+    search = _Quick(fleet)
+    try:
+        if isinstance(goal, Empty):
+            found = search.empty(goal)
+        else:
+            found = search.place(goal.need, goal.count) is None
+    except _Spent:
+        return None
+    return search.steps() if found else None
+
+
+def gather(fleet: Fleet, need: Need) -> Steps:
+    """The steps to as many places as are found"""
+    search = _Quick(fleet)
+    try:
+        search.place(need, None)
+    except _Spent:
+        search.room.undo(search.done)
+    return search.steps()
+
+
+class _Quick:
+    def __init__(self, fleet: Fleet) -> None:
+        self.room = Room(fleet)
+        self._looks = 0
+        # What places are made for, which nothing that is moved should take.
+        self._kept: Need | None = None
+        # How many of the moves have led to a place.
+        self.done = 0
+
+    def steps(self) -> Steps:
+        return [(number, to) for number, _, to in self.room.moves]
+
+    def empty(self, goal: Empty) -> bool:
+        there = sorted(self.room.on[goal.host], key=lambda n: -self._gpus(n))
+        return all(self._house(number, frozenset({goal.host}), _CHAIN) for number in there)
+
+    def place(self, need: Need, count: int | None) -> int | None:
+        """``None`` where *count* have room then, or else how many have. Without *count*, all that
+        can be made to.
+        """
+        self._kept = need
+        hosts = self.room.could_have(need)
+        made: frozenset[int] = frozenset()
+        while True:
+            have = sum(self.room.fitting(need, host) for host in hosts)
+            if count is not None and have >= count:
+                return None
+            if (host := self._one_more(need, have, hosts, made)) is None:
+                return have
+            made |= {host}
+            self.done = len(self.room.moves)
+
+    def _one_more(
+        self, need: Need, have: int, hosts: list[int], made: frozenset[int]
+    ) -> int | None:
+        """The host on which one more has room now, ``None`` where none can be made to have it"""
+        start = len(self.room.moves)
+        best: tuple[int, int, list[tuple[int, Spot]]] | None = None
+        for least, host in self._by_least(need, hosts, len(hosts)):
+            if best and len(best[2]) <= least:
+                break
+            there = self._make(need, host, made | {host}, _CHAIN)
+            if there and sum(self.room.fitting(need, each) for each in hosts) > have:
+                steps = [(number, to) for number, _, to in self.room.moves[start:]]
+                cost = sum(self._cost(number) for number, _ in steps)
+                if best is None or (len(steps), cost) < (len(best[2]), best[0]):
+                    best = cost, host, steps
+            self.room.undo(start)
+        if best is None:
+            return None
+        for step in best[2]:
+            self.room.move(*step)
+        return best[1]
+
+    def _by_least(self, need: Need, hosts: list[int], most: int) -> list[tuple[int, int]]:
+        """(the least number that has to leave, host): first those from which few have to"""
+        found = []
+        for host in hosts:
+            self._look()
+            wanted = self.room.fitting(need, host) + 1
+            if (least := self.room.least_leaving(need, host, wanted)) is not None:
+                found.append((least, host))
+        return sorted(found)[: min(most, _HOSTS)]
+
+    def _make(self, need: Need, host: int, closed: frozenset[int], chain: int) -> bool:
+        """Whether the host has room for one more, now that some have left"""
+        start = len(self.room.moves)
+        for leaving in itertools.islice(self._sets(need, host), _SETS):
+            if all(self._house(number, closed, chain) for number in leaving):
+                return True
+            self.room.undo(start)
+        return False
+
+    def _sets(self, need: Need, host: int) -> Iterator[tuple[int, ...]]:
+        """Instances without whom the host has room for one more: few, cheap and small ones first"""
+        wanted = self.room.fitting(need, host) + 1
+        movable = sorted(self.room.movable(host), key=self._gpus, reverse=True)
+        least = self.room.least_leaving(need, host, wanted)
+        for size in range(len(movable) + 1 if least is None else least, len(movable) + 1):
+            among = movable
+            while math.comb(len(among), size) > _MOST_SETS and len(among) > size:
+                among = among[:-1]
+            found = []
+            for leaving in itertools.combinations(among, size):
+                self._look()
+                if self.room.fitting(need, host, leaving) >= wanted:
+                    found.append(leaving)
+            yield from sorted(found, key=self._trouble)
+
+    def _trouble(self, leaving: tuple[int, ...]) -> tuple[int, ...]:
+        sizes = sorted((self._gpus(number) for number in leaving), reverse=True)
+        return (sum(map(self._cost, leaving)), *sizes, *leaving)
+
+    def _house(self, number: int, closed: frozenset[int], chain: int) -> bool:
+        """Move the instance to where it takes least from others; if there is no room, make some."""
+        room = self.room
+        if room.fleet.instances[number].way is None:
+            return False
+        best: tuple[tuple[int, int], Spot] | None = None
+        for spot in room.rooms(number, closed):
+            self._look()
+            taken = self._taken(number, spot), sum(room.free[spot.host])
+            if best is None or taken < best[0]:
+                best = taken, spot
+        if best:
+            room.move(number, best[1])
+            return True
+        if not chain:
+            return False
+        need = room.fleet.instances[number].need
+        hosts = [host for host in room.could_have(need) if host not in closed]
+        for _, host in self._by_least(need, hosts, 2 * _CHAIN):
+            start = len(room.moves)
+            if self._make(need, host, closed | {host}, chain - 1):
+                spots = [each for each in room.rooms(number, closed) if each.host == host]
+                if spots:
+                    room.move(number, spots[0])
+                    return True
+            room.undo(start)
+        return False
+
+    def _taken(self, number: int, spot: Spot) -> int:
+        """How many places less there would be of what places are made for"""
+        if self._kept is None:
+            return 0
+        before = self.room.fitting(self._kept, spot.host)
+        if not before:
+            return 0
+        start = len(self.room.moves)
+        self.room.move(number, spot)
+        after = self.room.fitting(self._kept, spot.host)
+        self.room.undo(start)
+        return before - after
+
+    def _gpus(self, number: int) -> int:
+        return self.room.fleet.instances[number].gpus
+
+    def _cost(self, number: int) -> int:
+        way = self.room.fleet.instances[number].way
+        return way.cost if way else 0
+
+    def _look(self) -> None:
+        self._looks += 1
+        if self._looks > MOST_LOOKS:
+            raise _Spent

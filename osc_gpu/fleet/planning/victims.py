@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fewest, cheapest instances without whom others have room.
+
+What leaves a host makes room there alone, and needs none elsewhere. So each host is looked at by
+itself, and what is found there is put together.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Group
+from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need, Way
+from osc_gpu.fleet.planning.room import Room
+
+# What is looked at on all hosts together: some ten seconds of one processor at most
+MOST_LOOKS = 200_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """The instances that have to leave.
+
+    :param room: by the index of the host, how many of those asked for have room there then
+    :param proven: whether no fewer would do, and no others would make room for more
+    """
+
+    victims: tuple[Instance, ...]
+    room: Mapping[int, int]
+    proven: bool
+
+    @property
+    def places(self) -> int:
+        return sum(self.room.values())
+
+
+# How many instances leave, their cost and their GPUs; and which these are
+_Price: TypeAlias = tuple[int, int, int]
+_Leaving: TypeAlias = tuple[_Price, tuple[int, ...]]
+_NOBODY: _Leaving = ((0, 0, 0), ())
+
+
+def choose(fleet: Fleet, need: Need, count: int, costs: Mapping[str, int]) -> Choice:
+    """The instances that have to leave for *count* more to have room, or for as many as can be.
+
+    They are the fewest; of these, those of least cost; and then those with the fewest GPUs.
+
+    :param costs: of each instance that may be chosen, by uuid; of equals the first is
+    """
+    order = {uuid: number for number, uuid in enumerate(costs)}
+    numbers = sorted(
+        (n for n, each in enumerate(fleet.instances) if each.uuid in costs),
+        key=lambda n: order[fleet.instances[n].uuid],
+    )
+    # Room's bound is about those that may go.
+    bound = tuple(
+        dataclasses.replace(each, way=Way.COLD if each.uuid in costs else None)
+        for each in fleet.instances
+    )
+    search = _Search(Room(dataclasses.replace(fleet, instances=bound)), need, count, costs)
+    best: list[tuple[_Price, tuple[int, ...], Mapping[int, int]] | None]
+    best = [(*_NOBODY, {}), *[None] * count]
+    for host in search.room.could_have(need):
+        there = [n for n in numbers if fleet.instances[n].host == fleet.hosts[host].name]
+        most = best[count]
+        found = search.leaving(host, there, most[0][0] if most else len(numbers))
+        joined = list(best)
+        for before, fit in itertools.product(range(count), range(1, count + 1)):
+            so_far, more, at = best[before], found[fit], min(before + fit, count)
+            if so_far is None or more is None:
+                continue
+            price = _sum(so_far[0], more[0])
+            known = joined[at]
+            if known is None or price < known[0]:
+                who, room = so_far[1] + more[1], {**so_far[2], host: at - before}
+                joined[at] = price, who, room
+        best = joined
+    _, chosen, rooms = next(each for each in reversed(best) if each)
+    # More room may come of it than is counted.
+    proven = search.exhaustive and fleet.is_known
+    return Choice(tuple(fleet.instances[number] for number in chosen), rooms, proven)
+
+
+def without(fleet: Fleet, leaving: Collection[Instance]) -> Fleet:
+    """The fleet when those have left"""
+    hosts = []
+    for host in fleet.hosts:
+        groups, free = list(host.groups), dict(host.free)
+        for each in leaving:
+            if each.host == host.name:
+                for group, amount in each.held:
+                    modules = dict(each.sets).get(group, ())
+                    board = groups[group].board
+                    groups[group] = dataclasses.replace(
+                        groups[group],
+                        used=groups[group].used - amount,
+                        board=board and board.freed(modules),
+                    )
+                _add(free, each.need.amounts, 1)
+        hosts.append(dataclasses.replace(host, free=free, groups=tuple(groups)))
+    gone = {each.uuid for each in leaving}
+    left = tuple(each for each in fleet.instances if each.uuid not in gone)
+    return dataclasses.replace(fleet, hosts=tuple(hosts), instances=left)
+
+
+def after(fleet: Fleet, need: Need, choice: Choice) -> Fleet:
+    """The fleet when the victims have left, and who was asked for has the room"""
+    fleet = without(fleet, choice.victims)
+    hosts = list(fleet.hosts)
+    for number, count in choice.room.items():
+        host = hosts[number]
+        groups, free = list(host.groups), dict(host.free)
+        for _ in range(count):
+            for way in capacity.ways(need.groups, groups, isolate=need.isolate)[:1]:
+                counts: collections.Counter[int] = collections.Counter()
+                for part, group in zip(need.groups, way, strict=True):
+                    counts[group] += part.count
+                for group, amount in counts.items():
+                    groups[group] = _with_more(groups[group], amount)
+            _add(free, need.amounts, -1)
+        hosts[number] = dataclasses.replace(host, free=free, groups=tuple(groups))
+    return dataclasses.replace(fleet, hosts=tuple(hosts))
+
+
+def _with_more(group: Group, amount: int) -> Group:
+    """The group when one more instance has so many of it"""
+    board = group.board
+    if board and (chosen := board.choose(amount)):
+        board = board.given(chosen.modules)
+    return dataclasses.replace(group, used=group.used + amount, board=board)
+
+
+def _add(free: dict[str, int], amounts: Sequence[tuple[str, int]], sign: int) -> None:
+    for name, amount in amounts:
+        if name in free:
+            free[name] += sign * amount
+
+
+def _sum(one: _Price, other: _Price) -> _Price:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+class _Search:
+    def __init__(self, room: Room, need: Need, count: int, costs: Mapping[str, int]) -> None:
+        self.room = room
+        self.exhaustive = True
+        self._need, self._count, self._costs = need, count, costs
+        self._looks = 0
+
+    def leaving(self, host: int, there: Sequence[int], most: int) -> list[_Leaving | None]:
+        """The best sets of at most *most* instances that leave, by how many have room on the host
+        then, up to the count"""
+        found: list[_Leaving | None] = [_NOBODY, *[None] * self._count]
+        have = min(self.room.fitting(self._need, host), self._count)
+        for fit in range(1, have + 1):
+            found[fit] = _NOBODY
+        for wanted in range(have + 1, self._count + 1):
+            least = self.room.least_leaving(self._need, host, wanted)
+            if least is None or least > most:
+                break
+            found[wanted] = self._best(host, there, wanted, least, most)
+        return found
+
+    def _best(
+        self, host: int, there: Sequence[int], wanted: int, least: int, most: int
+    ) -> _Leaving | None:
+        """The best set that leaves the host with room for *wanted*"""
+        for size in range(least, min(most, len(there)) + 1):
+            best: _Leaving | None = None
+            for who in self._sets(there, size):
+                if self._looks >= MOST_LOOKS:
+                    self.exhaustive = False
+                    return best or self._greedy(host, there, wanted)
+                self._looks += 1
+                price = self._price(who)
+                better = best is None or price < best[0]
+                if better and self.room.fitting(self._need, host, who) >= wanted:
+                    best = price, who
+            if best:
+                return best
+        return None
+
+    def _sets(self, there: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+        """Sets of that size. Of those who are alike in all that counts the first leave first."""
+        alike: dict[object, list[int]] = {}
+        for number in there:
+            each = self.room.fleet.instances[number]
+            like = each.held, each.sets, each.need.amounts, self._costs[each.uuid]
+            alike.setdefault(like, []).append(number)
+
+        def of(classes: Sequence[Sequence[int]], left: int) -> Iterator[tuple[int, ...]]:
+            if not left:
+                yield ()
+            elif classes and left <= sum(map(len, classes)):
+                first, *others = classes
+                for many in range(min(left, len(first)), -1, -1):
+                    for rest in of(others, left - many):
+                        yield (*first[:many], *rest)
+
+        yield from of(list(alike.values()), size)
+
+    def _greedy(self, host: int, there: Sequence[int], wanted: int) -> _Leaving | None:
+        """A set none of which could stay: the largest leave first, and who need not comes back."""
+        instances = self.room.fleet.instances
+        who: tuple[int, ...] = ()
+        for number in sorted(there, key=lambda n: -instances[n].gpus):
+            if self.room.fitting(self._need, host, who) >= wanted:
+                break
+            who = (*who, number)
+        if self.room.fitting(self._need, host, who) < wanted:
+            return None
+        for number in who:
+            fewer = tuple(each for each in who if each != number)
+            if self.room.fitting(self._need, host, fewer) >= wanted:
+                who = fewer
+        return self._price(who), who
+
+    def _price(self, who: Sequence[int]) -> _Price:
+        each = [self.room.fleet.instances[number] for number in who]
+        cost = sum(self._costs[one.uuid] for one in each)
+        return len(each), cost, sum(one.gpus for one in each)

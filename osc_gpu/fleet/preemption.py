@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu preempt``: GPUs of preemptible instances for those that find none"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core.scheduling.capacity import Host
+from osc_gpu import asking, closed, flavors, hosts, rest
+from osc_gpu.fleet import closing, instances, preemptible, projects, room, unserved
+from osc_gpu.fleet.planning import plan, victims
+from osc_gpu.fleet.planning.fleet import Fleet, Need
+from osc_gpu.fleet.planning.victims import Choice
+from osc_gpu.fleet.preemptible import Candidate, Candidates
+
+_COLUMNS = ("Server", "Name", "Project", "Host", "GPUs", "End", "At", "For")
+_NOTICE_S = 600
+_SINCE_S = 1800
+_KEEP_S = 600
+# How often the instances that were told are looked at until their time comes
+POLL_S = 20.0
+# The least time between two looks
+_SHORT_S = 1.0
+# The longest time for the end of victims: Nova gives each guest a minute to shut down, and cards
+# are cleaned.
+_PATIENCE_S = 900.0
+
+_Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Instances that GPUs are to be taken for.
+
+    :param whose: which these are, in words
+    :param short: which these are, for a cell of a table
+    :param takers: which these are, for an item of metadata
+    :param at_once: place for all of them or for none; else for as many as can be
+    :param zone: the availability zone it has to be in, or nothing
+    :param host: the host it has to be on, or nothing
+    """
+
+    need: Need
+    count: int
+    whose: str
+    short: str
+    takers: str
+    at_once: bool
+    zone: str = ""
+    host: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """What is to be done for one of the wanted.
+
+    :param waits: whether no victim is taken before the requests have what is free
+    """
+
+    wanted: _Wanted
+    have: int
+    choice: Choice
+    waits: bool
+
+
+# An instance whose time is over, when that was, and for whom it is taken
+_Ready: TypeAlias = tuple[Candidate, datetime.datetime, _Wanted]
+
+
+class Preempt(asking.Lister):
+    """Show the fewest preemptible instances whose GPUs make place for instances of a flavor, or for
+    the requests that found no host. Without --apply it changes nothing.
+
+    With --apply the instances are told, and stopped or deleted when their notice is over. For
+    administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add(
+            "flavor",
+            metavar="<flavor>",
+            nargs="?",
+            help="Flavor (name or ID) to make place for; without one, for all requests that found "
+            "no host and are not preemptible themselves",
+        )
+        add(
+            "--count",
+            metavar="<count>",
+            type=room.count,
+            help="For how many instances of the flavor (default: 1)",
+        )
+        projects.add_option(parser, "Project whose preemptible instances may be taken")
+        add(
+            "--since",
+            metavar="<seconds>",
+            type=asking.seconds,
+            help=f"Without a flavor: how old a request may be (default: {_SINCE_S})",
+        )
+        add(
+            "--apply",
+            action="store_true",
+            help="Tell the instances, and take their GPUs after the notice",
+        )
+        add(
+            "--notice",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_NOTICE_S,
+            help=f"How long before that an instance is told (default: {_NOTICE_S})",
+        )
+        add(
+            "--keep",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_KEEP_S,
+            help="With --apply: how long the hosts are then kept from preemptible instances "
+            f"(default: {_KEEP_S})",
+        )
+        add(
+            "--undo",
+            action="store_true",
+            help="Let preemptible instances have GPUs of all hosts again; none is told or taken",
+        )
+        add(
+            "--watch",
+            metavar="<seconds>",
+            type=asking.seconds,
+            help="With --apply and without a flavor: go on, and look for requests at this interval",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        if parsed_args.undo:
+            if parsed_args.flavor or parsed_args.apply:
+                raise exceptions.CommandError("--undo goes without a flavor, and without --apply")
+            connection = self.connection(parsed_args)
+            closing.unkeep(connection, closed.kept_until(connection))
+            self.say("no host is kept from preemptible instances")
+            return _COLUMNS, []
+        if not parsed_args.projects:
+            raise exceptions.CommandError("name the --project whose instances may be taken")
+        if parsed_args.watch and (parsed_args.flavor or not parsed_args.apply):
+            raise exceptions.CommandError("--watch goes with --apply, and without a flavor")
+        if parsed_args.count and not parsed_args.flavor:
+            raise exceptions.CommandError(
+                "--count goes with a flavor: without one place is made for all requests there are"
+            )
+        if parsed_args.since and parsed_args.flavor:
+            raise exceptions.CommandError("--since goes without a flavor: it is about requests")
+        connection = self.connection(parsed_args)
+        parsed_args.projects = projects.ids(connection, parsed_args.projects)
+        run = _Run(connection, parsed_args, self.say)
+        if parsed_args.apply:
+            run.to_the_end()
+        else:
+            run.show()
+        return _COLUMNS, run.rows
+
+
+class _Run:
+    """One run of the command. ``rows`` are the instances that are taken, or would be."""
+
+    def __init__(
+        self, connection: Any, parsed_args: argparse.Namespace, say: Callable[[str], None]
+    ) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self._connection, self._asked = connection, parsed_args
+        self._say = say
+        self._said = ""
+        self._notices: dict[str, datetime.datetime] = {}
+        self._past: dict[str, datetime.datetime] = {}
+        self._barred: dict[str, str] = {}
+        self._kept = preemptible.Places(connection)
+        self._patient_until = time.monotonic() + _PATIENCE_S
+
+    def show(self) -> None:
+        short, planned, candidates = self._plan()
+        if short:
+            raise short
+        self.rows = [
+            _row(candidate, candidate.due, wanted)
+            for candidate, wanted in _chosen(planned, candidates)
+        ]
+
+    def to_the_end(self) -> None:
+        closing.remove_stale(self._connection)
+        while True:
+            try:
+                wait_s = self._step()
+            except exceptions.CommandError as e:
+                if not self._asked.watch:
+                    raise
+                self._say(str(e))
+                wait_s = POLL_S
+            if wait_s is None:
+                if not self._asked.watch:
+                    return
+                wait_s = self._asked.watch
+            time.sleep(wait_s)
+
+    def _step(self) -> float | None:
+        """Looks once and does what is due; returns how long to wait then, ``None`` at the end."""
+        short, planned, candidates = self._plan()
+        chosen = _chosen(planned, candidates)
+        self._forgive(candidates, {each.server.id for each, _ in chosen})
+        if short:
+            raise short
+        now = timeutils.utcnow()
+        waiting = {who.uuid for each in planned if each.waits for who in each.choice.victims}
+        ready = []
+        for each, wanted in chosen:
+            due = each.due or self._tell(each, wanted, now)
+            if due:
+                self._notices[each.server.id] = due
+            if due and due <= now and each.server.id not in waiting:
+                ready.append((each, due, wanted))
+        if ready:
+            # Before a victim is gone, or a request in between gets the place.
+            until = now + datetime.timedelta(seconds=self._asked.keep)
+            self._kept.keep({each.instance.host: wanted.need for each, _, wanted in ready}, until)
+            self._take(ready)
+            return 0
+        if chosen:
+            times = [self._notices.get(each.server.id, each.due or now) for each, _ in chosen]
+            return min(POLL_S, max((min(times) - now).total_seconds(), _SHORT_S))
+        self._barred.clear()
+        if planned and candidates.leaving and time.monotonic() < self._patient_until:
+            return rest.POLL_S
+        return None
+
+    def _take(self, ready: Iterable[_Ready]) -> None:
+        """:raises CommandError: when those are gone that could be taken"""
+        taken, failed = [], None
+        for each, due, wanted in ready:
+            try:
+                preemptible.end(self._connection, each, wanted.takers)
+            except exceptions.CommandError as e:
+                failed = e
+                continue
+            self._say(f"{each.in_words}: {each.end.in_words} now, for {wanted.whose}")
+            self.rows.append(_row(each, due, wanted))
+            self._notices.pop(each.server.id, None)
+            taken.append(each)
+        preemptible.wait(self._connection, taken, _PATIENCE_S)
+        if failed:
+            raise failed
+
+    def _plan(self) -> tuple[exceptions.CommandError | None, list[_Planned], Candidates]:
+        """The error where too few victims are there for a flavor that was named, what is to be
+        done, and the candidates"""
+        asked, snapshot = self._asked, rest.Snapshot(self._connection)
+        wanted = list(self._named(snapshot) if asked.flavor else self._unserved(snapshot))
+        if not wanted and self._said and not self._notices and not self._kept:
+            return None, [], preemptible.NOBODY  # nor is anybody left who was told
+        fleet = instances.read(snapshot)
+        self._kept.open(fleet)
+        candidates = preemptible.read(
+            *(snapshot, fleet, asked.projects, self._notices, asked.notice, self._barred)
+        )
+        zones = hosts.zones(snapshot) if any(each.zone for each in wanted) else {}
+        while True:
+            short, planned = self._choose(wanted, fleet, candidates, zones)
+            chosen = [each for each, _ in _chosen(planned, candidates) if each.unsure_s]
+            if not chosen:
+                break
+            uuids = [each.server.id for each in chosen]
+            candidates = preemptible.ascertained(snapshot, candidates, uuids)
+        if not short:
+            self._say_once(planned)
+        return short, planned, candidates
+
+    def _choose(
+        self, asked: Iterable[_Wanted], fleet: Fleet, candidates: Candidates, zones: Any
+    ) -> tuple[exceptions.CommandError | None, list[_Planned]]:
+        """The error where there are too few, as :meth:`_plan`, and what is to be done"""
+        fleet, costs = candidates.freed(fleet), candidates.costs
+        planned, now = [], fleet
+        for each in asked:
+            there, free = (_within(one, zones, each) for one in (fleet, now))
+            have = plan.places(free, each.need)
+            # What nobody takes may be where the scheduler gives it to none of those who asked: more
+            # would be made there, and one with each request. Who was told waits meanwhile.
+            waits = bool(have) and not each.at_once
+            told = {uuid: cost for uuid, cost in costs.items() if not cost and self._asked.watch}
+            choice = victims.choose(there, each.need, each.count, told if waits else costs)
+            if each.at_once and choice.places < each.count:
+                return _short(each, choice, have, candidates), []
+            planned.append(_Planned(each, have, choice, waits))
+            fleet = victims.after(fleet, each.need, choice)
+            # What others' victims leave is not free before these are gone.
+            now = victims.after(now, each.need, victims.choose(free, each.need, each.count, {}))
+        return None, planned
+
+    def _say_once(self, planned: Iterable[_Planned]) -> None:
+        text = "\n".join(map(_told, planned)) or "no request waits for GPUs"
+        if text != self._said:
+            self._said = text
+            self._say(text)
+
+    def _named(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
+        (flavor,) = flavors.read(snapshot, [self._asked.flavor])
+        need, count = preemptible.need_of(snapshot, flavor), self._asked.count or 1
+        whose = f"{count} of {flavor.name}"
+        yield _Wanted(need, count, whose, whose, whose, at_once=True)
+
+    def _unserved(self, snapshot: rest.Snapshot) -> Iterator[_Wanted]:
+        since = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.since or _SINCE_S)
+
+        def holders() -> Collection[str]:
+            return {each.uuid for each in instances.read(snapshot).instances}
+
+        for each in unserved.read(snapshot, since, holders):
+            try:
+                need = instances.need_of(snapshot, each.flavor, boots_from_volume=each.from_volume)
+            except rest.Refused:
+                raise
+            except exceptions.CommandError:
+                continue  # of a flavor that no plan can be made for
+            if each.host:
+                need = dataclasses.replace(need, amounts=())
+            words = each.in_words, each.in_short, each.uuids
+            where = {"zone": each.zone, "host": each.host}
+            yield _Wanted(need, len(each.servers), *words, at_once=False, **where)
+
+    def _tell(
+        self, each: Candidate, wanted: _Wanted, now: datetime.datetime
+    ) -> datetime.datetime | None:
+        """When its GPUs are taken, as it is told now; ``None`` where it cannot be told"""
+        due = now + datetime.timedelta(seconds=self._asked.notice)
+        try:
+            preemptible.tell(self._connection, each.server, due, wanted.takers)
+        except exceptions.CommandError as e:
+            self._barred[each.server.id] = f"it cannot be told: {e}"
+            self._say(f"{each.in_words}: it cannot be told that its GPUs are taken: {e}")
+            return None
+        self._say(
+            f"{each.in_words}: told that it is {each.end.in_words} at {_at(due)}, "
+            f"for {wanted.whose}"
+        )
+        return due
+
+    def _forgive(self, candidates: Candidates, chosen: set[str]) -> None:
+        """Tells those instances that they stay which no plan needs any more: the ones that this run
+        told, and those whose time is over. Another run may still need the rest."""
+        for uuid, each in candidates.by_uuid.items():
+            is_own = each.due and uuid in self._notices
+            if uuid not in chosen and (is_own or self._is_over(each)):
+                try:
+                    preemptible.untell(self._connection, each.server)
+                except exceptions.CommandError as e:
+                    self._say(f"{each.in_words}: it cannot be told that it stays: {e}")
+                    continue
+                self._notices.pop(uuid, None)
+                self._say(f"{each.in_words}: told that it stays, as nobody needs its GPUs now")
+
+    def _is_over(self, each: Candidate) -> bool:
+        """Whether the notice that the instance reads was not made good in as long again, as its run
+        was killed. One from before its last start says when it was stopped."""
+        due = preemptible.told_at(each.server)
+        earliest = timeutils.utcnow() - datetime.timedelta(seconds=self._asked.notice)
+        if due is None or due > earliest or self._past.get(each.server.id) == due:
+            return False
+        if due <= preemptible.had_since(self._connection, each.server):
+            self._past[each.server.id] = due
+            return False
+        return True
+
+
+def _chosen(planned: Iterable[_Planned], candidates: Candidates) -> list[tuple[Candidate, _Wanted]]:
+    return [
+        (candidates.by_uuid[victim.uuid], each.wanted)
+        for each in planned
+        for victim in each.choice.victims
+    ]
+
+
+def _within(fleet: Fleet, zones: Any, wanted: _Wanted) -> Fleet:
+    """The fleet, with the hosts unusable that are not in the zone, or not the host, that is
+    wanted"""
+
+    def judged(host: Host) -> Host:
+        if wanted.host not in ("", host.name):
+            return dataclasses.replace(host, unusable=f"it is not {wanted.host}")
+        if wanted.zone not in ("", zones.get(host.name)):
+            why = f"it is not in the availability zone {wanted.zone}"
+            return dataclasses.replace(host, unusable=why)
+        return host
+
+    return dataclasses.replace(fleet, hosts=tuple(map(judged, fleet.hosts)))
+
+
+def _told(each: _Planned) -> str:
+    count = len(each.choice.victims)
+    text = f"{each.wanted.whose}: place for {each.have} now"
+    if count:
+        one = "1 instance" if count == 1 else f"{count} instances"
+        text += f"; for {each.choice.places} without {one}"
+        text += ". No fewer make it." if each.choice.proven else "."
+    elif not each.have:
+        text += ", and no preemptible instance makes any."
+    return text
+
+
+def _short(
+    each: _Wanted, choice: Choice, have: int, candidates: Candidates
+) -> exceptions.CommandError:
+    nobody = "no preemptible instances" if choice.proven else "none were found that"
+    return exceptions.CommandError(
+        f"{nobody} make place for {each.whose}; there is place for {have} now, and for "
+        f"{choice.places} without those that may be taken{room.listed(candidates.stays)}"
+    )
+
+
+def _row(each: Candidate, due: datetime.datetime | None, wanted: _Wanted) -> tuple[Any, ...]:
+    server = each.server
+    who = server.id, server.name, server.project_id, each.instance.host, each.instance.gpus
+    whose = asking.Short(wanted.whose, wanted.short)
+    return *who, str(each.end), _at(due) if due else "", whose
+
+
+def _at(due: datetime.datetime) -> str:
+    return f"{due.isoformat(timespec='seconds')}Z"

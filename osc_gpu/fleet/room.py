@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu plan FLAVOR``, ``gpu drain HOST`` and ``gpu defrag``: moves that make room"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from osc_lib import exceptions
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import request_group
+from osc_gpu import asking, flavors, hosts, rest
+from osc_gpu.fleet import closing, instances, moves
+from osc_gpu.fleet.planning import plan
+from osc_gpu.fleet.planning.fleet import Fleet, Move, Plan, Way
+
+_COLUMNS = ("Step", "Server", "Name", "From", "To", "Reason", "Cost", "Command")
+# Before that no host can be named for a cold migration, and the client asks for 2.1 by itself.
+_MIGRATE = "openstack --os-compute-api-version 2.56 server migrate"
+# How many of the instances that stay are named
+_NAMED = 5
+# The longest time for one move, as memory or disks of a guest take their time
+_MOVE_S = 3600
+
+_Table = tuple[Sequence[str], Iterable[tuple[Any, ...]]]
+
+
+class _Planner(asking.Lister):
+    """A command that shows a plan, and makes its moves"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--apply",
+            action="store_true",
+            help="Make the moves, one after the other; cold ones are confirmed, too",
+        )
+        parser.add_argument(
+            "--move-timeout",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_MOVE_S,
+            help=f"How long to wait for the end of one move (default: {_MOVE_S})",
+        )
+        return parser
+
+    def begin(self, parsed_args: argparse.Namespace) -> Any:
+        """The connection; with --apply what an earlier run left in the midst is ended first."""
+        connection = self.connection(parsed_args)
+        if parsed_args.apply:
+            moves.finish(connection, self.say, parsed_args.move_timeout)
+        return connection
+
+    def table(self, parsed_args: argparse.Namespace, connection: Any, found: Plan) -> _Table:
+        """The moves of the plan; they are made first where --apply asks for that."""
+        services = hosts.services(connection)
+        if parsed_args.apply:
+            anew = self.connection(parsed_args)
+            moves.make(anew, found.moves, services, self.say, parsed_args.move_timeout)
+        return _COLUMNS, list(_rows(found.moves, services))
+
+
+class MakePlace(_Planner):
+    """Show the fewest moves that make place for instances of a flavor. Without --apply it moves
+    nothing.
+
+    For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("flavor", metavar="<flavor>", help="Flavor (name or ID)")
+        parser.add_argument(
+            "--count",
+            metavar="<count>",
+            type=count,
+            default=1,
+            help="For how many instances (default: 1)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        connection = rest.Snapshot(self.begin(parsed_args))
+        (flavor,) = flavors.read(connection, [parsed_args.flavor])
+        need, fleet = instances.need_of(connection, flavor), instances.read(connection)
+        count = parsed_args.count
+        found = plan.place(fleet, need, count)
+        have = plan.places(fleet, need)
+        if not found.reached:
+            raise exceptions.CommandError(
+                f"{_not_found(found)} make place for {count} of {flavor.name}; there is place for "
+                f"{have} now{_staying(fleet)}"
+            )
+        if found.moves:
+            self.say(f"{flavor.name}: place for {have} now; for {count} after {_moves(found)}")
+        else:
+            self.say(f"{flavor.name}: place for {have} now; no move is needed.")
+        return self.table(parsed_args, connection, found)
+
+
+class Drain(_Planner):
+    """Show the fewest moves after which no instance has GPUs of a host. Without --apply and --undo
+    it changes nothing.
+
+    With --apply no new instance gets GPUs of the host from then on, until --undo. For
+    administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="<host>", help="Host, as gpu host list names it")
+        parser.add_argument(
+            "--undo",
+            action="store_true",
+            help="Let new instances have GPUs of the host again; nothing is moved",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        host = parsed_args.host
+        if parsed_args.undo and parsed_args.apply:
+            raise exceptions.CommandError(f"--apply drains {host} and --undo ends that; say one")
+        anew = self.begin(parsed_args)
+        if parsed_args.undo:
+            closing.undrain(anew, _node(anew, host))
+            self.say(f"{host}: new instances get GPUs of it again.")
+            return _COLUMNS, []
+        if not parsed_args.apply:
+            return self._planned(parsed_args)
+        closing.drain(anew, _node_with_gpus(anew, host))
+        self.say(
+            f"{host}: no new instance gets GPUs of it, until openstack gpu drain {host} --undo"
+        )
+        # What is read from now on has all that were given some before.
+        return self._planned(parsed_args)
+
+    def _planned(self, parsed_args: argparse.Namespace) -> _Table:
+        connection = rest.Snapshot(self.connection(parsed_args))
+        fleet, host = instances.read(connection), parsed_args.host
+        if host not in (there := [each.name for each in fleet.hosts]):
+            raise _no_such_host(host, len(there))
+        found = plan.drain(fleet, host)
+        if not found.reached:
+            raise exceptions.CommandError(
+                f"{_not_found(found)} empty {host}{_staying(fleet, host)}"
+            )
+        if found.moves:
+            self.say(f"{host}: empty after {_moves(found)}")
+        else:
+            self.say(f"{host}: no instance has GPUs of it.")
+        return self.table(parsed_args, connection, found)
+
+
+class Defragment(_Planner):
+    """Show the fewest moves after which most instances of the largest flavor have place. Without
+    --apply it moves nothing.
+
+    For administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--flavor",
+            metavar="<flavor>",
+            help="Flavor (name or ID) to make place for (default: the one with most GPUs)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+        connection = rest.Snapshot(self.begin(parsed_args))
+        if parsed_args.flavor:
+            (flavor,) = flavors.read(connection, [parsed_args.flavor])
+        else:
+            flavor = _largest(connection)
+        need, fleet = instances.need_of(connection, flavor), instances.read(connection)
+        found = plan.defrag(fleet, need)
+        have = plan.places(fleet, need)
+        if found.moves:
+            after = plan.places_after(fleet, need, found)
+            self.say(f"{flavor.name}: place for {have} now; for {after} after {_moves(found)}")
+        else:
+            self.say(
+                f"{flavor.name}: place for {have} now; {_not_found(found)} make place for more."
+            )
+        return self.table(parsed_args, connection, found)
+
+
+def _node(connection: Any, host: str) -> str:
+    """The provider of a compute node, with GPUs or without.
+
+    :raises CommandError: where there is none of that name
+    """
+    nodes = hosts.nodes_by_name(connection)
+    if host not in nodes:
+        raise exceptions.CommandError(f"Nova has no host called {host}")
+    return nodes[host]
+
+
+def _node_with_gpus(connection: Any, host: str) -> str:
+    """:raises CommandError: where there is none of that name"""
+    roots = {each["root_provider_uuid"] for each in hosts.gpu_providers(connection)}
+    named = {name: uuid for name, uuid in hosts.nodes_by_name(connection).items() if uuid in roots}
+    if host not in named:
+        raise _no_such_host(host, len(named))
+    return named[host]
+
+
+def _no_such_host(host: str, there: int) -> exceptions.CommandError:
+    return exceptions.CommandError(
+        f"no host with GPUs is called {host}; openstack gpu host list and gpu group list name all "
+        f"{there} there are"
+    )
+
+
+def _largest(connection: Any) -> Any:
+    """The flavor with the most whole GPUs; of several the first by name"""
+    sizes = []
+    for flavor in flavors.read(connection):
+        try:
+            whole = flavors.request_of(flavor).whole
+        except exception.InvalidExtraSpec:
+            continue
+        if whole and not whole.requires_topology:
+            sizes.append((-whole.count, flavor.name, flavor.id, flavor))
+    if not sizes:
+        raise exceptions.CommandError(
+            f"no flavor asks for whole GPUs without {names.TOPOLOGY}; name one with --flavor"
+        )
+    return min(sizes, key=lambda each: each[:3])[3]
+
+
+def _rows(moves: Iterable[Move], services: Any) -> Iterator[tuple[Any, ...]]:
+    for step, move in enumerate(moves, 1):
+        live = " --live-migration" if move.way is Way.LIVE else ""
+        there = services.get(move.destination, move.destination)
+        run = f"{_MIGRATE}{live} --host {there} {move.instance.uuid}"
+        who = move.instance.uuid, move.instance.name
+        yield step, *who, move.source, move.destination, move.reason, move.way.in_words, run
+
+
+def _staying(fleet: Fleet, host: str | None = None) -> str:
+    """The end of a sentence that says which instances may not be moved, and why"""
+    who = [
+        f"{each.name or each.uuid} stays: {each.stays}"
+        for each in fleet.instances
+        if each.way is None and host in (None, each.host)
+    ]
+    return listed(who)
+
+
+def listed(who: Sequence[str]) -> str:
+    """The end of a sentence, with the first few of *who*"""
+    more = f"; and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+    return "".join(f"; {each}" for each in who[:_NAMED]) + more
+
+
+def _moves(found: Plan) -> str:
+    """The end of a sentence that says how many moves there are, and whether fewer may do"""
+    count = len(found.moves)
+    moves = "1 move." if count == 1 else f"{count} moves."
+    return f"{moves} No plan has fewer." if found.proven else moves
+
+
+def _not_found(found: Plan) -> str:
+    return "no moves" if found.proven else "no moves were found that"
+
+
+def count(text: str) -> int:
+    """The number of instances an option says.
+
+    :raises argparse.ArgumentTypeError: where it is none that one can ask for
+    """
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= request_group.MAX_GPUS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of instances from 1 to {request_group.MAX_GPUS}"
+        )
+    return int(text)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu start``: starts servers that gave their GPUs back."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+from osc_lib import exceptions
+
+from nova_gpu.core import exception, names
+from osc_gpu import asking, failures, rest, servers
+
+# The longest time for one step, as an image of a disk takes its time
+_STEP_S = 3600
+
+_OFFLOADED = "SHELVED_OFFLOADED"
+_STARTED = ("SHUTOFF", "SHELVED", _OFFLOADED)
+
+
+class _NoGPUs(exceptions.CommandError):
+    """The server finds no GPUs now, as far as that is known."""
+
+
+class StartServer(asking.Command):
+    """Start a server that gave its GPUs back when it was stopped, on another host where its own has
+    none.
+
+    It is shelved and unshelved then, where its flavor has gpu:on_stop_move=true. A server that is
+    shelved already is unshelved.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", help="Server (name or ID)")
+        parser.add_argument(
+            "--step-timeout",
+            metavar="<seconds>",
+            type=asking.seconds,
+            default=_STEP_S,
+            help=f"How long to wait for the end of one step (default: {_STEP_S})",
+        )
+        asking.add_retries(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self._connection = self.connection(parsed_args)
+        self._patience_s = parsed_args.step_timeout
+        until, said = time.monotonic() + parsed_args.for_s, ""
+        while True:
+            try:
+                return self._start(servers.find(self._connection, parsed_args.server))
+            except _NoGPUs as e:
+                if time.monotonic() + parsed_args.every_s > until:
+                    raise
+                if said != (said := str(e)):
+                    self.say(f"it waits: {said}")
+            time.sleep(parsed_args.every_s)
+
+    def _start(self, server: Any) -> None:
+        compute = self._connection.compute
+        if server.status == "SHUTOFF" and not server.task_state:
+            server = self._step("starting it", server, compute.start_server)
+            if server.status == "SHUTOFF":
+                self._expect_may_move(server)
+                server = self._step("shelving it", server, compute.shelve_server)
+        if server.status == "SHELVED" and not server.task_state:
+            server = self._step("taking it from its host", server, compute.shelve_offload_server)
+        if server.status == _OFFLOADED and not server.task_state:
+            server = self._step("starting it where there are GPUs", server, compute.unshelve_server)
+        if server.status != "ACTIVE" or server.task_state:
+            waits = server.status == _OFFLOADED and not server.task_state
+            raise (_NoGPUs if waits else exceptions.CommandError)(self._said(server))
+
+    def _step(self, doing: str, server: Any, action: Any) -> Any:
+        """The server, when Nova does nothing more to it
+
+        :raises CommandError: where Nova refuses it, or takes too long
+        """
+        self.say(f"{server.name}: {doing}")
+        with rest.clean_refusals("Nova"):
+            try:
+                action(server)
+            except sdk_exc.ForbiddenException as e:
+                # To shelve is for everybody, to offload not; and over quota it is the same answer.
+                raise exceptions.CommandError(
+                    f"{doing}: Nova refuses that to you ({e.details or e}); {_go_on(server)}"
+                ) from e
+        uuid = server.id
+        for server in rest.polled(lambda: servers.get(self._connection, uuid), self._patience_s):
+            if not server.task_state:
+                return server
+        raise exceptions.CommandError(
+            f"{doing}: Nova is still busy with {server.task_state} after "
+            f"{self._patience_s:g} s; {_go_on(server)}"
+        )
+
+    def _expect_may_move(self, server: Any) -> None:
+        """:raises CommandError: where the server is not started for another reason than GPUs, as
+        far as Nova shows that to whoever asks, or may not go to another host
+        """
+        said = self._said(server)
+        why = failures.why_last(self._connection, server)
+        if why and exception.GAVE_BACK not in why:
+            raise exceptions.CommandError(said)
+        try:
+            if servers.request_of(server).on_stop_move:
+                return
+        except exception.InvalidExtraSpec as e:
+            said = f"{said}; {e}"
+        raise _NoGPUs(
+            f"{said}; its flavor does not say {names.ON_STOP_MOVE}=true, so that it is not moved: "
+            "openstack server shelve, and then unshelve, brings it to another host"
+        )
+
+    def _said(self, server: Any) -> str:
+        """A line that says that the server does not run, and why, or where that is to be read"""
+        if server.task_state:
+            busy = f"{server.name} is {server.status}, busy with {server.task_state}"
+            return f"{busy}; {_go_on(server)}"
+        why = failures.why_last(self._connection, server) or (server.fault or {}).get("message")
+        if not why and server.status in _STARTED:
+            why = f"for what is known of it see openstack gpu explain {server.id}"
+        why = why or "only what is stopped or shelved is started"
+        return f"{server.name} is {server.status}: {why.removesuffix('.')}"
+
+
+def _go_on(server: Any) -> str:
+    return f"look at openstack server show {server.id}, and then run the command again"

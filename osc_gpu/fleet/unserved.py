@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests for GPUs that found no host, as their servers show them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+from nova_gpu.core import exception
+from osc_gpu import failures, rest, servers
+
+_STOPPED, _OFFLOADED = "SHUTOFF", "SHELVED_OFFLOADED"
+# In the fault where a request filter found that there is nothing to be had, and in that where other
+# requests had it first
+_REFUSED = ("Scheduling failed: ", failures.NOT_ENOUGH_HOSTS)
+# Uuids, with commas, in the 255 characters that Nova has for a value
+_RECORDED = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unserved:
+    """Requests of one flavor, and one availability zone if they name any; the oldest is first.
+
+    ``host``: the node on which they are stopped, and have all but GPUs, or nothing.
+    """
+
+    flavor: Any
+    zone: str
+    host: str
+    from_volume: bool
+    servers: tuple[Any, ...]
+
+    @property
+    def in_short(self) -> str:
+        first, *others = self.servers
+        return f"{first.name} and {len(others)} more" if others else str(first.name)
+
+    @property
+    def uuids(self) -> str:
+        """As many as one item of a server's metadata takes, the oldest first"""
+        return ",".join(each.id for each in self.servers[:_RECORDED])
+
+    @property
+    def in_words(self) -> str:
+        who = [f"{each.name} ({each.id}) of project {each.project_id}" for each in self.servers]
+        return f"{self.flavor.name}, asked for by {', '.join(who)}"
+
+
+def read(
+    connection: Any, since: datetime.datetime, holders: Callable[[], Collection[str]]
+) -> list[Unserved]:
+    """The requests made after *since* that are not preemptible and got no GPUs, the oldest first:
+    new servers, and starts and unshelves of servers that gave theirs back.
+
+    Nobody can tell Nova to try such a server again, so that whoever still wants it asks anew: one
+    of which a newer server of its project and flavor has its name, or was started in its place, is
+    none of them.
+
+    :param connection: a :class:`osc_gpu.rest.Snapshot`
+    :param holders: says to which servers Placement has given GPUs since these were listed
+    """
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    alike: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for server in listed:
+        asked = servers.request_of(server)
+        if servers.requests_of(server) and not asked.is_preemptible:
+            specs = tuple(sorted(asked.extra_specs.items()))
+            alike[server.project_id, server.flavor.name, specs].append(server)
+    earliest = since.isoformat()
+    found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for (_, name, specs), each in alike.items():
+        left = [server for server in _left(each, holders) if server.created_at > earliest]
+        left += [server for server in each if _is_to_start(connection, server, earliest)]
+        for server in left:
+            host = server.hypervisor_hostname if server.status == _STOPPED else ""
+            key = (
+                name,
+                specs,
+                server.availability_zone or "",
+                host,
+                servers.boots_from_volume(server),
+            )
+            found[key].append(server)
+    made = [
+        Unserved(each[0].flavor, zone, host, volume, tuple(sorted(each, key=_age)))
+        for (_, _, zone, host, volume), each in found.items()
+    ]
+    return sorted(made, key=lambda each: _age(each.servers[0]))
+
+
+def found_none(server: Any) -> bool:
+    """Whether the scheduler found no GPUs for it, as far as Nova shows that to whoever asks"""
+    fault = (server.fault or {}).get("message", "")
+    refused = any(each in fault for each in _REFUSED)
+    return server.status == "ERROR" and not server.compute_host and refused
+
+
+def _is_to_start(connection: Any, server: Any, earliest: str) -> bool:
+    """Whether it was to be started or unshelved last, and got no GPUs. Of an unshelve that found
+    no host Nova shows no failure."""
+    if server.status not in (_STOPPED, _OFFLOADED) or server.task_state:
+        return False
+    if (server.updated_at or "") < earliest:
+        return False  # and is not asked about
+    last = failures.last(connection, server)
+    if last is None or last.start_time < earliest:
+        return False
+    if server.status == _OFFLOADED:
+        return bool(last.action == "unshelve")
+    said = failures.details(connection, server, last) if last.action == "start" else ()
+    return any(exception.GAVE_BACK in each for each in said)
+
+
+def _left(alike: Iterable[Any], holders: Callable[[], Collection[str]]) -> Iterator[Any]:
+    """The servers without a host in whose place no newer one came, the newest first"""
+    names, served = set(), 0
+    for server in sorted(alike, key=_age, reverse=True):
+        if server.status == "BUILD" and not server.compute_host and server.id not in holders():
+            continue  # what becomes of it is not known: who asked before waits until it is
+        if server.compute_host or server.status != "ERROR":
+            served += 1
+        elif found_none(server) and server.name not in names:
+            if not served:
+                yield server
+            served = max(served - 1, 0)
+        names.add(server.name)
+
+
+def _age(server: Any) -> tuple[str, str]:
+    return server.created_at, server.id

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts with GPUs as Placement and Nova's API show them to an administrator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nova_gpu.core import names
+from nova_gpu.core.flavor import summary
+from nova_gpu.core.flavor.request import FlavorRequest
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Group, Host
+from nova_gpu.core.sets import published
+from osc_gpu import closed, query, rest
+
+_NO_SUCH_HOST = "Nova has no such host"
+# A compute node has some of one of these left, also where its GPUs are all used.
+_OWN_CLASSES = ("MEMORY_MB", "VCPU", "PCPU", "DISK_GB")
+
+Summaries = Mapping[str, Mapping[str, Any]]
+
+
+def answers(connection: Any, size: query.Size, request: FlavorRequest) -> list[capacity.Answer]:
+    """How many instances of such a flavor each host could take now.
+
+    :raises CommandError: as :func:`read`, and as :func:`osc_gpu.query.placement_query`
+    """
+    asked = query.placement_query(connection, size, request)
+    found = read(connection, asked, preemptible=request.is_preemptible)
+    return capacity.answers(asked.groups, asked.amounts, found, isolate=asked.isolate)
+
+
+def read(connection: Any, asked: query.Query, *, preemptible: bool = False) -> list[Host]:
+    """All compute nodes with a provider of GPUs, or of vGPUs.
+
+    Two answers of Placement say all of those with a GPU free; for each group that has less free
+    than any part of what is *asked* for three more requests find out why.
+
+    :param connection: an openstack.connection.Connection
+    :param asked: for one instance
+    :param preemptible: whether it is a preemptible one
+    :raises CommandError: where a service refuses, or does not answer
+    """
+    nobody: dict[str, Any] = {"allocation_requests": [], "provider_summaries": {}}
+    url = f"/allocation_candidates?{asked.text}"
+    answer = rest.placement(connection, url, unknown_trait=nobody)
+    resource_class, smallest = asked.resource_class, max(part.count for part in asked.groups)
+    summaries = with_free(connection, resource_class)
+    candidates = _roots(answer)
+    unusable = compute_nodes(connection)
+    kept = closed.kept_until(connection) if preemptible else {}
+
+    groups: dict[str, list[Group]] = defaultdict(list)
+    for provider in gpu_providers(connection):
+        if group := _group(connection, provider["uuid"], summaries, smallest, resource_class):
+            groups[provider["root_provider_uuid"]].append(group)
+    hosts = []
+    kind = summary.kind_of(resource_class)
+    for root, of_root in groups.items():
+        name, reason = unusable.get(root) or nameless(connection, root)
+        if root in kept and not reason:
+            reason = closed.in_words(kept[root])
+        free = _free(summaries.get(root, {}))
+        hosts.append(Host(name, reason, root in candidates, free, tuple(of_root), kind))
+    return hosts
+
+
+def gpu_providers(connection: Any) -> list[Mapping[str, str]]:
+    """uuid and root_provider_uuid of each group of GPUs"""
+    answer = rest.placement(
+        connection,
+        f"/resource_providers?required={names.TRAIT_GPU}",
+        unknown_trait={"resource_providers": []},  # before the first host
+    )
+    found: list[Mapping[str, str]] = answer["resource_providers"]
+    return found
+
+
+def with_free(connection: Any, resource_class: str) -> Summaries:
+    """The summary of each provider, by uuid, on all hosts that have one of the class free"""
+    url = f"/allocation_candidates?resources={resource_class}:1"
+    found: Summaries = rest.placement(connection, url)["provider_summaries"]
+    return found
+
+
+def summaries(connection: Any, roots: Collection[str]) -> Summaries:
+    """Return the summaries of the providers in the trees of *roots*, by uuid.
+
+    Placement lists usages for one provider at a time, but shows the whole tree of each candidate.
+    So it is asked for one GPU and then, where trees are missing, for one unit of what nodes have
+    left. The tree of a node that has nothing left is not among them.
+    """
+    found: dict[str, Any] = {}
+    for resource_class in names.RESOURCE_CLASSES:
+        found.update(with_free(connection, resource_class))
+    for resource_class in _OWN_CLASSES:
+        if found.keys() >= set(roots):
+            break
+        # Of nodes with GPUs alone: others are many.
+        url = (
+            f"/allocation_candidates?resources_NODE={resource_class}:1"
+            f"&required_GPUS={names.TRAIT_GPU}&same_subtree=_NODE,_GPUS&group_policy=none"
+        )
+        nobody: dict[str, Any] = {"provider_summaries": {}}  # before the first host
+        found.update(rest.placement(connection, url, unknown_trait=nobody)["provider_summaries"])
+    return found
+
+
+def _roots(candidates: Mapping[str, Any]) -> frozenset[str]:
+    """The compute nodes for which there is a candidate"""
+    summaries = candidates["provider_summaries"]
+    return frozenset(
+        summaries[provider]["root_provider_uuid"]
+        for candidate in candidates["allocation_requests"]
+        for provider in candidate["allocations"]
+    )
+
+
+def _group(
+    connection: Any, uuid: str, summaries: Summaries, smallest: int, resource_class: str
+) -> Group | None:
+    """``None`` for a provider that has none of the class, or is gone by now."""
+    summary = summaries.get(uuid, {"resources": {}})
+    counted = summary["resources"].get(resource_class)
+    if counted and counted["capacity"] - counted["used"] >= smallest:
+        traits = frozenset(summary["traits"])
+        board = published.board(traits)
+        return Group(counted["capacity"], 0, counted["used"], traits, board)
+    inventory = rest.of_provider(connection, uuid, "inventories").get(resource_class)
+    if inventory is None:
+        return None
+    url = f"/resource_providers/{uuid}"
+    traits = frozenset(rest.placement(connection, f"{url}/traits")["traits"])
+    return Group(
+        traits=traits,
+        board=published.board(traits),
+        total=inventory["total"],
+        reserved=inventory["reserved"],
+        used=rest.placement(connection, f"{url}/usages")["usages"].get(resource_class, 0),
+    )
+
+
+def _free(summary: Mapping[str, Any]) -> Mapping[str, int]:
+    return {
+        resource_class: max(counted["capacity"] - counted["used"], 0)
+        for resource_class, counted in summary.get("resources", {}).items()
+    }
+
+
+def nameless(connection: Any, uuid: str) -> tuple[str, str]:
+    """A host like those of :func:`compute_nodes`, for a provider that is none of Nova's"""
+    return rest.placement(connection, f"/resource_providers/{uuid}")["name"], _NO_SUCH_HOST
+
+
+def compute_nodes(connection: Any) -> Mapping[str, tuple[str, str | None]]:
+    """(name, why no instance with GPUs is started there) by the uuid, which is that of the provider
+    too"""
+    found = {}
+    none_new = closed.drained(connection)
+    for node in _nodes(connection):
+        reason = None
+        if node.status != "enabled":
+            why = (node.service_details or {}).get("disabled_reason")
+            reason = "its compute service is disabled" + (f": {why}" if why else "")
+        elif node.state != "up":
+            reason = "its compute service is down"
+        if node.id in none_new:
+            reason = "; ".join(filter(None, (closed.DRAINED, reason)))
+        found[node.id] = (node.name, reason)
+    return found
+
+
+def _nodes(connection: Any) -> list[Any]:
+    with rest.clean_refusals("Nova"):
+        return list(connection.compute.hypervisors(details=True))
+
+
+def nodes_by_name(connection: Any) -> Mapping[str, str]:
+    """The uuid of each compute node by the node's name"""
+    return {node.name: node.id for node in _nodes(connection)}
+
+
+def up(connection: Any) -> frozenset[str]:
+    """The names of the nodes whose compute service is there, also where it is disabled"""
+    return frozenset(node.name for node in _nodes(connection) if node.state == "up")
+
+
+def services(connection: Any) -> Mapping[str, str]:
+    """The host's name of each node's compute service, which moves take, by the node's name"""
+    return {
+        node.name: (node.service_details or {}).get("host", node.name)
+        for node in _nodes(connection)
+    }
+
+
+def zones(connection: Any) -> Mapping[str, str]:
+    """The availability zone of each node, by the node's name"""
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.services(binary="nova-compute")
+        of_service = {each.host: each.availability_zone for each in listed}
+    return {node: of_service.get(host, "") for node, host in services(connection).items()}

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What OpenStackClient loads through the entry point group ``openstack.cli.extension``.
+
+The commands ask Placement and Nova through the client's own openstacksdk connection, so that there
+is no client to make, no version to choose and no option to add.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+API_NAME = "gpu"
+API_VERSION_OPTION = "os_gpu_api_version"
+API_VERSIONS = {"1": "osc_gpu.plugin"}
+DEFAULT_API_VERSION = "1"
+
+
+def make_client(instance: object) -> None:
+    return None
+
+
+def build_option_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    return parser

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu report --html FILE``: a page that shows the GPUs of a cloud."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import collections
+import dataclasses
+import datetime
+import hashlib
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from typing import Any
+
+from lxml import html
+from lxml.html.builder import E
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core import names
+from nova_gpu.core.placement import inventory
+from nova_gpu.core.printable import MOST_OF_A_LINE, printable
+from nova_gpu.core.scheduling import capacity
+from nova_gpu.core.scheduling.capacity import Answer
+from osc_gpu import asking, flavors, hosts, providers, query, rest, usage
+from osc_gpu.providers import Provider
+from osc_gpu.usage import Held
+
+# For one flavor: hosts differ in how many GPUs they have left, so there may be very many reasons.
+_MOST_REASONS = 6
+
+_GROUP = ("Host", "GPU", "Mode", "In use", "Reserved", "Free", "Total", "")
+_HELD = ("Instance", "Project", "Host", "GPU", "GPUs", "vGPUs", "Remark")
+_PROJECT = ("Project", "Instances", "GPUs", "vGPUs")
+_CAPACITY = ("Flavor", "Asks for", "Instances", "Hosts", "Why no more")
+# The columns whose texts users have written, as long as they liked
+_TEXTS = frozenset({"Instance", "Project", "Remark", "Asks for", "Why no more"})
+_NUMBERS = frozenset({"In use", "Reserved", "Free", "Total", "GPUs", "vGPUs", "Instances", "Hosts"})
+
+
+class WriteReport(asking.Command):
+    """Write a page that shows the GPUs: by group, who has them, and what could boot now.
+
+    It is one file that loads nothing from elsewhere. It names the instances of all projects. For
+    administrators.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--html", metavar="<file>", required=True, type=pathlib.Path, help="File to write"
+        )
+        parser.add_argument("--title", metavar="<text>", default="GPUs", help="(default: GPUs)")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        begun = timeutils.utcnow()
+        found = read(self.connection(parsed_args))
+        text = render(found, parsed_args.title, begun)
+        try:
+            parsed_args.html.write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise exceptions.CommandError(
+                f"{parsed_args.html} cannot be written: {e.strerror}"
+            ) from e
+        self.say(
+            f"{parsed_args.html}: groups of GPUs: {len(found.groups)}; flavors: "
+            f"{len(found.capacities)}; instances: {len({each.server for each in found.held})}."
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Capacity:
+    """The capacity for one flavor with GPUs. ``answers`` has one for each host; ``wrong`` is why
+    there is none.
+    """
+
+    flavor: str
+    asks_for: str
+    answers: tuple[Answer, ...] = ()
+    wrong: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fleet:
+    groups: tuple[Provider, ...]
+    held: tuple[Held, ...]
+    capacities: tuple[Capacity, ...]
+
+
+def read(connection: Any) -> Fleet:
+    """What ``gpu group list``, ``gpu usage`` and, of each flavor, ``gpu capacity`` show.
+
+    :param connection: an openstack.connection.Connection
+    :raises Refused: where Placement does not show it to whoever asks
+    """
+    snapshot = rest.Snapshot(connection)
+    return Fleet(
+        tuple(providers.read(snapshot)),
+        tuple(usage.held(snapshot)),
+        tuple(sorted(_capacities(snapshot), key=lambda each: each.flavor)),
+    )
+
+
+def _capacities(snapshot: rest.Snapshot) -> Iterator[Capacity]:
+    for flavor in flavors.read(snapshot):
+        asked = flavors.request_of(flavor)
+        if not (asked.asks_for_gpus or asked.vgpu_words):
+            continue
+        try:
+            answers = hosts.answers(snapshot, query.Size.of(flavor), asked)
+        except query.Unservable as e:
+            yield Capacity(flavor.name, flavors.asked_for(asked), wrong=str(e))
+        else:
+            yield Capacity(flavor.name, flavors.asked_for(asked), tuple(answers))
+
+
+def render(fleet: Fleet, title: str, read_at: datetime.datetime) -> str:
+    """The *fleet* as one HTML page that loads nothing and runs nothing.
+
+    Names are data of strangers: they become text nodes of a tree, never markup, each isolated from
+    the direction in which its neighbours are read. Should one get through all the same, the page's
+    own policy lets no script run, no style but the page's apply, and nothing be fetched.
+
+    :param read_at: when reading the fleet began, UTC
+    """
+    style = resources.files(__package__).joinpath("report.css").read_text(encoding="utf-8")
+    sections = (
+        ("groups", "GPUs by host", [_key(), _table(_GROUP, map(_group, fleet.groups))]),
+        ("projects", "Projects", [_table(_PROJECT, _projects(fleet.held))]),
+        ("instances", "Instances", [_table(_HELD, map(_held, fleet.held))]),
+        ("capacity", "What could boot now", [_table(_CAPACITY, map(_could, fleet.capacities))]),
+    )
+    page = E.html(
+        E.head(
+            E.meta({"charset": "utf-8"}),
+            E.meta({"http-equiv": "Content-Security-Policy", "content": _policy(style)}),
+            E.meta({"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+            E.meta({"name": "robots", "content": "noindex"}),
+            E.title(printable(title)),
+            E.style(style),
+        ),
+        E.body(
+            E.header(
+                E.h1(_text(title)),
+                E.p(f"What Placement and Nova had at {read_at:%Y-%m-%d %H:%M} UTC"),
+                E.nav(*(E.a(heading, href=f"#{name}") for name, heading, _ in sections)),
+            ),
+            E.main(
+                E.dl(*_tiles(fleet)),
+                *(E.section(E.h2(heading), *parts, id=name) for name, heading, parts in sections),
+                E.p(_WHAT_COUNTS, {"class": "note"}),
+            ),
+        ),
+        lang="en",
+    )
+    text: str = html.tostring(page, encoding="unicode", doctype="<!DOCTYPE html>")
+    return text
+
+
+_WHAT_COUNTS = (
+    "Reserved GPUs are given to no new instance: they have failed, are in quarantine, or are used "
+    "by guests that are not Nova's; one that an instance still has counts as in use, too. What "
+    "could boot is what Placement counts, for each flavor by itself; aggregates, zones and images "
+    "can make it fewer."
+)
+
+
+def _policy(style: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def _text(text: str) -> Any:
+    return E.bdi(printable(text, MOST_OF_A_LINE))
+
+
+def _tiles(fleet: Fleet) -> Iterator[Any]:
+    whole = [each for each in fleet.groups if each.resource_class == names.RESOURCE_CLASS]
+    parts = [each for each in fleet.groups if each.resource_class == names.VGPU_RESOURCE_CLASS]
+    for noun, groups in (("GPUs", whole), ("vGPUs", parts)):
+        if groups or noun == "GPUs":
+            used = sum(each.group.used for each in groups)
+            yield _tile(f"{noun} in use", f"{used} of {sum(each.group.total for each in groups)}")
+            yield _tile(f"{noun} free", str(sum(each.group.free for each in groups)))
+            yield _tile(f"{noun} reserved", str(sum(each.group.reserved for each in groups)))
+    yield _tile("hosts", str(len({each.host for each in fleet.groups})))
+    yield _tile("instances with GPUs", str(len({each.server for each in fleet.held})))
+    yield _tile("projects with GPUs", str(len({each.project for each in fleet.held})))
+
+
+def _tile(noun: str, value: str) -> Any:
+    return E.div(E.dt(noun), E.dd(value))
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
+    """A table. Each cell has the head of its column, which a narrow page shows in its place."""
+    body = [
+        E.tr(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
+        for row in rows
+    ]
+    if not body:
+        return E.p("None.")
+    heads = (E.th(each, _of(each), scope="col") for each in columns)
+    return E.table(E.thead(E.tr(*heads)), E.tbody(*body))
+
+
+def _of(column: str) -> dict[str, str]:
+    if column in _NUMBERS:
+        return {"class": "number"}
+    return {"class": "text"} if column in _TEXTS else {}
+
+
+def _cell(column: str, value: Any) -> Any:
+    content = value if isinstance(value, list) else [_text(str(value))]
+    return E.td(*content, {"data-label": column, **_of(column)})
+
+
+def _kind(provider: Provider) -> list[Any]:
+    return [_text(provider.model), E.small(_text(f"{provider.product}, {provider.architecture}"))]
+
+
+def _group(each: Provider) -> Sequence[Any]:
+    group = each.group
+    host = [_text(each.host)]
+    if each.unusable:
+        host.append(E.small(_text(each.unusable)))
+    amounts = (group.used, group.reserved, group.free, group.total)
+    return (host, _kind(each), each.mode, *amounts, [_bar(each)])
+
+
+def _bar(each: Provider) -> Any:
+    """A bar drawn by attributes, as the page's policy forbids styles of elements"""
+    group = each.group
+    out = inventory.out_of_service(group.total, group.free, group.used)
+    svg = E.svg(
+        {
+            "class": "bar",
+            "viewBox": f"0 0 {max(group.total, 1)} 1",
+            "preserveAspectRatio": "none",
+            "aria-hidden": "true",
+        }
+    )
+    at = 0
+    for name, amount in (("used", group.used), ("reserved", out), ("free", group.free)):
+        svg.append(E.rect({"class": name, "x": str(at), "width": str(amount), "height": "1"}))
+        at += amount
+    return svg
+
+
+def _key() -> Any:
+    texts = {"used": "in use", "reserved": "reserved", "free": "free"}
+    return E.p({"class": "key"}, *(E.span(text, {"class": name}) for name, text in texts.items()))
+
+
+def _projects(held: Iterable[Held]) -> Iterator[Sequence[Any]]:
+    """The projects, those with most of both kinds first"""
+    by_project: dict[str, list[Held]] = {}
+    for each in held:
+        by_project.setdefault(each.project, []).append(each)
+    rows = [
+        (
+            *(project, len({each.server for each in had})),
+            *(sum(each.gpus for each in had), sum(each.vgpus for each in had)),
+        )
+        for project, had in by_project.items()
+    ]
+    yield from sorted(rows, key=lambda row: -row[2] - row[3])
+
+
+def _held(each: Held) -> Sequence[Any]:
+    who = [_text(each.name or each.server)]
+    if each.name:
+        who.append(E.small(_text(each.server)))
+    where = (each.provider.host, _kind(each.provider))
+    return (who, each.project, *where, each.gpus, each.vgpus, each.remark)
+
+
+def _could(each: Capacity) -> Sequence[Any]:
+    if each.wrong:
+        return (each.flavor, each.asks_for, 0, 0, each.wrong)
+    total, able = capacity.could_boot(each.answers)
+    return (each.flavor, each.asks_for, total, able, [E.ul(*_reasons(each.answers))])
+
+
+def _reasons(answers: Iterable[Answer]) -> Iterator[Any]:
+    counted = collections.Counter(each.reason for each in answers).most_common()
+    for reason, count in counted[:_MOST_REASONS]:
+        yield E.li(f"{count} {'host' if count == 1 else 'hosts'}: ", _text(reason))
+    if others := counted[_MOST_REASONS:]:
+        yield E.li(f"{sum(count for _, count in others)} hosts: other reasons")

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One instance, as Nova shows it to whoever asks, and ``openstack gpu show``"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+
+from nova_gpu.core import exception, names
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.request import FlavorRequest, Request
+from nova_gpu.core.flavor.words import OnStop
+from osc_gpu import asking, flavors, providers, rest
+from osc_gpu.asking import Lines
+
+# The last microversion whose diagnostics are the driver's own
+_DIAGNOSTICS = "2.47"
+# Where a server has its request once that was read
+_REQUEST = "_nova_gpu_request"
+_FACT = re.compile(names.DIAGNOSTIC.format(r"(\d+)", "([a-z_]+)"))
+
+
+class ShowOne(asking.ShowOne):
+    """A command that shows one server"""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="<server>", help="Server (name or ID)")
+        return parser
+
+
+def find(connection: Any, name_or_id: str) -> Any:
+    """The server, of the caller's project; an administrator finds one of any project by its name.
+
+    :raises CommandError: where there is none of that name, or several
+    """
+    with rest.clean_refusals("Nova"):
+        look_up = connection.compute.find_server
+        found = look_up(name_or_id)
+        if found is None:
+            with contextlib.suppress(sdk_exc.ForbiddenException):
+                found = look_up(name_or_id, all_projects=True)
+        if found is None:
+            raise sdk_exc.NotFoundException(f"No Server found for {name_or_id}")
+        return connection.compute.get_server(found.id)
+
+
+def get(connection: Any, uuid: str) -> Any:
+    """The server as it is now"""
+    with rest.clean_refusals("Nova"):
+        return connection.compute.get_server(uuid)
+
+
+def request_of(server: Any) -> FlavorRequest:
+    """What the flavor asked for that the server was made with, or resized to"""
+    # openstacksdk makes the flavor anew at each access: a millisecond, for each of thousands.
+    known: FlavorRequest | None = vars(server).get(_REQUEST)
+    if known is None:
+        known = request.of((server.flavor or {}).get("extra_specs") or {})
+        vars(server)[_REQUEST] = known
+    return known
+
+
+def boots_from_volume(server: Any) -> bool:
+    """Whether the server's root disk is a volume, which its flavor then has no disk for"""
+    return not (server.image and server.image.id)
+
+
+def requests_of(server: Any) -> tuple[Request, ...]:
+    """The requests for whole cards and for parts; none too where its flavor has mistakes"""
+    try:
+        return request_of(server).requests
+    except exception.InvalidExtraSpec:
+        return ()
+
+
+def gave_back(server: Any) -> bool:
+    """Return whether the server is stopped and gave its GPUs back, as far as its flavor says."""
+    try:
+        releases = request_of(server).on_stop is OnStop.RELEASE
+    except exception.InvalidExtraSpec:
+        return False
+    return releases and server.status == "SHUTOFF" and not server.task_state
+
+
+def asked_for(server: Any) -> str:
+    """What the server's flavor asks for, in words, or what is wrong with that"""
+    return flavors.asked_for(request_of(server))
+
+
+def cards(connection: Any, server: Any) -> tuple[list[dict[str, Any]], str]:
+    """What the guest's diagnostics say of each of its GPUs, and why they say no more.
+
+    :raises Refused: where they are not for whoever asks
+    """
+    with rest.clean_refusals("Nova"):
+        answer = connection.compute.get(
+            f"/servers/{server.id}/diagnostics", microversion=_DIAGNOSTICS
+        )
+        if answer.status_code in (400, 404, 409, 501):
+            return [], f"Nova tells no more of a server that is {server.status}"
+        sdk_exc.raise_from_response(answer)
+        found: dict[int, dict[str, Any]] = defaultdict(dict)
+        for key, value in answer.json().items():
+            if match := _FACT.fullmatch(key):
+                found[int(match[1])][match[2]] = value
+    listed = [found[number] for number in sorted(found)]
+    return listed, "" if listed else "its host tells none, or runs an older nova-gpu"
+
+
+class ShowServer(ShowOne):
+    """Show the GPUs of a server: what its flavor asks for, what it has, and which cards these are.
+
+    The cards are among its diagnostics, as long as its guest runs. All but what is asked for is for
+    administrators.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        connection = self.connection(parsed_args)
+        server = find(connection, parsed_args.server)
+        shown: dict[str, Any] = {
+            "id": server.id,
+            "name": server.name,
+            "status": server.status,
+            "project_id": server.project_id,
+            "asked_for": asked_for(server),
+        }
+        try:
+            shown.update(_held(connection, server))
+        except rest.Refused:
+            self.say("What a server has, and on which host, is for administrators.")
+        return tuple(shown), tuple(shown.values())
+
+
+def _held(connection: Any, server: Any) -> dict[str, Any]:
+    """:raises Refused: where that is not for whoever asks"""
+    held = providers.of_instance(connection, server.id)
+    listed, reason = cards(connection, server) if held else ([], "")
+    return {
+        "host": server.hypervisor_hostname or "",
+        "gpus": sum(amount for _, amount in held),
+        "groups": Lines([_described(*each) for each in held], _group),
+        "cards": Lines(listed, _card) if listed else reason,
+    }
+
+
+def _group(each: Mapping[str, Any]) -> str:
+    kind = f"{each['model']}, {each['architecture']}, {each['mode']}"
+    return f"{each['gpus']} of {each['product']} ({kind}) on {each['host']}"
+
+
+def _card(each: Mapping[str, Any]) -> str:
+    """:param each: as :data:`nova_gpu.core.names.DIAGNOSTIC`; of a card that is gone the address"""
+    text = each.get("address", "")
+    if product := each.get("product"):
+        text += f" {each.get('name') or 'unknown'} ({product})"
+    if each.get("numa_node") is not None:
+        text += f", NUMA node {each['numa_node']}"
+    if each.get("module") is not None:
+        text += f", module {each['module']}"
+    return f"{text}: {each['trouble']}" if each.get("trouble") else text
+
+
+def _described(provider: providers.Provider, amount: int) -> dict[str, Any]:
+    return {
+        "host": provider.host,
+        "gpus": amount,
+        "product": provider.product,
+        "model": provider.model,
+        "architecture": provider.architecture,
+        "mode": provider.mode,
+    }

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack gpu usage``: which instances and projects have GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from openstack import exceptions as sdk_exc
+
+from nova_gpu.core import names
+from osc_gpu import asking, consumers, providers, rest, servers
+from osc_gpu.providers import Provider
+
+_ALL = ("Server", "Name", "Project", "Host", "Product", "Architecture", "GPUs", "vGPUs", "Remark")
+_OWN = ("Server", "Name", "Status", "GPUs", "vGPUs", "Asked For")
+_MOVE = "kept until its move is confirmed or reverted"
+_UNKNOWN = "unknown to Nova; nova-gpu verify on the host says more"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """What Placement counts of one group of GPUs for an instance, or for a move. ``server`` is the
+    instance's uuid, and the consumer's where Nova knows none."""
+
+    server: str
+    name: str
+    project: str
+    remark: str
+    provider: Provider
+    gpus: int
+    vgpus: int = 0
+
+
+class ShowUsage(asking.Lister):
+    """Show which instance of which project has how many GPUs and vGPUs, and where.
+
+    Who may not see what hosts have is shown the project's own instances.
+    """
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        connection = self.connection(parsed_args)
+        try:
+            found = held(rest.Snapshot(connection))
+        except rest.Refused:
+            return _OWN, self._own(connection)
+        gpus, vgpus = sum(each.gpus for each in found), sum(each.vgpus for each in found)
+        projects = len({each.project for each in found})
+        self.say(f"GPUs in use: {gpus}; vGPUs: {vgpus}; projects: {projects}.")
+        return _ALL, map(_row, found)
+
+    def _own(self, connection: Any) -> list[tuple[Any, ...]]:
+        rows = sorted(_of_project(connection), key=lambda row: row[1])
+        project = connection.session.get_project_id()
+        counted = rest.placement(connection, f"/usages?project_id={project}")["usages"]
+        self.say(
+            f"Placement counts {counted.get(names.RESOURCE_CLASS, 0)} GPUs and "
+            f"{counted.get(names.VGPU_RESOURCE_CLASS, 0)} vGPUs for this project; other projects, "
+            "and the hosts, are for administrators."
+        )
+        return rows
+
+
+def _row(each: Held) -> tuple[Any, ...]:
+    where = (each.provider.host, each.provider.product, each.provider.architecture)
+    return each.server, each.name, each.project, *where, each.gpus, each.vgpus, each.remark
+
+
+def held(connection: Any) -> list[Held]:
+    """What Placement counts, for each instance or move and group of GPUs, by host, product and name
+
+    :param connection: a :class:`osc_gpu.rest.Snapshot`
+    :raises Refused: where Placement does not show them to whoever asks
+    """
+    found = []
+    groups = providers.read(connection, reserved=False)
+    with rest.clean_refusals("Nova"):
+        listed = connection.compute.servers(details=True, all_projects=True)
+    known = _Consumers(connection, listed)
+    for provider, amounts in zip(groups, consumers.read(connection, groups, listed), strict=True):
+        for consumer, amount in amounts.items():
+            who = known.describe(consumer)
+            is_whole = provider.resource_class == names.RESOURCE_CLASS
+            counts = (amount, 0) if is_whole else (0, amount)
+            found.append(Held(*who, provider, *counts))
+    return sorted(found, key=lambda each: (each.provider.host, each.provider.product, each.name))
+
+
+class _Consumers:
+    """The consumers of GPUs in Placement. Those that are not *listed* are asked for one by one."""
+
+    def __init__(self, connection: Any, listed: Iterable[Any]) -> None:
+        self._connection = connection
+        self._compute = connection.compute
+        self._servers: dict[str, Any] = {server.id: server for server in listed}
+        self._moves: Mapping[str, str] | None = None
+
+    def describe(self, consumer: str) -> tuple[str, str, str, str]:
+        """The uuid, name and project of the consumer, and a remark"""
+        with rest.clean_refusals("Nova"):
+            if server := self._server(consumer):
+                return server.id, server.name, server.project_id, ""
+            if (moving := self._of_move(consumer)) and (server := self._server(moving)):
+                return server.id, server.name, server.project_id, _MOVE
+        record = rest.placement(self._connection, f"/allocations/{consumer}")
+        return consumer, "", record.get("project_id", ""), _UNKNOWN
+
+    def _server(self, uuid: str) -> Any:
+        if uuid not in self._servers:
+            try:
+                self._servers[uuid] = self._compute.get_server(uuid)
+            except sdk_exc.NotFoundException:
+                self._servers[uuid] = None
+        return self._servers[uuid]
+
+    def _of_move(self, uuid: str) -> str | None:
+        if self._moves is None:
+            self._moves = {each.uuid: each.server_id for each in self._compute.migrations()}
+        return self._moves.get(uuid)
+
+
+def _of_project(connection: Any) -> Iterator[tuple[Any, ...]]:
+    with rest.clean_refusals("Nova"):
+        for server in connection.compute.servers(details=True):
+            # A server on no host (shelved, or never started) has none.
+            if server.host_id and (asked := servers.requests_of(server)):
+                counts = dict.fromkeys(names.RESOURCE_CLASSES, 0)
+                if not servers.gave_back(server):
+                    counts |= {each.resource_class: each.count for each in asked}
+                said = servers.asked_for(server)
+                yield server.id, server.name, server.status, *counts.values(), said

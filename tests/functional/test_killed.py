@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that write, killed at each of their writes and repeated, and run twice at once: no
+instance is stopped for nothing, and nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import fixtures
+from openstack.compute.v2 import _proxy
+from osc_lib import exceptions
+from testtools import content
+
+from nova_gpu.core import names
+from osc_gpu import flavors, rest
+from osc_gpu.fleet import create, preemptible, preemption, room, start
+from tests.functional import base, killed, sdk, test_preemption
+from tests.functional.alone import IMAGE
+from tests.functional.killed import When
+from tests.functional.shown import ShownTestBase
+
+
+class Killing(base.GPUServersTestBase):
+    def each_write(
+        self, begin: Callable[[], None], run: Callable[[], Any], check: Callable[[], None]
+    ) -> None:
+        """Interrupt *run* at each of its writes in each way, and run it anew after that.
+
+        Its output is not looked at: a run that is interrupted may well end with an error.
+        """
+        count = self._interrupted(10**6, When.AFTER, begin, run, check)
+        self.assertGreater(count, 0, "it wrote nothing")
+        for number in range(1, count + 1):
+            for when in When:
+                self._interrupted(number, when, begin, run, check)
+
+    def _interrupted(
+        self,
+        number: int,
+        when: When,
+        begin: Callable[[], None],
+        run: Callable[[], Any],
+        check: Callable[[], None],
+    ) -> int:
+        begin()
+        act = self._once(run) if when is When.MEANWHILE else killed.kill
+        with killed.interrupted(number, when, act) as writes:
+            self._once(run, killed.Killed)()
+        self.addDetail("case", content.text_content(f"{when}: {writes.made}"))
+        self.settle()
+        self._once(run)()
+        check()
+        return len(writes.made)
+
+    def settle(self) -> None:
+        """Returns when Nova has done what it was asked for."""
+
+    def _once(self, run: Callable[[], Any], *over: type[BaseException]) -> Callable[[], None]:
+        def once() -> None:
+            with contextlib.suppress(exceptions.CommandError, *over):
+                run()
+
+        return once
+
+    def metadata(self, server: Any) -> dict[str, str]:
+        return {
+            key: value
+            for key, value in self._show_server(server)["metadata"].items()
+            if key.startswith("gpu:")
+        }
+
+    def actions(self, server: Any, action: str) -> int:
+        listed = self.api.get_instance_actions(server["id"])
+        return [each["action"] for each in listed].count(action)
+
+    def marks(self) -> set[str]:
+        """The traits of this project's commands that a provider has"""
+        url = f"/traits?associated=true&name=in:{names.DRAINED}"
+        found = set(self.placement.get(url, version="1.14").body["traits"])
+        url = f"/traits?associated=true&name=startswith:{names.KEPT_UNTIL}"
+        return found | set(self.placement.get(url, version="1.14").body["traits"])
+
+
+class PreemptionTest(test_preemption.Preempting, Killing):
+    def setUp(self) -> None:
+        super().setUp()
+        self.stops = 0
+
+    def begin(self) -> None:
+        self.undo()
+        if self.status(self.three) == "SHUTOFF":
+            self.api.post_server_action(self.three["id"], {"os-start": None})
+            self._wait_for_state_change(self.three, "ACTIVE")
+        for key in self.metadata(self.three):
+            self.api.api_delete(f"/servers/{self.three['id']}/metadata/{key}")
+        self.stops = self.actions(self.three, "stop")
+
+    def check(self) -> None:
+        self.assertEqual("SHUTOFF", self.status(self.three))
+        self.assertEqual(self.stops + 1, self.actions(self.three, "stop"))
+        self.assertEqual({}, self.allocated(self.three))
+        self.assertUntouched(self.one, self.young, self.firm)
+        self.undo()
+        self.assertEqual(set(), self.marks())
+
+    def write(self, server: Any, metadata: dict[str, str]) -> None:
+        url, body = f"/servers/{server['id']}/metadata", {"metadata": metadata}
+        self.api.api_post(url, body, check_response_status=[200])
+
+    def test_a_flavor(self) -> None:
+        self.each_write(self.begin, lambda: self.apply("two"), self.check)
+
+    def test_requests(self) -> None:
+        self.boot(self.two, expected_state="ERROR", name="wants")
+        self.each_write(self.begin, self.apply, self.check)
+
+    def test_undo(self) -> None:
+        def begin() -> None:
+            self.begin()
+            self.apply("two")
+            self.assertTrue(self.marks())
+
+        self.each_write(begin, self.undo, self.check)
+
+    def test_a_notice_of_another_run(self) -> None:
+        clock = SimpleNamespace(sleep=lambda seconds: killed.kill(), monotonic=time.monotonic)
+        with mock.patch.object(preemption, "time", clock):
+            self.assertRaises(killed.Killed, self.run_it, "two", "--apply", "--notice", "600")
+        notice = self.metadata(self.three)
+        self.assertIn(names.PREEMPT_AT, notice)
+        # It may be made good still, by a run that goes on meanwhile.
+        self.run_it("--apply", "--notice", "600")
+        self.assertEqual(notice, self.metadata(self.three))
+        long_ago = {names.PREEMPT_AT: "2020-01-01T00:00:00Z"}
+        with mock.patch.object(preemptible, "had_since", lambda *_: datetime.datetime(2019, 1, 1)):
+            self.write(self.three, long_ago)
+            self.run_it("--apply", "--notice", "600")
+        self.assertEqual({}, self.metadata(self.three))
+        # That of an instance that was started again says when it was stopped.
+        self.write(self.three, long_ago)
+        self.run_it("--apply", "--notice", "600")
+        self.assertEqual(long_ago, self.metadata(self.three))
+
+
+class RoomTest(ShownTestBase, Killing):
+    def setUp(self) -> None:
+        super().setUp()
+        self._create_flavor(
+            name="eight", memory_mb=128, vcpu=1, disk=1, ephemeral=0, extra_spec={"gpus": "8"}
+        )
+        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
+        cold = self.flavor(**{"gpus": "= 1", "gpu_arch": "s== fermi", "gpu:move": "cold"})
+        self.server = self.boot(cold, host="host1", name="yields")
+        confirm: Callable[..., None] = _proxy.Proxy.confirm_server_resize
+
+        def at_the_source(proxy: Any, server: Any) -> None:
+            with self.on(self.source):  # as for tests.functional.base.GPUServersTestBase.confirm
+                confirm(proxy, server)
+
+        self.useFixture(
+            fixtures.MockPatchObject(_proxy.Proxy, "confirm_server_resize", at_the_source)
+        )
+
+    def host(self) -> str:
+        return str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+
+    def begin(self) -> None:
+        for name in ("host1", "host2"):
+            sdk.run(self, room.Drain, name, "--undo")
+        self.source = self.host()
+
+    def moved(self) -> None:
+        """It is on the other host alone, and no move has anything."""
+        self.assertEqual("ACTIVE", self._show_server(self.server)["status"])
+        self.assertNotEqual(self.source, self.host())
+        self.assertEqual({self.host(): 1}, self.allocated(self.server))
+        self.assertInventory(total=8, used=int(self.host() == "host1"), host="host1")
+
+    def drained(self) -> None:
+        self.moved()
+        self.assertEqual({names.DRAINED}, self.marks())
+
+    def run_it(self, command: type, *arguments: str) -> Any:
+        return sdk.run(self, command, *arguments, "--apply")
+
+    def test_drain(self) -> None:
+        self.each_write(self.begin, lambda: self.run_it(room.Drain, self.source), self.drained)
+
+    def test_end_of_a_drain(self) -> None:
+        def begin() -> None:
+            self.source = self.host()
+            self.run_it(room.Drain, self.source)
+
+        def run() -> None:
+            sdk.run(self, room.Drain, self.source, "--undo")
+
+        self.begin()
+        self.each_write(begin, run, lambda: self.assertEqual(set(), self.marks()))
+
+    def test_plan(self) -> None:
+        def begin() -> None:
+            self.begin()
+            if self.host() == "host2":
+                self.run_it(room.Drain, "host2")
+                self.begin()
+
+        self.each_write(begin, lambda: self.run_it(room.MakePlace, "eight"), self.moved)
+
+
+class WaitingTest(test_preemption.Preempting, Killing):
+    """Commands that wait for GPUs, where Nova answers before a host does"""
+
+    CAST_AS_CALL = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        for module in (create, start):
+            self.useFixture(fixtures.MockPatchObject(module, "time", self.clock()))
+
+    def clock(self) -> Any:
+        def sleep(seconds: float) -> None:
+            """The second time that no GPUs were found there are some."""
+            self.looks += 1
+            if self.looks == 2:
+                for each in (self.firm, self.young):
+                    self._delete_server(each)
+            time.sleep(0.05)
+
+        self.looks = 0
+        return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+
+    def begin(self) -> None:
+        for each in self.named():
+            self._delete_server(each)
+        if self.looks > 1:
+            self.firm, self.young = (self.boot(self.gpu_flavor(2)) for _ in range(2))
+        self.looks = 0
+
+    def named(self) -> list[Any]:
+        return [each for each in self.api.get_servers() if each["name"] == "waits"]
+
+    def statuses(self) -> set[str]:
+        return {str(each["status"]) for each in self.named()}
+
+    def settle(self) -> None:
+        self._wait_for_assert(lambda: self.assertNotIn("BUILD", self.statuses()))
+
+    def test_create(self) -> None:
+        """No server stays that found none; one that was there when the command was killed does."""
+        self._named("one", gpus="= 1")
+
+        def run() -> None:
+            words = "--every", "0.1", "--for", "30", "--flavor", "one", "--image", IMAGE, "waits"
+            sdk.run(self, create.CreateServer, *words, admin=False)
+
+        self.each_write(self.begin, run, lambda: self.assertEqual({"ACTIVE"}, self.statuses()))
+
+
+class StartTest(Killing):
+    """A server whose host has no GPUs is brought to one that has some."""
+
+    CAST_AS_CALL = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(rest, "POLL_S", 0.1))
+        for name in ("host1", "host2"):
+            self.start_host(name)
+        moves = {"gpus": "= 1", "gpu:on_stop": "release", "gpu:on_stop_move": "true"}
+        self.server = self.boot(self.flavor(**moves), host="host1")
+        self.all = self.gpu_flavor(8)
+        self.others: Any = None
+
+    def begin(self) -> None:
+        self.host = str(self._show_server(self.server)["OS-EXT-SRV-ATTR:host"])
+        self._stop_server(self.server)
+        self._wait_for_assert(lambda: self.assertEqual({}, self.allocated(self.server)))
+        if self.others:
+            self._delete_server(self.others)
+        self.others = self.boot(self.all, host=self.host)
+
+    def settle(self) -> None:
+        self._wait_for_server_parameter(self.server, {"OS-EXT-STS:task_state": None})
+
+    def check(self) -> None:
+        self.assertEqual("ACTIVE", self._show_server(self.server)["status"])
+        (there,) = {"host1", "host2"} - {self.host}
+        self.assertEqual({there: 1}, self.allocated(self.server))
+        self.assertInventory(used=1, host=there)
+        self.assertInventory(used=8, host=self.host)
+
+    def test_start(self) -> None:
+        def run() -> None:
+            sdk.run(self, start.StartServer, self.server["id"])
+
+        self.each_write(self.begin, run, self.check)
+
+
+class FlavorTest(Killing):
+    def create(self) -> Any:
+        return sdk.run(self, flavors.CreateFlavor, "made", "--gpus", "1")
+
+    def test_create(self) -> None:
+        with killed.interrupted(1, When.AFTER, killed.kill):
+            self.assertRaises(killed.Killed, self.create)
+        refused = str(self.assertRaises(exceptions.CommandError, self.create))
+        self.assertRegex(refused, "a flavor made without properties .*: openstack flavor delete ")
+        (made,) = (each for each in self.api.get_flavors() if each["name"] == "made")
+        self.api.delete_flavor(made["id"])
+        self.create()
+        self.assertIn("Nova: ", str(self.assertRaises(exceptions.CommandError, self.create)))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of a live migration of which a step fails, and what its operator does next.
+
+Before the guest moves it runs on, and nothing need be done. Later Nova sets the instance to ERROR,
+and a hard reboot recovers it where its guest is.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.fixtures import economy
+from tests.functional import divided, live
+from tests.functional.test_recoveries import Step
+
+_DRIVER = "nova.virt.libvirt.driver.LibvirtDriver"
+_RPC = "nova.compute.rpcapi.ComputeAPI"
+
+# Of the destination before the guest moves, which stays where it is
+PREPARING = (
+    Step(f"{_DRIVER}.pre_live_migration"),
+    Step(f"{_DRIVER}.pre_live_migration", after=True),
+    Step(f"{_RPC}.pre_live_migration"),
+)
+# And where libvirt did not move it
+ROLLBACK = (
+    Step(f"{_DRIVER}.rollback_live_migration_at_source"),
+    Step(f"{_DRIVER}.rollback_live_migration_at_destination"),
+    Step(f"{_RPC}.rollback_live_migration_at_destination"),
+    Step(f"{_RPC}.drop_move_claim_at_destination"),
+)
+# When the guest runs at the destination already
+MOVED = (
+    Step(f"{_DRIVER}.post_live_migration"),
+    Step(f"{_DRIVER}.post_live_migration_at_source"),
+    Step(f"{_DRIVER}.cleanup"),
+    Step(f"{_RPC}.post_live_migration_at_destination"),
+    Step(f"{_DRIVER}.post_live_migration_at_destination"),
+    Step(f"{_DRIVER}.post_live_migration_at_destination", after=True),
+)
+
+
+class LiveRecoveriesTest(live.Moving, divided.DividedServersTestBase):
+    # As in a cloud: no host hears of what fails at another one.
+    CAST_AS_CALL = False
+    leaves = {"task": "Nova's destination waits for a source that failed"}  # noqa: RUF012
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host("host1")
+        self.start_host("host2")
+        self.boot(self.of_type(64), host="host2")
+        self.server = self.boot(self.of_type(64, 2), host="host1")
+
+    def live_migrate_failing(self) -> None:
+        """Return when Nova has ended the migration with an error, or as cancelled."""
+        action = {"os-migrateLive": {"host": "host2", "block_migration": "auto"}}
+        self.api.post_server_action(self.server["id"], action)
+
+        def has_ended() -> None:
+            ended = [e for e in self.statuses() if e in ("failed", "error", "cancelled")]
+            self.assertEqual(1, len(ended))
+
+        self._wait_for_assert(has_ended)
+        economy.wait_for_quiet(5)
+
+    def statuses(self) -> list[str]:
+        url = f"/os-migrations?instance_uuid={self.server['id']}"
+        found = self.admin_api.api_get(url).body["migrations"]
+        return [each["status"] for each in found]
+
+    def assertIsAt(self, host: str) -> None:
+        """The instance has two vGPUs there, and nothing is counted or made for it elsewhere."""
+        for _ in range(2):
+            for name in self.hosts:
+                self.period(name)
+        (other,) = self.hosts.keys() - {host}
+        self.assertVGPUs(self.server, self.recorded(self.server), host)
+        self.assertEqual(2, len(self.recorded(self.server)))
+        expected = {"host1": 0, "host2": 1}
+        expected[host] += 2
+        for name, count in expected.items():
+            self.assertEqual((8, 0, count), self.inventories(name)[64], name)
+            self.assertEqual(count, len(self.kernels[name].made), name)
+        self.assertRaises(fakelibvirt.libvirtError, self.domain, self.server, other)
+
+    def hard_reboot(self) -> None:
+        self.api.post_server_action(self.server["id"], {"reboot": {"type": "HARD"}})
+        expected = {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
+        self._wait_for_server_parameter(self.server, expected)
+        economy.wait_for_quiet(5)
+
+    def again(self) -> None:
+        """It is like new, and for the next step."""
+        self._delete_server(self.server)
+        self.server = self.boot(self.of_type(64, 2), host="host1")
+
+    def test_preparing(self) -> None:
+        for step in PREPARING:
+            with self.subTest(str(step)):
+                with step.failing():
+                    self.live_migrate_failing()
+                self.assertIsAt("host1")
+                self.again()
+
+    def test_abort(self) -> None:
+        """By a user, while the guest is on its way"""
+        aborted = threading.Event()
+
+        def abort(domain: Any) -> None:
+            domain._job_type = fakelibvirt.VIR_DOMAIN_JOB_CANCELLED
+            aborted.set()
+
+        def during() -> None:
+            url = f"/servers/{self.server['id']}/migrations"
+            (migration,) = self.admin_api.api_get(url).body["migrations"]
+            self.admin_api.api_delete(f"{url}/{migration['id']}")
+            aborted.wait(60)
+
+        name = "nova.tests.fixtures.libvirt.Domain.abortJob"
+        self.useFixture(fixtures.MonkeyPatch(name, abort))
+        self.during = during
+        self.refusal = "operation aborted: migration out job: canceled by client"
+        self.live_migrate_failing()
+        self.assertTrue(aborted.is_set())
+        self.hard_reboot()
+        self.assertIsAt("host1")
+
+    def test_rollback(self) -> None:
+        self.refusal = "this step fails"
+        for step in ROLLBACK:
+            with self.subTest(str(step)):
+                with step.failing():
+                    self.live_migrate_failing()
+                self.hard_reboot()
+                self.assertIsAt("host1")
+                self.again()
+
+    def test_moved(self) -> None:
+        for step in MOVED:
+            with self.subTest(str(step)):
+                with step.failing():
+                    self.live_migrate_failing()
+                self.hard_reboot()
+                self.assertIsAt("host2")
+                self.again()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators are shown of the NVSwitches of a KVM host's board."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+
+from nova_gpu.cmd import host_check, topology
+from nova_gpu.core.model import PciAddress
+from nova_gpu.fabric.cmd import board_text
+from nova_gpu.virt.inventory import discovery
+from tests.fixtures import hosts, nvfm, partitions
+from tests.fixtures import nvml as machines
+from tests.unit.cmd import base
+
+# Module 1, the fifth by PCI address, and module 5, the first
+FIRST, FIFTH = "0000:86:00.0", "0000:0f:00.0"
+
+GUIDE = pathlib.Path(__file__).parents[4] / "doc/source/admin/host-check/partitions.txt"
+FIRST_HALFS = "67c6091b-92d6-4ef4-b8b3-194ffd7b12dc"
+SECOND_HALFS = "9f0b3c52-7f3e-4a53-8d1b-2c6f0a1e5d47"
+
+
+class FabricTest(base.HostTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.config.config(state_path=str(self.root))
+        self.config.config(group="libvirt", connection_uri="test:///default")
+        self.option("nvml", True)
+        self.host = hosts.Host(self.root)
+        (self.host.roots.sysfs / "bus/pci/drivers/vfio-pci").mkdir(parents=True)
+        partitions.build(self.host)
+        self.library = self.useFixture(machines.Library(*partitions.nvml_cards()))
+        self.manager = self.useFixture(nvfm.FabricManager(partitions.H100))
+
+    def check(self, status: int) -> str:
+        looked = discovery.Discovery()
+        return self.printed(status, lambda: host_check.main(looked, self.root, as_json=False))
+
+    def topology(self) -> str:
+        return self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=False))
+
+    def table(self, held: Mapping[PciAddress, tuple[str, ...]]) -> list[str]:
+        looked = discovery.Discovery()
+        gpus = looked.find()
+        return list(board_text.table(looked.delivery.board, gpus, held))
+
+    def test_modules_and_partitions_of_a_card(self) -> None:
+        self.manager.set_active([3])
+        shown = self.check(0)
+        self.assertIn(
+            "it is module 1 of its board, in the partitions 0 (of 8), 1 (of 4), 3 (of 2, active), "
+            "7 (of 1)\n",
+            shown,
+        )
+        self.assertIn("it is module 5 of its board, in the partitions 0 (of 8), 2 (of 4)", shown)
+
+    def test_the_cards_of_each_partition(self) -> None:
+        lines = self.table({})
+        self.assertIn("   0  GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7", lines)
+        self.assertIn("   1  GPU4 GPU5 GPU6 GPU7", lines)
+        self.assertIn("   5  GPU0 GPU1", lines)
+        self.assertIn("   7  GPU4", lines)
+
+    def test_who_has_them(self) -> None:
+        self.manager.set_active([1, 11])
+        first = PciAddress.parse(FIRST)
+        lines = self.table({first: ("67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",)})
+        self.assertIn(
+            "   1  GPU4 GPU5 GPU6 GPU7  active, instance 67c6091b-92d6-4ef4-b8b3-194ffd7b12dc",
+            lines,
+        )
+        self.assertIn("  11  GPU0  active", lines)
+
+    def test_the_guide(self) -> None:
+        """Two instances with a half each, as tests.functional.test_fabric has them"""
+        self.manager.set_active([1, 2])
+        held = {
+            PciAddress.parse(card): (FIRST_HALFS if module < 5 else SECOND_HALFS,)
+            for card, module in partitions.MODULES.items()
+        }
+        _, *lines = self.table(held)
+        self.assertEqual(GUIDE.read_text(), "".join(f"{line}\n" for line in lines))
+
+    def test_json(self) -> None:
+        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
+        cards = {each["address"]: each for each in json.loads(printed)}
+        self.assertEqual(1, cards[FIRST]["module"])
+        self.assertEqual(5, cards[FIFTH]["module"])
+        ids = [each["id"] for each in cards[FIFTH]["partitions"]]
+        self.assertEqual([0, 2, 5, 11], ids)
+
+    def test_with_guests_they_are_remembered(self) -> None:
+        discovery.Discovery().keep_modules()
+        for address in partitions.MODULES:
+            self.host.bind(address, "vfio-pci")
+        self.library.say()
+        self.assertIn("it is module 1 of its board", self.check(0))
+
+    def test_not_remembered(self) -> None:
+        self.host.bind(FIRST, "vfio-pci")
+        shown = self.check(1)
+        self.assertIn(f"which module of its board a card is, is not known of {FIRST};", shown)
+        self.assertIn("  1  modules 1, 2, 3, 4\n", self.topology())
+
+    def test_fabric_manager_is_down(self) -> None:
+        self.manager.says("connect -9")
+        fault = "Fabric Manager at 127.0.0.1:6666: it does not answer"
+        self.assertIn(f"  - {fault}", self.check(1))
+        self.assertIn(fault, self.topology())
+        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
+        self.assertEqual({None}, {each["partitions"] for each in json.loads(printed)})
+
+    def test_faults_of_the_board(self) -> None:
+        self.manager.says("links 3 16 18", "switch 00000000:05:00.0 33", lost=[0])
+        shown = self.topology()
+        self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed (ports 33)", shown)
+        self.assertIn("Fabric Manager does not offer the partitions 0 as it is now", shown)
+        self.assertIn("partition 1 is degraded: modules 3 lack NVLinks", shown)
+
+    def test_switches_of_a_service_vm(self) -> None:
+        self.host.bind(partitions.SWITCH, "vfio-pci")
+        shown = self.check(1)
+        self.assertIn(f"its NVSwitch {partitions.SWITCH} is with vfio-pci: a service VM", shown)
+        self.assertNotIn("it is module", shown)
+        self.assertNotIn("Partitions", self.topology())
+
+    def test_containers_are_not_asked_about(self) -> None:
+        self.virt_type("lxc")
+        self.manager.says("connect -9")
+        self.assertNotIn("Fabric Manager", self.topology())
+        printed = self.printed(0, lambda: topology.main(discovery.Discovery(), as_json=True))
+        self.assertEqual({None}, {each["module"] for each in json.loads(printed)})

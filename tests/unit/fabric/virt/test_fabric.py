@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose the partitions of a board are, in a compute host in memory and by the real binding"""
+
+from __future__ import annotations
+
+from nova import exception as nova_exception
+from nova import objects
+
+from nova_gpu.core.scheduling import stats
+from nova_gpu.core.sets import published
+from nova_gpu.host import child
+from tests.fixtures import hosts
+from tests.fixtures.histories import Domain
+from tests.fixtures.partitions import MODULES
+from tests.unit.fabric.virt.base import FabricTestCase
+
+BESIDE = "0000:c1:00.0"
+CARDS = {module: address for address, module in MODULES.items()}
+
+
+class LifeTest(FabricTestCase):
+    def test_joined_for_a_guest_and_parted_after_it(self) -> None:
+        four = self.boot(4)
+        self.assertEqual({1}, self.manager.active)
+        two = self.boot(2)
+        self.assertEqual({1, 5}, self.manager.active)
+        self.compute.delete(four)
+        self.assertEqual({5}, self.manager.active)
+        self.compute.delete(two)
+        self.assertEqual(set(), self.manager.active)
+
+    def test_active_before_the_guest_starts(self) -> None:
+        with self.compute.spawning(self.claim(4)):
+            self.assertEqual({1}, self.manager.active)
+
+    def test_stopped_guests_keep_theirs(self) -> None:
+        instance = self.boot(4)
+        self.compute.libvirt.domains.clear()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+        self.compute.spawn(instance, arriving=False)
+        self.assertEqual({1}, self.manager.active)
+
+    def test_cards_that_cannot_be_joined(self) -> None:
+        wrong = [(self.provider, CARDS[module]) for module in (1, 2)]
+        instance = self.compute.instance({"gpus": "2"}, *wrong)
+        error = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        self.assertIn(" of 8 free, no free partition of 2", str(error))
+        self.assertEqual(set(), self.manager.active)
+
+    def test_nvlinks_that_fail_are_not_tried_again(self) -> None:
+        self.manager.says("activate -10")
+        instance = self.claim(4)
+        error = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        self.assertIn("could not be brought up", str(error))
+        self.compute.delete(instance)
+        self.manager.says()
+        self.compute.period()
+        self.boot(4)
+        self.assertEqual({2}, self.manager.active)
+
+    def test_a_manager_of_the_other_mode_offers_nothing(self) -> None:
+        self.manager.says("mode 2")
+        self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, self.claim(1)
+        )
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        # The eighth is the instance's.
+        self.assertEqual(7, self.compute.tree.data(self.provider).inventory["PGPU"]["reserved"])
+
+    def test_the_other_mode_is_read_where_it_runs(self) -> None:
+        self.mode(2)
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        self.assertIn("runs with FABRIC_MODE=2, in which it joins vGPUs", self.log.output)
+        instance = self.compute.instance({"gpus": "1"}, (self.provider, CARDS[1]))
+        error = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        self.assertIn("FABRIC_MODE=2", str(error))
+        self.compute.delete(instance)
+        self.mode(1)
+        self.compute.period()
+        self.boot(8)
+        self.assertEqual({0}, self.manager.active)
+
+    def mode(self, number: int) -> None:
+        """As the configuration says that Fabric Manager was started with"""
+        root = self.compute.host.root
+        config = root / "fm.cfg"
+        config.write_text(f"FABRIC_MODE_RESTART=0\nFABRIC_MODE={number}\n")
+        process = self.compute.host.roots.proc / "4711"
+        process.mkdir(parents=True, exist_ok=True)
+        (process / "cmdline").write_text(f"/usr/bin/nv-fabricmanager\0-c\0{config}\0")
+
+    def test_down(self) -> None:
+        instance = self.boot(4)
+        self.manager.says("connect -9")
+        self.compute.period()
+        self.assertEqual(4, self.compute.tree.data(self.provider).inventory["PGPU"]["reserved"])
+        self.compute.delete(instance)
+        self.assertEqual({1}, self.manager.active)
+        self.manager.says()
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+
+    def test_what_placement_is_told(self) -> None:
+        self.boot(1)
+        self.boot(4)
+        self.assertEqual(frozenset({1, 5, 6, 7, 8}), self.told().taken)
+        self.assertEqual({1: 3, 2: 1}, self.told().room())
+
+    def told(self) -> published.Board:
+        self.compute.publish()
+        found = published.board(frozenset(self.compute.tree.data(self.provider).traits))
+        assert found
+        return found
+
+    def test_what_the_scheduler_is_told(self) -> None:
+        told = stats.loads(self.compute.gpus.stats() or "")
+        self.assertEqual((1, 2, 4, 8), told.host.groups[0].partitions)
+        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
+        self.boot(1)
+        self.compute.period()
+        self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
+
+
+class FaultsTest(FabricTestCase):
+    """Each is named, and the host keeps its other guests and cards."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.calls: list[str] = []
+        self.at_hand.fails = self.calls.append
+
+    def prepare(self, host: hosts.Host) -> None:
+        host.add_gpu(BESIDE, "10de", "1eb8", driver="vfio-pci")
+
+    def boot_beside(self) -> None:
+        """With the card that is on no board"""
+        had = (self.compute.provider("1eb8"), BESIDE)
+        self.compute.spawn(self.compute.instance({"gpus": "1"}, had))
+
+    def refused(self, instance: objects.Instance) -> str:
+        raised = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable,
+            self.compute.spawn,
+            instance,
+            arriving=False,
+        )
+        return str(raised)
+
+    def stopped(self, count: int) -> objects.Instance:
+        instance = self.boot(count)
+        del self.compute.libvirt.domains[instance.uuid]
+        self.compute.period()
+        return instance
+
+    def test_not_answering(self) -> None:
+        begin = "Fabric Manager at 127.0.0.1:6666: "
+        for code, said in (
+            ("-9", "it does not answer; see systemctl status nvidia-fabricmanager"),
+            ("-6", "it is of another version than its library libnvfm; install"),
+        ):
+            with self.subTest(code):
+                self.manager.says()
+                self.compute.period()
+                self.boot(4)
+                stopped = self.stopped(2)
+                self.manager.says(f"connect {code}")
+                self.assertIn(said, self.refused(stopped))
+                self.compute.period()
+                self.assertIn(said, self.refused(stopped))
+                self.assertIn(f"given to no other: {begin}{said}", self.log.output)
+                self.assertNotIn("fails the instance", self.log.output)
+                self.boot_beside()
+                self.assertEqual({1, 5}, self.manager.active)
+                self.manager.says()
+                self.compute.spawn(stopped, arriving=False)
+                self.assertEqual({1, 5}, self.manager.active)
+                for instance in [*self.compute.instances.values()]:
+                    self.compute.delete(instance)
+
+    def test_hanging(self) -> None:
+        guests = [self.boot(2), self.boot(2), self.boot(2)]
+
+        def hangs(call: str) -> None:
+            self.calls.append(call)
+            raise child.Failed("it did not end in time")
+
+        self.at_hand.fails = hangs
+        self.calls.clear()
+        for guest in guests:
+            self.compute.delete(guest)
+        self.assertEqual(["before partitions"], self.calls, "every release has waited")
+        self.compute.period()
+        self.assertEqual(["before partitions"] * 2, self.calls, "a period has waited twice")
+        self.boot_beside()
+        self.assertEqual(["before partitions"] * 2, self.calls)
+        self.assertIn("it did not end in time; install", self.log.output)
+        self.at_hand.fails = self.calls.append
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+
+    def test_back_before_a_period_has_seen_it(self) -> None:
+        guest, other = self.boot(4), self.claim(4)
+        self.manager.says("connect -9")
+        self.compute.delete(guest)
+        self.manager.says()
+        self.compute.spawn(other)
+        self.assertEqual({2}, self.manager.active)
+
+    def test_partitions_that_are_lost(self) -> None:
+        guest, stopped = self.boot(4), self.stopped(4)
+        self.manager.says("switch 00000000:05:00.0 33", lost=[0, 1, 2])
+        self.compute.period()
+        self.assertIn("does not offer the partitions 0, 1, 2", self.log.output)
+        self.assertIn("NVLinks of the NVSwitch 00000000:05:00.0 have failed", self.log.output)
+        self.assertIn("no partition of 4 (sizes: 1, 2)", self.refused(stopped))
+        self.assertEqual({}, self.free())
+        self.compute.delete(stopped)
+        self.compute.period()
+        self.assertEqual({1: 4, 2: 2}, self.free())
+        self.boot(2)
+        self.assertEqual({5}, self.manager.active)
+        self.compute.delete(guest)
+
+    def test_degraded_partitions_are_given(self) -> None:
+        self.manager.says("links 3 16 18")
+        self.compute.period()
+        self.assertIn("partition 1 is degraded: modules 3 lack NVLinks", self.log.output)
+        self.boot(8)
+        self.assertEqual({0}, self.manager.active)
+
+
+class RestartsTest(FabricTestCase):
+    def test_fabric_manager_restarts(self) -> None:
+        self.boot(4)
+        self.manager.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+
+    def test_it_restarts_before_a_start(self) -> None:
+        self.boot(4)
+        self.manager.restart()
+        self.boot(4)
+        self.assertEqual({1, 2}, self.manager.active)
+
+    def test_it_restarts_with_no_guest(self) -> None:
+        self.manager.restart()
+        self.boot(8)
+        self.assertEqual({0}, self.manager.active)
+
+    def test_what_somebody_else_started_is_left_alone(self) -> None:
+        guest = self.boot(4)
+        text = self.compute.libvirt.domains.pop(guest.uuid).xml
+        self.compute.instances.clear()
+        # Another card in the place of one, so that they are no partition
+        xml = text.replace('bus="0xbb"', 'bus="0x0f"')
+        stranger = "0e0dcf62-26ac-4d36-8b7b-1d6a3d5e7b9c"
+        self.compute.libvirt.domains[stranger] = Domain(stranger, xml.replace(guest.uuid, stranger))
+        self.compute.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+
+    def test_somebody_else_changed_what_is_active(self) -> None:
+        self.boot(4)
+        self.manager.set_active([2])
+        self.compute.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)

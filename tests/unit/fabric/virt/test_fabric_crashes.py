@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of a host with a board ends at any point."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import fixtures
+from nova import exception as nova_exception
+from nova import objects
+
+from nova_gpu.core.sets.partitions import Partition
+from tests.fixtures.histories import Domain
+from tests.fixtures.partitions import H100
+from tests.unit.fabric.virt.base import FabricTestCase, VGPUs, modules
+from tests.unit.fuzz import base as fuzz
+
+
+class Crash(BaseException):
+    """The service ends here"""
+
+
+class CrashTest(FabricTestCase):
+    """The service ends before or after any call, while anything is under way."""
+
+    crashes_seen = 0
+
+    def truths(self) -> None:
+        """Guests have what they compute on, and nothing else is joined"""
+        wanted = set()
+        for instance in self.compute.instances.values():
+            if instance.uuid in self.compute.libvirt.domains:
+                wanted.add(partition(modules(instance)).id)
+        self.assertEqual(wanted, self.manager.active)
+
+    def crashes(self, seed: int) -> Iterator[int]:
+        """Nothing for some calls, and then the end"""
+        left = random.Random(seed).randrange(1, 40)
+        while True:
+            left -= 1
+            yield left
+
+    def test_any_history(self) -> None:
+        for seed in range(int(os.environ.get(fuzz.EXAMPLES, 8))):
+            with self.subTest(seed):
+                self.history(random.Random(seed), self.crashes(seed))
+        self.assertGreater(self.crashes_seen, 1)
+
+    def history(self, rng: random.Random, left: Iterator[int]) -> None:
+        def fails(when: str) -> None:
+            if next(left) == 0:
+                raise Crash(when)
+
+        for _ in range(rng.randrange(3, 9)):
+            self.at_hand.fails = fails
+            try:
+                self.step(rng)
+            except Crash:
+                self.at_hand.fails = lambda when: None
+                self.crashed()
+            except nova_exception.ComputeResourcesUnavailable:
+                self.crashed()
+            self.at_hand.fails = lambda when: None
+        self.compute.period()
+        self.truths()
+        for instance in [*self.compute.instances.values()]:
+            self.compute.delete(instance)
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+
+    def step(self, rng: random.Random) -> None:
+        here = [*self.compute.instances.values()]
+        what = rng.choice(["boot", "boot", "delete", "period", "manager", "service"])
+        if what == "boot":
+            count = rng.choice([1, 1, 2, 4, 8])
+            if self.free().get(count):
+                self.boot(count)
+        elif what == "delete" and here:
+            self.compute.delete(rng.choice(here))
+        elif what == "manager":
+            self.manager.restart()
+        elif what == "service":
+            self.compute.restart()
+        self.compute.period()
+
+    def crashed(self) -> None:
+        """Nova deletes what was being built; the service starts anew"""
+        self.crashes_seen += 1
+        for uuid in [*self.compute.instances]:
+            if uuid not in self.compute.libvirt.domains:
+                del self.compute.instances[uuid]
+        for uuid in [*self.compute.libvirt.domains]:
+            if uuid not in self.compute.instances:
+                del self.compute.libvirt.domains[uuid]
+        self.compute.restart()
+        self.compute.period()
+        self.truths()
+
+
+class CrashPointsTest(FabricTestCase):
+    """The service ends before or after each effect of each road: a call of Fabric Manager, the
+    reset of a card, a change of a domain. At every such point who has what is right again after
+    its restart."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fails: Callable[[str], None] = lambda when: None
+        self.at_hand.fails = lambda when: self.fails(when)
+        self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.cleaning.reset", self.reset))
+        self.compute.libvirt.domains = Domains(lambda when: self.fails(when))
+        self.stopped: set[str] = set()
+
+    def reset(self, address: str) -> None:
+        self.fails(f"before reset of {address}")
+        self.fails(f"after reset of {address}")
+
+    # Roads: what is there before, and then what is done
+
+    def boots(self) -> Callable[[], None]:
+        return lambda: self.then(lambda: self.boot(4))
+
+    def boots_beside_others(self) -> Callable[[], None]:
+        self.boot(1)
+        self.boot(4)
+        return lambda: self.then(lambda: self.boot(2))
+
+    def boots_where_somebody_activated(self) -> Callable[[], None]:
+        self.manager.set_active([0])
+        return lambda: self.then(lambda: self.boot(2))
+
+    def boots_where_one_was_not_parted(self) -> Callable[[], None]:
+        guest = self.boot(8)
+        self.manager.says("connect -9")
+        self.compute.delete(guest)
+        self.manager.says()
+        return lambda: self.then(lambda: self.boot(2))
+
+    def boots_after_fabric_manager_restarts(self) -> Callable[[], None]:
+        self.boot(2)
+        self.manager.restart()
+        return lambda: self.then(lambda: self.boot(4))
+
+    def is_deleted(self) -> Callable[[], None]:
+        self.boot(2)
+        guest = self.boot(4)
+        return lambda: self.then(lambda: self.compute.delete(guest))
+
+    def is_replaced(self) -> Callable[[], None]:
+        guest = self.boot(8)
+
+        def replace() -> None:
+            self.compute.delete(guest)
+            self.compute.period()
+            self.boot(4)
+
+        return replace
+
+    def is_deleted_stopped(self) -> Callable[[], None]:
+        guest = self.stop(self.boot(2))
+        return lambda: self.then(lambda: self.compute.delete(guest))
+
+    def is_started_again(self) -> Callable[[], None]:
+        guest = self.stop(self.boot(4))
+        return lambda: self.then(lambda: self.compute.spawn(guest, arriving=False))
+
+    def is_started_after_the_host_has_booted(self) -> Callable[[], None]:
+        guest = self.stop(self.boot(8))
+        self.manager.restart()
+        return lambda: self.then(lambda: self.compute.spawn(guest, arriving=False))
+
+    def is_rebooted(self) -> Callable[[], None]:
+        guest = self.boot(2)
+
+        def reboot() -> None:
+            del self.compute.libvirt.domains[guest.uuid]
+            self.compute.spawn(guest, arriving=False)
+
+        return lambda: self.then(reboot)
+
+    def fabric_manager_restarts(self) -> Callable[[], None]:
+        self.boot(4)
+        self.boot(1)
+        self.manager.restart()
+        return self.compute.period
+
+    def somebody_changed_what_is_active(self) -> Callable[[], None]:
+        self.boot(4)
+        self.manager.set_active([2, 7])
+        return self.compute.restart
+
+    def somebody_parted_a_guest(self) -> Callable[[], None]:
+        self.boot(2)
+        self.boot(2)
+        self.manager.set_active([])
+        return self.compute.period
+
+    def then(self, action: Callable[[], object]) -> None:
+        action()
+        self.compute.period()
+
+    def stop(self, guest: objects.Instance) -> objects.Instance:
+        del self.compute.libvirt.domains[guest.uuid]
+        self.stopped.add(guest.uuid)
+        self.compute.period()
+        return guest
+
+    LEAST = 200
+    ROADS: tuple[Callable[[CrashPointsTest], Callable[[], None]], ...] = (
+        *(boots, boots_beside_others, boots_where_somebody_activated),
+        *(boots_where_one_was_not_parted, boots_after_fabric_manager_restarts),
+        *(is_deleted, is_replaced, is_deleted_stopped, is_started_again),
+        *(is_started_after_the_host_has_booted, is_rebooted, fabric_manager_restarts),
+        *(somebody_changed_what_is_active, somebody_parted_a_guest),
+    )
+
+    def test_each_point(self) -> None:
+        points = 0
+        for road in self.ROADS:
+            for number in itertools.count(1):
+                with self.subTest(f"{road.__name__} {number}"):
+                    if not self.crashes_at(number, road(self)):
+                        break
+                points += 1
+        self.assertGreaterEqual(points, self.LEAST)
+
+    def crashes_at(self, number: int, action: Callable[[], None]) -> bool:
+        """Whether *action* has so many points"""
+        left = itertools.count(number - 1, -1)
+        before = {*self.compute.instances}
+
+        def fails(when: str) -> None:
+            if next(left) == 0:
+                raise Crash(when)
+
+        crashed = False
+        self.fails = fails
+        try:
+            action()
+        except Crash:
+            crashed = True
+        finally:
+            self.fails = lambda when: None
+        if crashed:
+            self.goes_on(before)
+        self.truths()
+        for instance in [*self.compute.instances.values()]:
+            self.compute.delete(instance)
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+        self.stopped.clear()
+        return crashed
+
+    def goes_on(self, before: Collection[str]) -> None:
+        """Nova deletes what was being built or deleted; the service starts anew"""
+        for uuid in [*self.compute.instances]:
+            is_stopped = uuid in self.stopped and uuid in before
+            if uuid not in self.compute.libvirt.domains and not is_stopped:
+                del self.compute.instances[uuid]
+        self.compute.restart()
+        self.compute.period()  # as Nova has the first one before it is up
+
+    def truths(self) -> None:
+        """Guests have what they compute on; beside it what those that are stopped had may be
+        joined, and nothing else."""
+        running, stopped = set(), set()
+        for uuid, instance in self.compute.instances.items():
+            own = partition(modules(instance)).id
+            (running if uuid in self.compute.libvirt.domains else stopped).add(own)
+        active = self.manager.active
+        self.assertEqual((running, set()), (running & active, active - running - stopped))
+
+
+class Domains(dict[str, Domain]):
+    """libvirt's, of which each change is two points"""
+
+    def __init__(self, fails: Callable[[str], None]) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def __setitem__(self, uuid: str, domain: Domain) -> None:
+        self._fails("before the domain is there")
+        super().__setitem__(uuid, domain)
+        self._fails("after the domain is there")
+
+    def pop(self, uuid: str, *default: Any) -> Any:
+        self._fails("before the domain is gone")
+        domain = super().pop(uuid, *default)
+        self._fails("after the domain is gone")
+        return domain
+
+
+class VGPUCrashPointsTest(VGPUs, CrashPointsTest):
+    """The same with vGPUs that are all of a card each"""
+
+    ROADS = (*(CrashPointsTest.boots_where_one_was_not_parted, CrashPointsTest.is_started_again),)
+    LEAST = 30
+
+    def setUp(self) -> None:
+        super().setUp()
+        period = self.compute.period
+
+        def settled() -> None:
+            """What was left is removed beside a period, and parted in the next."""
+            period()
+            if self.compute.gpus.vgpus.retries.wait():
+                period()
+
+        self.useFixture(fixtures.MockPatchObject(self.compute, "period", settled))
+
+
+def partition(own: frozenset[int]) -> Partition:
+    return next(each for each in H100 if each.modules == own)

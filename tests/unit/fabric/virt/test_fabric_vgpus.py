@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs that are all of a card each, in a compute host in memory and by the real binding"""
+
+from __future__ import annotations
+
+import shutil
+
+from nova import exception as nova_exception
+from nova import objects
+
+from nova_gpu.core import device
+from nova_gpu.core.sets import published
+from tests.fixtures.histories import Domain
+from tests.fixtures.partitions import MODULES
+from tests.unit.fabric.virt.base import HALF_TYPE, WHOLE_TYPE, FabricTestCase, VGPUs, modules
+
+FUNCTIONS = {module: f"{card[:-1]}4" for card, module in MODULES.items()}
+
+
+def joined(number: int, *modules: int) -> str:
+    """What activates a partition with the first function of each card"""
+    return " ".join([str(number), *(FUNCTIONS[module] for module in modules)])
+
+
+class LifeTest(VGPUs, FabricTestCase):
+    def test_joined_for_a_guest_and_parted_after_it(self) -> None:
+        four = self.boot(4)
+        self.assertEqual({1}, self.manager.active)
+        two = self.boot(2)
+        self.assertEqual({1, 5}, self.manager.active)
+        self.assertEqual([joined(1, 1, 2, 3, 4), joined(5, 5, 7)], self.manager.functions())
+        self.compute.delete(four)
+        self.assertEqual({5}, self.manager.active)
+        self.compute.delete(two)
+        self.assertEqual(set(), self.manager.active)
+        self.assertEqual({}, self.kernel.made)
+
+    def test_active_before_the_guest_starts(self) -> None:
+        with self.compute.spawning(self.claim(8)):
+            self.assertEqual({0}, self.manager.active)
+
+    def test_smaller_ones_take_none(self) -> None:
+        half = self.claim_half()
+        self.compute.spawn(half)
+        self.compute.period()
+        self.assertEqual(set(), self.manager.active)
+        self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
+        (its,) = modules(half)
+        four = self.boot(4)
+        self.assertNotIn(its, modules(four))
+        self.compute.delete(half)
+        self.assertEqual(1, len(self.manager.active))
+
+    def test_what_placement_is_told(self) -> None:
+        half = self.claim_half()
+        self.compute.spawn(half)
+        self.boot(4)
+        self.compute.publish()
+        traits = {
+            t: self.compute.tree.data(p).traits
+            for t, p in (
+                (WHOLE_TYPE, self.provider),
+                (HALF_TYPE, self.compute.provider("2330", HALF_TYPE)),
+            )
+        }
+        found = published.board(frozenset(traits[WHOLE_TYPE]))
+        assert found
+        self.assertEqual(5, len(found.taken))
+        self.assertLessEqual(modules(half), found.taken)
+        self.assertIsNone(published.board(frozenset(traits[HALF_TYPE])))
+
+    def test_what_the_scheduler_is_told(self) -> None:
+        self.assertEqual({1: 8, 2: 4, 4: 2, 8: 1}, self.free())
+        self.boot(1)
+        self.compute.period()
+        self.assertEqual({1: 7, 2: 3, 4: 1}, self.free())
+
+    def test_cards_that_cannot_be_joined(self) -> None:
+        wrong = [(self.provider, f"{FUNCTIONS[module]}/{WHOLE_TYPE}/0") for module in (1, 2)]
+        self.assertIn(
+            "8 of 8 free, no free partition of 2",
+            self.refused(self.compute.instance({"vgpus": "2"}, *wrong)),
+        )
+        self.assertEqual(set(), self.manager.active)
+        self.assertEqual({}, self.kernel.made)
+
+    def test_cards_in_no_partition_together(self) -> None:
+        for guest in [self.boot(1) for _ in range(8)]:
+            if not modules(guest) & {1, 5}:
+                self.compute.delete(guest)
+        self.compute.period()
+        self.assertEqual({1: 6, 2: 2}, self.free())
+        self.assertIn("6 of 8 free, no free partition of 4", self.refused(self.claim(4)))
+
+    def refused(self, instance: objects.Instance) -> str:
+        raised = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        return str(raised)
+
+    def test_a_function_of_a_guest_that_has_gone(self) -> None:
+        """Fabric Manager does not say for which functions a partition is active."""
+        self.manager.set_active([7])
+        instance = self.claim(1)
+        (its,) = modules(instance)
+        self.assertEqual({1}, {its})
+        self.compute.spawn(instance)
+        self.assertEqual([joined(7, 1)], self.manager.functions())
+
+    def test_a_guest_that_may_run_is_not_parted(self) -> None:
+        instance = self.boot(2)
+        self.at_hand.fails = lambda when: self.assertNotIn("deactivate", when)
+        with self.compute.spawning(instance, arriving=False):
+            pass
+        self.assertEqual(1, len(self.manager.functions()))
+
+    def test_what_runs_is_not_moved(self) -> None:
+        said = {}
+        for count, instance in ((1, self.boot(1)), (0, self.claim_half())):
+            (slot,) = device.slots(map(device.parse, (r.identifier for r in instance.resources)))
+            said[count] = self.compute.gpus.vgpus.way(slot).stateless(slot, is_running=True) or ""
+        self.assertIn("is all of a card that NVSwitches join for it", said[1])
+        self.assertEqual("", said[0])
+
+    def test_fabric_manager_restarts(self) -> None:
+        self.boot(4)
+        self.manager.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+        self.manager.set_active([2])
+        self.compute.restart()
+        self.compute.period()
+        self.assertEqual({1}, self.manager.active)
+        self.assertEqual(2, len(self.manager.functions()))
+
+    def test_somebody_elses_functions_are_left_alone(self) -> None:
+        guest = self.boot(2)
+        text = self.compute.libvirt.domains.pop(guest.uuid).xml
+        self.compute.instances.clear()
+        shutil.rmtree(self.compute.host.root / "state/gpu-vgpus")
+        begin, end = text.index("<metadata"), text.index("</metadata>")
+        stranger = "0e0dcf62-26ac-4d36-8b7b-1d6a3d5e7b9c"
+        xml = (text[:begin] + text[end + len("</metadata>") :]).replace(guest.uuid, stranger)
+        self.compute.libvirt.domains[stranger] = Domain(stranger, xml)
+        self.compute.restart()
+        self.compute.period()
+        self.assertEqual(1, len(self.manager.active))
+
+
+class FaultsTest(VGPUs, FabricTestCase):
+    def test_down(self) -> None:
+        stopped, half = self.boot(2), self.claim_half()
+        self.compute.libvirt.domains.clear()
+        self.manager.says("connect -9")
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        self.assertEqual((8, 6), self.inventory(WHOLE_TYPE))
+        raised = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable,
+            *(self.compute.spawn, stopped),
+            arriving=False,
+        )
+        self.assertIn("it does not answer", str(raised))
+        # What needs no fabric starts
+        self.compute.spawn(half)
+        self.manager.says()
+        self.compute.period()
+        self.compute.spawn(stopped, arriving=False)
+        self.assertEqual(1, len(self.manager.active))
+
+    def inventory(self, vgpu_type: str) -> tuple[int, int]:
+        """Its total, and what of it is reserved"""
+        own = self.compute.tree.data(self.compute.provider("2330", vgpu_type)).inventory["VGPU"]
+        return own["total"], own["reserved"]
+
+    def test_a_manager_of_the_other_mode(self) -> None:
+        self.manager.mode = 1
+        self.manager.says()
+        instance = self.claim(1)
+        raised = self.assertRaises(
+            nova_exception.ComputeResourcesUnavailable, self.compute.spawn, instance
+        )
+        self.assertIn("does not share the NVSwitches", str(raised))
+        self.compute.delete(instance)
+        self.compute.period()
+        self.assertEqual({}, self.free())
+        self.assertIn("runs with FABRIC_MODE=1, in which it joins no vGPUs", self.log.output)
+        self.assertNotIn(HALF_TYPE, self.log.output.partition("joins no vGPUs")[2])

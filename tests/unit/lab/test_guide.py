@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pathlib
+import re
+import signal
+
+import fixtures
+import testtools
+
+from lab.cloud import cli, compute, guide, page, settings, steps
+
+ROOT = settings.ROOT
+_PROMPTS = ("root@compute#", "demo@controller$")
+_PAGE = """\
+Title
+=====
+
+Something is said.
+
+.. code-block:: console
+
+   root@compute# nova-gpu list
+   | Address | Offered |
+   ...
+   root@compute# cat a \\
+       b
+
+.. literalinclude:: sample
+
+.. code-block:: console
+
+   demo@controller$ openstack gpu usage
+
+The end.
+"""
+
+
+class ParseTest(testtools.TestCase):
+    def test_blocks(self) -> None:
+        first, second = page.parse(_PAGE, _PROMPTS)
+        self.assertEqual((1, 6), (first.number, first.line))
+        listed, joined = first.commands
+        output = ("| Address | Offered |", "...")
+        self.assertEqual(page.Command(8, "root@compute#", "nova-gpu list", output), listed)
+        self.assertEqual(page.Command(11, "root@compute#", "cat a \\\n    b", ()), joined)
+        self.assertEqual((2, 16), (second.number, second.line))
+        self.assertEqual(["openstack gpu usage"], [each.text for each in second.commands])
+
+    def assertMalformed(self, reason: str, before: str, after: str) -> None:
+        self.assertIn(before, _PAGE)
+        error = self.assertRaises(
+            page.Malformed, page.parse, _PAGE.replace(before, after, 1), _PROMPTS
+        )
+        self.assertIn(reason, str(error))
+
+    def test_malformed(self) -> None:
+        command = "root@compute# nova-gpu list"
+        for reason, before, after in (
+            ("line 8: 'nova-gpu list' is no command", command, "nova-gpu list"),
+            ("line 8: '$ nova-gpu list' is no command", command, "$ nova-gpu list"),
+            ("line 8: the prompt root@other# is none of", command, "root@other# nova-gpu list"),
+            ("line 8: a prompt without a command", command, "root@compute#"),
+            ("line 11: the command ends with a backslash", "       b\n", ""),
+            ("line 16: nothing is indented", "   demo@controller$ openstack gpu usage\n", ""),
+            ("line 6: a block that nobody runs", ":: console", ":: bash"),
+            ("line 6: a block that nobody runs", ":: console", "::"),
+            ("line 4: a block that nobody runs", "Something is said.", "Something is said::"),
+        ):
+            self.assertMalformed(reason, before, after)
+
+    def test_no_block(self) -> None:
+        error = self.assertRaises(page.Malformed, page.parse, "Title\n=====\n", _PROMPTS)
+        self.assertIn("no `code-block:: console`", str(error))
+
+    def test_no_page(self) -> None:
+        path = pathlib.Path("/nonexistent/first-boot.rst")
+        error = self.assertRaises(steps.Failed, guide.blocks_of, path)
+        self.assertIn(str(path), str(error))
+
+
+class EnvironmentTest(testtools.TestCase):
+    def test_what_the_page_has_installed_is_what_runs(self) -> None:
+        """Not the checkout, which tools/test has Python look in first: pip would not even remove
+        what is installed, where the checkout has been built in."""
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(ROOT)))
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        folder = self.useFixture(fixtures.TempDir()).path
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(1, cli.main(["--dir", folder, "status"]))
+        self.assertNotIn("PYTHONPATH", os.environ)
+
+
+class DifferenceTest(testtools.TestCase):
+    _PRINTED = (
+        "+------+------+\n| Name | GPUs |\n+------+------+\n| pair |    2 |\n+------+------+\n"
+    )
+
+    def test_same(self) -> None:
+        for expected in (
+            (),
+            tuple(self._PRINTED.splitlines()),
+            # Wider columns, for longer names.
+            ("+---+---+", "| Name    | GPUs |", "+----+--+", "| pair | 2 |", "+--+--+"),
+            ("...", "| pair | ... |", "..."),
+            ("...", "| pa... | 2 |", "+------+------+"),
+            ("...",),
+        ):
+            self.assertIsNone(page.difference(expected, self._PRINTED), expected)
+
+    def test_other(self) -> None:
+        for line, expected in (
+            ("| pair | 3 |", ("...", "| pair | 3 |", "...")),
+            ("| Name | GPUs |", ("| Name | GPUs |", "...")),
+            # The right lines, in another order.
+            ("| Name | GPUs |", ("...", "| pair | 2 |", "...", "| Name | GPUs |", "...")),
+            # A part of a line is not the line.
+            ("| pair", ("...", "| pair", "...")),
+            # Dots are no way to leave lines out of the midst of another.
+            ("| Name ... 2 |", ("...", "| Name ... 2 |", "...")),
+        ):
+            found = page.difference(expected, self._PRINTED)
+            self.assertIn(f"lacks the line `{line}`", found or "", expected)
+
+    def test_more(self) -> None:
+        found = page.difference(("...", "| pair | 2 |"), self._PRINTED)
+        self.assertIn("goes on after `| pair | 2 |`", found or "")
+
+    def test_nothing_printed(self) -> None:
+        self.assertIn("lacks the line `a`", page.difference(("a",), "") or "")
+
+
+class FirstBootTest(testtools.TestCase):
+    """The page itself."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.text = guide.PAGE.read_text()
+        self.commands = [
+            command for block in guide.blocks_of(guide.PAGE) for command in block.commands
+        ]
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.lab = settings.Lab(self.folder, settings.Ports(), "secret", computes=2)
+
+    def test_from_the_installation_to_the_boot(self) -> None:
+        texts = [command.text for command in self.commands]
+        steps_taken = (
+            "pip install .",
+            "nova-gpu list",
+            "cat etc/nova/nova-compute.conf.sample",
+            "nova-gpu-status upgrade check",
+            "systemctl restart nova-compute",
+            "openstack resource provider list",
+            "openstack flavor create",
+            "openstack server create",
+            "openstack gpu usage",
+        )
+        places = [
+            next((n for n, text in enumerate(texts) if step in text), None) for step in steps_taken
+        ]
+        self.assertNotIn(None, places)
+        self.assertEqual(places, sorted(place for place in places if place is not None))
+        for words in ("gpus='= 2'", "gpu_arch='s== fermi'", "hypervisor='s== LXC'"):
+            self.assertIn(words, " ".join(texts))
+
+    def test_options_are_the_samples(self) -> None:
+        """What is shown is the file that is added, and no option stands on the page itself."""
+        shown = re.findall(r"^\.\. literalinclude:: (\S+)", self.text, re.MULTILINE)
+        files = [(guide.PAGE.parent / each).resolve() for each in shown]
+        added = re.findall(r"cat (\S+) >> /etc/nova/nova\.conf", self.text)
+        self.assertEqual([ROOT / each for each in added], files)
+        samples = ["nova-compute.conf.sample", "nova-scheduler.conf.sample"]
+        self.assertEqual([ROOT / "etc/nova" / each for each in samples], files)
+        options = {
+            line.partition("=")[0].strip("# ")
+            for file in files
+            for line in file.read_text().splitlines()
+            if re.match(r"#?\w+ = ", line)
+        }
+        self.assertIn("compute_driver", options)
+        lines = re.findall(r"^\s*(\w+)\s*=\s", self.text, re.MULTILINE)
+        self.assertEqual([], [name for name in lines if name in options])
+
+    def test_every_place_is_on_the_page(self) -> None:
+        """Else the table says that more is other than on the page than there is."""
+        table = guide.places(self.lab)
+        for place in table:
+            used = [
+                command.prompt
+                for command in self.commands
+                for text in (command.text, *command.output)
+                if command.prompt in place.prompts and place.page in text
+            ]
+            self.assertNotEqual([], used, place)
+
+    def test_nothing_is_the_hosts_own(self) -> None:
+        """No path of the pages' is left that the lab would read or write on the machine: where a
+        command runs on a compute host, /etc/nova is that host's.
+        """
+        table = guide.places(self.lab)
+        pages = [block for path in guide.PAGES for block in guide.blocks_of(path)]
+        self.assertIn(str(compute.ETC), compute.libvirt(self.lab.hosts[0]).covers)
+        for command in (command for block in pages for command in block.commands):
+            done = guide.translated(command.text, command.prompt, table)
+            own = ("/opt/",) if "@compute" in command.prompt else ("/opt/", "/etc/nova")
+            for path in own:
+                self.assertNotIn(path, done.replace(f"{self.folder}/etc/nova", ""))
+
+    def test_the_controller_has_its_configuration(self) -> None:
+        table = guide.places(self.lab)
+        for text in ("cat a >> /etc/nova/nova.conf", "/opt/nova/bin/nova-gpu-status upgrade"):
+            done = guide.translated(text, guide.CONTROLLER, table)
+            self.assertIn(f"{self.folder}/etc/nova/nova-controller.conf", done)
+            self.assertNotIn("compute", done.replace(str(self.folder), ""))
+        pip = guide.translated("/opt/nova/bin/pip install .", guide.COMPUTE, table)
+        self.assertEqual(f"{self.folder}/venv/bin/pip install .", pip)
+
+    def test_each_compute_host_has_its_configuration(self) -> None:
+        shown = [compute.libvirt(host).covers[str(compute.ETC)] for host in self.lab.hosts]
+        self.assertEqual([host.etc for host in self.lab.hosts], shown)
+        self.assertEqual(3, len({self.lab.etc / "nova", *shown}))
+
+
+class MovingTest(testtools.TestCase):
+    """The page with two compute hosts."""
+
+    def test_every_move(self) -> None:
+        commands = [each for block in guide.blocks_of(guide.MOVING) for each in block.commands]
+        texts = "\n".join(command.text for command in commands)
+        for step in (
+            "server resize --flavor",
+            "server resize revert",
+            "server resize confirm",
+            "server migrate",
+            "server migration confirm",
+            "chassis power off",
+            "server evacuate",
+            "chassis power on",
+            "nova-gpu verify",
+        ):
+            self.assertIn(step, texts)
+        # From microversion 2.95 on it waits for what never comes.
+        self.assertNotRegex(texts, r"evacuate[^\n]* --wait|--wait[^\n]* evacuate")
+        self.assertLessEqual(
+            {"root@compute-1#", "root@compute-2#"}, {command.prompt for command in commands}
+        )
+
+
+class IsReadTest(testtools.TestCase):
+    """Only what changes nothing may be typed twice."""
+
+    def test_reads(self) -> None:
+        for text in (
+            "openstack gpu group list -c Host",
+            "openstack server show first -c status",
+            "openstack gpu usage -c Name",
+            "openstack resource provider list",
+            "/opt/nova/bin/nova-gpu verify",
+        ):
+            self.assertTrue(guide.is_read(text), text)
+
+    def test_changes(self) -> None:
+        for text in (
+            "openstack server delete --wait list",
+            "openstack server create --flavor show first",
+            "openstack server resize --flavor usage --wait first",
+            "openstack flavor create show",
+            "openstack gpu flavor create list",
+            "/opt/nova/bin/nova-gpu quarantine release 0000:08:00.0",
+            "systemctl restart nova-compute",
+        ):
+            self.assertFalse(guide.is_read(text), text)

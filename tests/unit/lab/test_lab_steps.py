@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import pathlib
+
+import fixtures
+import testtools
+
+from lab.cloud import shown, steps
+
+
+class StepsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "apt.log"
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+
+    def test_failure_names_the_log_and_shows_its_end(self) -> None:
+        script = "for n in $(seq 40); do echo line $n; done; exit 3"
+
+        def failing() -> None:
+            with steps.step("Debian packages", self.log):
+                steps.run(["sh", "-c", script], self.log)
+
+        text = str(self.assertRaises(steps.Failed, failing))
+        self.assertIn("Debian packages: ", text)
+        self.assertIn("ended with status 3", text)
+        self.assertIn(str(self.log), text)
+        self.assertIn("line 40", text)
+        self.assertNotIn("line 20\n", text)
+
+    def test_failure_before_there_is_a_log(self) -> None:
+        def failing() -> None:
+            with steps.step("Debian packages", self.log):
+                raise OSError("no apt-get")
+
+        self.assertIn("no apt-get", str(self.assertRaises(steps.Failed, failing)))
+
+    def test_together_runs_all_to_their_end(self) -> None:
+        done: list[str] = []
+
+        def failing() -> None:
+            raise steps.Failed("first")
+
+        error = self.assertRaises(steps.Failed, steps.together, failing, lambda: done.append("b"))
+        self.assertEqual("first", str(error))
+        self.assertEqual(["b"], done)
+        steps.together()
+
+    def test_wait_for(self) -> None:
+        answers = iter([False, False, True])
+        steps.wait_for("a port", lambda: next(answers), 5, 0)
+        error = self.assertRaises(steps.Failed, steps.wait_for, "a port", lambda: False, 0, 0)
+        self.assertIn("a port", str(error))
+
+
+class QuotedTest(testtools.TestCase):
+    def test_as_the_blueprint_writes_it(self) -> None:
+        self.assertEqual("gpus='= 2'", shown.quoted("gpus== 2"))
+        self.assertEqual("gpu_arch='s== fermi'", shown.quoted("gpu_arch=s== fermi"))
+        self.assertEqual("--wait", shown.quoted("--wait"))
+        self.assertEqual("'a b'", shown.quoted("a b"))

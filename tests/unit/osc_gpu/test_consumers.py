@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fleets in a real Placement and pages of servers, read by openstacksdk, its requests counted."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import math
+import os
+import re
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from nova import test
+from osc_lib import exceptions
+from oslo_utils import timeutils, uuidutils
+
+from nova_gpu.core import names
+from osc_gpu import usage
+from osc_gpu.fleet import preemption, room
+from tests.fixtures import nova_api
+from tests.fixtures.cloud_gpus import PlacementWithGPUs
+from tests.functional import sdk
+
+_PAGE = 5
+_EACH = 4
+# A full cloud in as many pages as 2,000 hosts and 16,000 servers are ([api]max_limit=1000), and how
+# many requests there are next to these. With all of the hosts each command takes minutes, in which
+# openstacksdk makes its servers.
+_HOSTS, _PAGES, _MOST = int(os.environ.get("NOVA_GPU_FLEET_HOSTS", 20)), 2, 10
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_IN_PAGES = "/os-hypervisors/detail", "/servers/detail"
+_SPOT = {"gpus": "= 1", "gpu:preemptible": "60s", "gpu:on_stop": "release"}
+
+
+class _Counting(test.NoDBTestCase):
+    USES_DB_SELF = True  # Placement's
+    PAGE = _PAGE
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = self.useFixture(PlacementWithGPUs())
+        self.asked: collections.Counter[str] = collections.Counter()
+        self.nova = nova_api.NovaAPI(self.PAGE, self._note)
+        self.spot = self.nova.add_flavor("spot", **_SPOT)
+        self.firm = self.nova.add_flavor("firm", gpus="= 1")
+        self.nova.add_flavor("one", gpus="= 1")
+        self.nova.add_flavor("two", gpus="= 2")
+
+    def _note(self, path: str) -> None:
+        self.asked[_UUID.sub("UUID", path)] += 1
+
+    def add_host(self, name: str, flavor: Any, count: int = _EACH, *, total: int = _EACH) -> str:
+        """A host with *count* servers; returns its group of GPUs"""
+        node = self.placement.add_host(name)
+        group = self.placement.add_group(node, total)
+        self.nova.add_node(node, name)
+        for _ in range(count):
+            self.add_server(name, node, group, flavor)
+        return group
+
+    def add_server(self, host: str, node: str, group: str, flavor: Any, **more: Any) -> str:
+        uuid = _uuid()
+        self.nova.add_server(uuid, host, flavor, **more)
+        own = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
+        self.placement.allocate({node: own, group: {names.RESOURCE_CLASS: 1}}, uuid)
+        return uuid
+
+    def run_command(self, command: type, *arguments: str) -> list[dict[str, Any]]:
+        api = SimpleNamespace(base_url=nova_api.URL, project_id="p1")
+        cloud = SimpleNamespace(api=api, placement=SimpleNamespace(fixture=self.placement))
+        made = sdk.connect(cloud)
+        made.session.session.mount(nova_api.URL, self.nova)
+        send = made.placement.request
+
+        def request(url: str, *args: Any, **kwargs: Any) -> Any:
+            self._note(url.partition("?")[0])
+            return send(url, *args, **kwargs)
+
+        self.asked.clear()
+        with (
+            mock.patch.object(made.placement, "request", request),
+            mock.patch.object(sdk, "connect", lambda *_, **__: made),
+        ):
+            status, printed, said = sdk.shown(cloud, command, *arguments, "-f", "json")
+        self.assertEqual(0, status, said)
+        return list(json.loads(printed))
+
+    def requests(self) -> dict[str, int]:
+        """How many there were, but for pages, of which there are no more than need be"""
+        things = self.nova.nodes, self.nova.servers
+        self.assertEqual(tuple(math.ceil(len(each) / self.PAGE) for each in things), self.pages())
+        return {path: count for path, count in self.asked.items() if path not in _IN_PAGES}
+
+    def pages(self) -> tuple[int, ...]:
+        return tuple(self.asked[path] for path in _IN_PAGES)
+
+
+class ConsumersTest(_Counting):
+    def test_requests_grow_by_pages_alone(self) -> None:
+        commands = (
+            (usage.ShowUsage,),
+            (preemption.Preempt, "two", "--project", "p1"),
+            (preemption.Preempt, "--project", "p1"),
+        )
+        found: list[list[Any]] = []
+        for count in (2, 8):
+            for number in range(len(self.nova.nodes), count):
+                self.add_host(f"host{number}", self.spot)
+            found.append([])
+            for command, *arguments in commands:
+                rows = self.run_command(command, *arguments)
+                found[-1].append(self.requests())
+                if command is usage.ShowUsage:
+                    there = {(each["Server"], each["Host"], each["GPUs"]) for each in rows}
+                    self.assertEqual({(*each, 1) for each in self.placed()}, there)
+        few, many = found
+        self.assertEqual(few, many)
+        self.assertLess(max(sum(each.values()) for each in many), 10)
+
+    def placed(self) -> set[tuple[str, str]]:
+        return {
+            (each["id"], each["OS-EXT-SRV-ATTR:hypervisor_hostname"]) for each in self.nova.servers
+        }
+
+    def test_actions_of_who_is_chosen_alone_are_read(self) -> None:
+        now = timeutils.utcnow().isoformat()
+        for number in range(3):
+            self.add_host(f"host{number}", self.spot)
+        for each in self.nova.servers:
+            each["updated"] = now
+        started = self.nova.servers[0]
+        self.nova.actions[started["id"]] = [{"action": "start", "start_time": now}]
+        rows = self.run_command(preemption.Preempt, "two", "--project", "p1")
+        self.assertEqual(2, len(rows))
+        self.assertNotIn(started["id"], {row["Server"] for row in rows})
+        self.assertLessEqual(self.asked["/servers/UUID/os-instance-actions"], 4)
+
+    def usage(self) -> tuple[set[tuple[str, int, str]], int]:
+        """Each server, what it has and the remark; and how many providers were asked about"""
+        rows = self.run_command(usage.ShowUsage)
+        asked = self.requests().get("/resource_providers/UUID/allocations", 0)
+        return {(each["Server"], each["GPUs"], each["Remark"]) for each in rows}, asked
+
+    def test_who_gave_them_back_has_none(self) -> None:
+        group = self.add_host("host", self.spot, 1)
+        has, gave = self.nova.servers[0]["id"], _uuid()
+        self.nova.add_server(gave, "host", self.spot, status="SHUTOFF")
+        self.assertEqual(({(has, 1, "")}, 0), self.usage())
+        # It has not yet: Placement's sum says so.
+        self.placement.allocate({group: {names.RESOURCE_CLASS: 1}}, gave)
+        self.assertEqual(({(has, 1, ""), (gave, 1, "")}, 1), self.usage())
+
+    def test_moves_and_strangers_are_asked_for(self) -> None:
+        self.add_host("quiet", self.firm, 1)
+        group = self.add_host("busy", self.firm, 1)
+        moved, has = (each["id"] for each in self.nova.servers)
+        move, stranger = _uuid(), _uuid()
+        for consumer in (move, stranger):
+            self.placement.allocate({group: {names.RESOURCE_CLASS: 1}}, consumer)
+        self.nova.migrations.append({"id": 1, "uuid": move, "instance_uuid": moved})
+        remarks = "kept until its move is confirmed or reverted", usage._UNKNOWN
+        found = {
+            (has, 1, ""),
+            (moved, 1, ""),
+            *zip((moved, stranger), (1, 1), remarks, strict=True),
+        }
+        self.assertEqual((found, 1), self.usage())
+
+    def test_which_of_a_hosts_products(self) -> None:
+        node = self.placement.add_host("host")
+        self.nova.add_node(node, "host")
+        old = self.placement.add_group(node, 2, "fermi")
+        new = self.placement.add_group(node, 2, "kepler", product_id="1028")
+        for architecture, group in (("fermi", old), ("kepler", new)):
+            flavor = self.nova.add_flavor(architecture, gpus="= 1", gpu_arch=f"s== {architecture}")
+            self.add_server("host", node, group, flavor)
+        rows = self.run_command(usage.ShowUsage)
+        self.assertEqual(0, self.asked["/resource_providers/UUID/allocations"])
+        self.assertEqual(["fermi", "kepler"], sorted(each["Architecture"] for each in rows))
+        # A flavor that any would do for says of none which it has.
+        last = self.add_server("host", node, new, self.firm)
+        rows = self.run_command(usage.ShowUsage)
+        (has,) = (each for each in rows if each["Server"] == last)
+        self.assertEqual("kepler", has["Architecture"])
+        self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
+
+    def test_a_node_that_has_nothing_left(self) -> None:
+        node = self.placement.add_host("full", vcpus=1)
+        self.nova.add_node(node, "full")
+        group = self.placement.add_group(node, 1)
+        uuid = _uuid()
+        gone = self.nova.add_flavor("gone", **(_SPOT | {"gpu:on_preempt": "delete"}))
+        self.nova.add_server(uuid, "full", gone)
+        all_of_it = {"VCPU": 1, "MEMORY_MB": 65536, "DISK_GB": 1000}
+        self.placement.allocate({node: all_of_it, group: {names.RESOURCE_CLASS: 1}}, uuid)
+        self.assertEqual(({(uuid, 1, "")}, 0), self.usage())
+        self.assertEqual(1, self.asked["/resource_providers/UUID/usages"])
+        (row,) = self.run_command(preemption.Preempt, "one", "--project", "p1")
+        self.assertEqual(uuid, row["Server"])
+
+    def test_what_an_image_asks_for_is_read(self) -> None:
+        """Dedicated processors are other resources than the flavor's."""
+        node = self.placement.add_host("host", vcpus=8)
+        self.nova.add_node(node, "host")
+        group = self.placement.add_group(node, 1)
+        uuid = _uuid()
+        self.nova.add_server(uuid, "host", self.spot)
+        self.placement.allocate({node: {"MEMORY_MB": 512}, group: {names.RESOURCE_CLASS: 1}}, uuid)
+        self.run_command(preemption.Preempt, "one", "--project", "p1")
+        self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
+
+
+class LargeCloudTest(_Counting):
+    """Hosts whose GPUs are all used, by eight servers each"""
+
+    PAGE = _HOSTS // _PAGES
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add_host("host0", self.spot, 8, total=8)
+        names = [f"host{number}" for number in range(1, _HOSTS)]
+        for name, (node, uuids) in zip(
+            names, self.placement.copy_host("host0", names), strict=True
+        ):
+            self.nova.add_node(node, name)
+            for uuid in uuids:
+                self.nova.add_server(uuid, name, self.spot)
+
+    def test_a_request_for_each_page(self) -> None:
+        for command, *arguments in (
+            (usage.ShowUsage,),
+            (preemption.Preempt, "two", "--project", "p1"),
+            (preemption.Preempt, "--project", "p1"),
+            (room.MakePlace, "two"),
+            (room.Drain, "host7"),
+            (room.Defragment, "--flavor", "two"),
+        ):
+            with contextlib.suppress(exceptions.CommandError):  # none of its instances may move
+                self.run_command(command, *arguments)
+            self.assertEqual((_PAGES, 8 * _PAGES), self.pages())
+            self.assertLessEqual(self.asked.total() - 9 * _PAGES, _MOST, self.asked)
+
+
+def _uuid() -> str:
+    return str(uuidutils.generate_uuid())

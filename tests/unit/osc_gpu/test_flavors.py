@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import unittest
+
+from osc_lib import exceptions
+
+from nova_gpu.core.flavor import request
+from nova_gpu.core.flavor.words import OnStop
+from osc_gpu import flavors
+
+
+class PropertiesTest(unittest.TestCase):
+    def test_the_blueprints_flavor_counted(self) -> None:
+        specs = flavors.properties({"gpus": 2}, {"gpu_arch": "fermi", "hypervisor": "LXC"}, {})
+        self.assertEqual(
+            {
+                "gpus": "= 2",
+                "gpu_arch": "s== fermi",
+                "hypervisor": "s== LXC",
+                "resources:PGPU": "2",
+            },
+            specs,
+        )
+        asked = request.of(specs).whole
+        assert asked
+        self.assertTrue(asked.counted)
+
+    def test_operators_and_further_properties(self) -> None:
+        more = {"trait:CUSTOM_RACK": "required", "gpus": "= 1"}
+        words = {"gpu_arch": "<or> fermi <or> kepler", "hypervisor": None}
+        specs = flavors.properties({"gpus": 1}, words, more)
+        self.assertEqual("<or> fermi <or> kepler", specs["gpu_arch"])
+        self.assertEqual("required", specs["trait:CUSTOM_RACK"])
+        self.assertNotIn("hypervisor", specs)
+
+    def test_vgpus(self) -> None:
+        words = {"vgpu_type": "GRID P4-2Q", "gpu:memory_mib": ">= 2048", "gpu:heads": "4"}
+        specs = flavors.properties({"gpus": None, "vgpus": 2}, words, {})
+        self.assertEqual({"vgpus": "= 2", "resources:VGPU": "2", **words}, specs)
+        asked = request.of(specs).vgpus
+        assert asked
+        self.assertTrue(asked.counted)
+        self.assertEqual(
+            "s== vf", flavors.properties({"vgpus": 1}, {"vgpu_type": "vf"}, {})["vgpu_type"]
+        )
+
+    def test_both_kinds(self) -> None:
+        specs = flavors.properties({"gpus": 1, "vgpus": 2}, {"vgpu_type": "nvidia-35"}, {})
+        self.assertEqual(("1", "2"), (specs["resources:PGPU"], specs["resources:VGPU"]))
+
+    def test_preemptible(self) -> None:
+        words = {"gpu:preemptible": "30m", "gpu:on_preempt": None, "gpu:on_stop": OnStop.RELEASE}
+        specs = flavors.properties({"gpus": 1}, words, {})
+        self.assertEqual(("30m", "release"), (specs["gpu:preemptible"], specs["gpu:on_stop"]))
+        self.assertEqual("'release'", repr(specs["gpu:on_stop"]))  # as a table shows it
+        words = {"gpu:preemptible": "30m", "gpu:on_preempt": "delete"}
+        self.assertLessEqual(words.items(), flavors.properties({"gpus": 1}, words, {}).items())
+
+    def test_what_the_scheduler_would_refuse(self) -> None:
+        for arguments, text in (
+            (({"gpus": 0}, {}, {}), "for no GPU leave the property out"),
+            (({"gpus": 1}, {"gpu_arch": "no/name"}, {}), "is not a name"),
+            (({"gpus": 1}, {"hypervisor": ">= LXC"}, {}), "compares numbers"),
+            (({"gpus": 2}, {}, {"resources:PGPU": "3"}), "contradicts the options"),
+            (({"gpus": 2}, {}, {"resources1:PGPU": "1"}), "says 3"),
+            (({"gpus": 1}, {"vgpu_type": "nvidia-35"}, {}), "asks for no vGPU"),
+            (({"gpus": 1}, {"gpu:heads": "2"}, {}), "asks for no vGPU"),
+            (({"vgpus": 1}, {"gpu:memory_mib": "4 GiB"}, {}), "4 GiB"),
+            (({"gpus": 1}, {"gpu:preemptible": "soon"}, {}), "a least time as"),
+            (({"gpus": 1}, {}, {"gpu:preemptible": "1h"}), "would keep its GPUs"),
+            (({"gpus": 1}, {"gpu:on_preempt": "delete"}, {}), "nobody may take"),
+            (({"gpus": None, "vgpus": None}, {"gpu_arch": "fermi"}, {}), "--gpus, --vgpus or both"),
+        ):
+            with (
+                self.subTest(arguments=arguments),
+                self.assertRaisesRegex(exceptions.CommandError, text),
+            ):
+                flavors.properties(*arguments)
+
+
+class InWordsTest(unittest.TestCase):
+    def test_preemptible(self) -> None:
+        spot = {"gpus": "= 2", "gpu:preemptible": "30m"}
+        for more, said in (
+            ({"gpu:on_preempt": "delete"}, "2 GPUs, preemptible after 30m, then deleted"),
+            ({"gpu:on_stop": "release"}, "2 GPUs, preemptible after 30m, then stopped"),
+            ({}, "2 GPUs"),  # it is no victim, for the mistake that is named beside it
+        ):
+            self.assertEqual(said, flavors.in_words(request.of(spot | more)))
+
+
+class RefuseUnknownTest(unittest.TestCase):
+    def refuse(self, key: str, value: str, *traits: str) -> None:
+        flavors.refuse_unknown({"gpus": "= 1", key: value}, lambda: traits)
+
+    def test_known(self) -> None:
+        def asked() -> list[str]:
+            raise AssertionError("the table has all of them")
+
+        for specs in (
+            {},
+            {"gpu_arch": "s== blackwell", "hypervisor": "LXC"},
+            {"gpu_arch": "<or> Fermi <or> kepler", "hypervisor": "kvm"},
+            {"gpu_arch": "<in> well"},
+        ):
+            with self.subTest(specs):
+                flavors.refuse_unknown(specs, asked)
+
+    def test_one_that_a_host_has(self) -> None:
+        self.refuse("gpu_arch", "s== mine", "CUSTOM_GPU_ARCH_MINE")
+
+    def test_slips_of_the_pen(self) -> None:
+        for key, value, said in (
+            (
+                "gpu_arch",
+                "blackwel",
+                "--arch blackwel is an arch.*; did you mean blackwell.*--prop",
+            ),
+            ("gpu_arch", "s!= fermy", "did you mean fermi"),
+            ("gpu_arch", "zzzz", "there are: .*fermi.*kepler"),
+            ("hypervisor", "xen", "--hypervisor xen is no .*; there are: kvm, lxc, qemu"),
+            ("hypervisor", "lcx", "did you mean lxc"),
+        ):
+            with self.subTest(value), self.assertRaisesRegex(exceptions.CommandError, said):
+                self.refuse(key, value)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Over a real Placement, asked by openstacksdk; what Nova says of its hosts is made up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from keystoneauth1 import session
+from nova import test
+from openstack import connection
+from osc_lib import exceptions
+
+from nova_gpu.core.flavor import request
+from osc_gpu import hosts, query
+from tests.fixtures.cloud_gpus import PlacementWithGPUs
+from tests.functional.sdk import Auth
+
+_SMALL = query.Size(vcpus=4, ram=512, disk=10, ephemeral=0, swap=0)
+
+
+class HostsTest(test.NoDBTestCase):
+    USES_DB_SELF = True  # Placement's
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = self.useFixture(PlacementWithGPUs())
+        self.nodes: list[Any] = []
+
+    def add_host(self, name: str, *, state: str = "up", status: str = "enabled") -> str:
+        uuid = self.placement.add_host(name, vcpus=16)
+        details = {"host": name, "disabled_reason": "moved" if status == "disabled" else None}
+        self.nodes.append(
+            SimpleNamespace(id=uuid, name=name, state=state, status=status, service_details=details)
+        )
+        return uuid
+
+    def answers(self, token: str = "admin", **words: str) -> dict[str, tuple[int, str]]:
+        endpoints = {"placement": self.placement.endpoint}
+        real = connection.Connection(
+            session=session.Session(auth=Auth(endpoints, {"X-Auth-Token": token}))
+        )
+        cloud = SimpleNamespace(
+            placement=real.placement,
+            compute=SimpleNamespace(hypervisors=lambda details: iter(self.nodes)),
+        )
+        found = hosts.answers(cloud, _SMALL, request.of(words))
+        return {each.host: (each.instances, each.reason) for each in found}
+
+    def test_what_each_host_could_take(self) -> None:
+        free, part, ill = (self.add_host(name) for name in ("free", "part", "ill"))
+        self.add_host("none")
+        self.placement.add_group(free, 8)
+        self.placement.add_group(part, 8, used=5)
+        self.placement.add_group(ill, 8, reserved=7)
+        for name, state, status in (("down", "down", "enabled"), ("off", "up", "disabled")):
+            self.placement.add_group(self.add_host(name, state=state, status=status), 8)
+        self.placement.drain(self.nodes[-1].id)
+        drained = self.add_host("drained")
+        self.placement.add_group(drained, 8)
+        self.placement.drain(drained)
+        stranger = self.placement.add_host("stranger")
+        self.placement.add_group(stranger, 8)
+        self.assertEqual(
+            {
+                "free": (4, "no more GPUs"),
+                "part": (1, "no more GPUs"),
+                "ill": (0, "2 GPUs asked for, 1 of 8 free (7 out of service)"),
+                "down": (0, "its compute service is down"),
+                "off": (0, "it is drained; its compute service is disabled: moved"),
+                "drained": (0, "it is drained"),
+                "stranger": (0, "Nova has no such host"),
+            },
+            self.answers(gpus="= 2", gpu_arch="s== fermi"),
+        )
+        full = {"free": (4, "4 VCPU asked for, 0 free after 4")}
+        self.assertEqual(full, {"free": self.answers(gpus="= 1")["free"]})
+
+    def test_conditions_and_several_groups(self) -> None:
+        both, other = self.add_host("both"), self.add_host("other")
+        self.placement.add_group(both, 4)
+        self.placement.add_group(both, 2, "kepler", product_id="1023")
+        self.placement.add_group(other, 8, "kepler", product_id="1023")
+        self.assertEqual(
+            {"both": (2, "no more GPUs"), "other": (0, "arch kepler, not fermi")},
+            self.answers(gpus="= 2", gpu_arch="s!= kepler"),
+        )
+        two_kinds = {
+            "resources1:PGPU": "1",
+            "trait1:CUSTOM_GPU_ARCH_FERMI": "required",
+            "resources2:PGPU": "1",
+            "trait2:CUSTOM_GPU_ARCH_KEPLER": "required",
+            "group_policy": "isolate",
+        }
+        self.assertEqual(
+            {"both": (2, "no more GPUs"), "other": (0, "arch kepler, not fermi")},
+            self.answers(**two_kinds),
+        )
+
+    def test_a_trait_of_the_host_is_for_placement_to_judge(self) -> None:
+        host = self.add_host("host")
+        self.placement.add_group(host, 4)
+        count, reason = self.answers(**{"gpus": "1", "trait:HW_CPU_X86_AVX2": "required"})["host"]
+        self.assertEqual(0, count)
+        self.assertIn("Placement has no candidate here", reason)
+
+    def test_vgpus(self) -> None:
+        one, other = self.add_host("one"), self.add_host("other")
+        self.placement.add_group(one, 4)
+        self.placement.add_vgpus(one, 8, "nvidia-35", used=5)
+        self.placement.add_vgpus(other, 2, "nvidia-36")
+        self.assertEqual(
+            {"one": (1, "no more vGPUs"), "other": (0, "vgpu type nvidia_36, not nvidia_35")},
+            self.answers(vgpus="2", vgpu_type="nvidia-35"),
+        )
+        self.assertEqual(
+            {
+                "one": (0, "4 vGPUs asked for, 3 of 8 free"),
+                "other": (0, "4 vGPUs asked for, it has 2"),
+            },
+            self.answers(**{"resources:VGPU": "4"}),
+        )
+        self.assertEqual({"one": (4, "no more GPUs")}, self.answers(gpus="1"))
+
+    def test_nobody_has_gpus(self) -> None:
+        self.add_host("host")
+        self.assertEqual({}, self.answers(gpus="1"))
+
+    def test_who_may_not_know_reads_one_line(self) -> None:
+        refused = self.assertRaises(
+            exceptions.CommandError, self.answers, token="user:project", gpus="1"
+        )
+        self.assertIn("for administrators", str(refused))
+        self.assertNotIn("\n", str(refused))
+
+    def test_placement_does_not_answer(self) -> None:
+        self.placement.endpoint = "http://127.0.0.1:1/placement"
+        refused = self.assertRaises(exceptions.CommandError, self.answers, gpus="1")
+        self.assertRegex(str(refused), "^Placement: .*127.0.0.1:1")
+        self.assertNotIn("\n", str(refused))

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import fixtures
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import task_states
+
+from nova_gpu.virt.lifecycle import left_domains
+from tests.fixtures.compute import devices
+from tests.unit.virt.lifecycle import test_stops
+
+
+class ReleaseTest(test_stops.StopsTestCase):
+    """The instance is on another host, and its domain here is shut off."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.moves: list[objects.Migration] = []
+        listed = "nova.objects.MigrationList.get_in_progress_and_error"
+        self.useFixture(fixtures.MonkeyPatch(listed, lambda *_: self.moves))
+        self.server = self.boot({"gpus": "= 2"})
+        self.server.task_state, self.server.host = None, "another"
+        self.elsewhere = self.compute.instances.pop(self.server.uuid)
+        self.compute.period()
+        self.compute.instances[self.server.uuid] = self.elsewhere
+
+    def release(self) -> bool:
+        """Return whether the GPUs are released."""
+        self.get_hostname = self.compute.libvirt.get_hostname
+        gpus = self.compute.gpus
+        left_domains.release(self, gpus.ledger.now, gpus.releases, gpus.stops.parts)
+        taken = gpus.ledger.now.taken() & devices([test_stops.ONE, test_stops.TWO])
+        self.assertEqual(self.rendered(self.server), bool(taken))
+        return not taken
+
+    def move(self, status: str) -> None:
+        self.moves.append(objects.Migration(instance_uuid=self.server.uuid, status=status))
+
+    def test_of_a_failed_move(self) -> None:
+        self.move("error")
+        self.assertTrue(self.release())
+        self.assertIn(f"Took GPUs {test_stops.ONE}, {test_stops.TWO} out of", self.log.output)
+        self.assertIn(f"GPU {test_stops.ONE} is clean", self.log.output)
+
+    def test_what_may_come_back(self) -> None:
+        self.move("finished")
+        self.assertFalse(self.release())
+        self.moves.clear()
+        for name, value in (
+            ("task_state", task_states.RESIZE_PREP),
+            ("host", "nova-host"),
+            ("host", None),
+        ):
+            with self.subTest(name, value=value):
+                self.compute.config(host="nova-host")
+                before = getattr(self.server, name)
+                setattr(self.server, name, value)
+                self.assertFalse(self.release())
+                setattr(self.server, name, before)
+        self.assertTrue(self.release())
+
+    def test_running(self) -> None:
+        self.compute.libvirt.domains[self.server.uuid].running = True
+        self.assertFalse(self.release())
+
+    def test_unknown_to_nova(self) -> None:
+        def missing(cls: type, context: object, uuid: str, **kwargs: object) -> None:
+            raise nova_exception.InstanceNotFound(instance_id=uuid)
+
+        self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.get_by_uuid", missing))
+        self.assertFalse(self.release())
+        self.assertNotIn("are not released", self.log.output)
+
+    def test_libvirt_fails(self) -> None:
+        def fail(xml: str) -> None:
+            raise RuntimeError("lost")
+
+        self.write_instance_config = fail  # type: ignore[method-assign]
+        self.assertFalse(self.release())
+        self.assertIn("are not released: lost; the next period", self.log.output)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import fixtures
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import task_states, vm_states
+from oslo_utils.fixture import uuidsentinel as uuids
+from oslotest import base
+
+from nova_gpu.virt.lifecycle import lost_reasons
+
+# nova.conductor.manager.ComputeTaskManager.build_instances of Nova 34
+_EXHAUSTED = (
+    "Exceeded maximum number of retries. Exhausted all hosts available for retrying build failures "
+    "for instance 0b9c8d7e-1111-4222-8333-444455556666."
+)
+
+
+class LostReasonsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        objects.register_all()
+        self.log = self.useFixture(fixtures.FakeLogger("nova_gpu"))
+        self.instance = objects.Instance(vm_state=vm_states.ERROR, task_state=None)
+        self.faults = [objects.InstanceFault(message=_EXHAUSTED, code=500, details="all")]
+        self.reads = 0
+        for name, substitute in (
+            ("Instance.get_by_uuid", lambda *_: self.read()),
+            ("InstanceFault.get_latest_for_instance", lambda *_: self.faults[-1]),
+            ("InstanceFault.create", lambda fault: self.faults.append(fault)),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(f"nova.objects.{name}", substitute))
+        self.lost = lost_reasons.LostReasons()
+        self.fails(nova_exception.ComputeResourcesUnavailable(reason="it is busy; " + 50 * "wait "))
+
+    def fails(self, error: Exception) -> None:
+        try:
+            with self.lost.noting(uuids.instance):
+                raise error
+        except type(error) as caught:
+            self.assertIs(error, caught)
+
+    def read(self) -> objects.Instance:
+        self.reads += 1
+        return self.instance
+
+    def test_written_once(self) -> None:
+        self.lost.write()
+        self.lost.write()
+        new = self.faults[-1]
+        self.assertEqual((2, 1), (len(self.faults), self.reads))
+        self.assertIn("retries. One host's reason: Insufficient compute", new.message)
+        self.assertIn("it is busy", new.message)
+        self.assertEqual((255, 500, "all"), (len(new.message), new.code, new.details))
+
+    def test_as_long_as_other_hosts_are_tried(self) -> None:
+        self.instance.task_state = task_states.SCHEDULING
+        self.lost.write()
+        self.assertEqual(1, len(self.faults))
+        self.instance.task_state = None
+        self.lost.write()
+        self.assertEqual(2, len(self.faults))
+
+    def test_nothing_to_write(self) -> None:
+        """It runs elsewhere, or its fault has a reason."""
+        for state, message in (
+            (vm_states.ACTIVE, _EXHAUSTED),
+            (vm_states.ERROR, "Exceeded maximum number of retries. Last exception: no"),
+        ):
+            self.instance.vm_state, self.faults[0].message = state, message
+            self.lost.write()
+            self.assertEqual(1, len(self.faults))
+            self.fails(nova_exception.ComputeResourcesUnavailable(reason="busy"))
+        self.assertEqual(2, self.reads)
+
+    def test_other_errors(self) -> None:
+        self.lost = lost_reasons.LostReasons()
+        self.fails(nova_exception.BuildAbortException(instance_uuid=uuids.instance, reason="no"))
+        self.lost.write()
+        self.assertEqual((1, 0), (len(self.faults), self.reads))
+
+    def test_deleted_or_unread(self) -> None:
+        for error, again in (
+            (RuntimeError("lost"), 2),
+            (nova_exception.InstanceNotFound(instance_id=uuids.instance), 1),
+        ):
+            reads: list[int] = []
+
+            def fail(*_: object, error: Exception = error, reads: list[int] = reads) -> None:
+                reads.append(1)
+                raise error
+
+            self.useFixture(fixtures.MonkeyPatch("nova.objects.Instance.get_by_uuid", fail))
+            self.lost.write()
+            self.lost.write()
+            self.assertEqual(again, len(reads))
+        self.assertEqual(1, len(self.faults))
+        self.assertIn("Cannot write the reason into its fault: lost", self.log.output)
