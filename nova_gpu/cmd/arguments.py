@@ -71,7 +71,7 @@ def _add_host_commands(subparsers: Any) -> None:
     )
     what = prepare.add_mutually_exclusive_group()
     what.add_argument("--apply", action="store_true", help="write them")
-    what.add_argument("--undo", action="store_true", help="restore what was there before --apply")
+    what.add_argument("--undo", action="store_true", help="remove what --apply wrote")
     prepare.add_argument(
         "--root", default="/", metavar="DIR", help="write below this folder instead of /"
     )

@@ -3,6 +3,6 @@
 
 Beside the packages: the model of cards and groups (``model``), of what an instance is given
 (``device``), names that leave this project (``names``), errors (``exception``), what a refused
-operation and an unfit guest say (``refusal_texts``), the state of a card (``health``), files with
-which a host boots (``boot_files``) and what containers are given (``contents``).
+operation and an unfit guest say (``refusal_texts``), the state of a card (``health``) and what
+containers are given (``contents``).
 """

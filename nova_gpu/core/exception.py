@@ -13,7 +13,7 @@
     │   └── InvalidStats        what a compute host reports: text, reason
     ├── DiscoveryFailed         the host could not be read
     ├── KernelLogUnreadable     the kernel's log could not be read: path, reason
-    ├── FileChanged             somebody has changed a file that nova-gpu wrote
+    ├── FileNotOurs             a file of nova-gpu's name was not written by nova-gpu
     ├── NotClean                a card may not be given to the next tenant
     ├── NotRepaired             nova-gpu verify --repair left something as it was
     ├── PlacementFailed         Placement did not answer: url, reason
@@ -136,11 +136,11 @@ class KernelLogUnreadable(GPUError):
         )
 
 
-class FileChanged(GPUError):
+class FileNotOurs(GPUError):
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} was changed after nova-gpu host prepare had written it; move what was added "
-            "to another file, or remove it"
+            f"{path} was not written by nova-gpu host prepare: its first line is another; move it "
+            "to another name, or remove it"
         )
         self.path = path
 

@@ -99,8 +99,8 @@ def distrust(status: os.stat_result, owner_uid: int) -> str | None:
     return None
 
 
-def read_json(path: pathlib.Path, *, trusted: bool = False, largest: int = LARGEST) -> Any:
-    """What the file at *path* has, of at most *largest* bytes. No link is followed.
+def read_json(path: pathlib.Path, *, trusted: bool = False) -> Any:
+    """What the file at *path* has. No link is followed.
 
     :raises OSError: where it cannot be read; FileNotFoundError where there is none
     :raises ValueError: where it is no file, or no JSON
@@ -111,7 +111,7 @@ def read_json(path: pathlib.Path, *, trusted: bool = False, largest: int = LARGE
         with opened(name, dir_fd=folder, follow=False) as fd:
             if trusted:
                 believe(path, os.fstat(fd))
-            content = text(fd, largest)
+            content = text(fd)
     return json_text.parse(content)
 
 

@@ -1,93 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host has to boot with so that its cards are with vfio-pci from the start."""
+"""The two files by which a host gives its cards to vfio-pci while it boots."""
 
 from __future__ import annotations
 
 import collections
-import fnmatch
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from nova_gpu.core import boot_files, exception, model
+from nova_gpu.core import exception, model
 from nova_gpu.host import processor
 from nova_gpu.host.pci import sysfs
 from nova_gpu.host.roots import Roots
+from nova_gpu.host.state import files
 
+MODPROBE = "etc/modprobe.d/nova-gpu.conf"
+GRUB = "etc/default/grub.d/nova-gpu.cfg"
+
+_HEAD = "# Written by nova-gpu host prepare, removed by nova-gpu host prepare --undo.\n"
 _MODULE = "vfio-pci.ko"
+# Drivers that may take a function before vfio-pci does, of cards and of their companions. A softdep
+# of a module that a host does not have means nothing.
+_DRIVERS = (
+    *("nouveau", "nova_core", "nvidia", "nvidiafb", "amdgpu", "radeon", "i915", "xe"),
+    *("snd_hda_intel", "xhci_pci", "i2c_nvidia_gpu"),
+)
 
 
-def functions(
-    gpus: Iterable[model.GPU], root: pathlib.Path, roots: Roots
-) -> tuple[boot_files.Function, ...]:
-    """Every function of *gpus*, whoever drives it now.
+def own_ids(
+    gpus: Iterable[model.GPU], roots: Roots
+) -> tuple[list[str], dict[model.PciAddress, str]]:
+    """Return the ids of the cards' functions, and the functions that vfio-pci cannot take by id.
 
-    :param root: where /lib/modules is
-    :raises DiscoveryFailed: where the host's other functions, which may have the same ids, cannot
-        be listed
+    The second maps a function to one that stays with the host and has the same ids.
+
+    :raises DiscoveryFailed: where the host's functions cannot be listed
     :raises OSError, ValueError: where a function cannot be read
     """
-    mine = {address for gpu in gpus for address in gpu.functions}
-    by_ids = collections.defaultdict(set)
+    mine = {str(address) for gpu in gpus for address in gpu.functions}
     folder = roots.sysfs / "bus/pci/devices"
     try:
         names = os.listdir(folder)
     except OSError as error:
         raise exception.DiscoveryFailed(str(folder), error.strerror or str(error)) from error
-    for name in names:
-        by_ids[sysfs.ids(sysfs.device(name, roots))].add(name)
-    aliases = _pci_aliases(root)
-    found = []
-    for address in sorted(mine):
-        device = sysfs.device(address, roots)
-        ids = sysfs.ids(device)
-        found.append(
-            boot_files.Function(
-                address,
-                *ids,
-                sysfs.hexadecimal(device, "class"),
-                _modules(device, aliases),
-                shared=tuple(sorted(by_ids[ids] - set(map(str, mine)))),
-            )
-        )
-    return tuple(found)
+    by_ids = collections.defaultdict(list)
+    for name in sorted(names):
+        by_ids[":".join(sysfs.ids(sysfs.device(name, roots)))].append(name)
+    ids, shared = [], {}
+    for pair, functions in sorted(by_ids.items()):
+        others = [name for name in functions if name not in mine]
+        if not others:
+            ids.append(pair)
+        for name in mine.intersection(functions) if others else ():
+            shared[model.PciAddress.parse(name)] = others[0]
+    return ids, shared
 
 
-def _modules(device: str, aliases: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The modules that udev would load for a function"""
-    modalias = sysfs.attribute(device, "modalias")
-    found = {module for pattern, module in aliases if fnmatch.fnmatchcase(modalias, pattern)}
-    return tuple(sorted(found))
+def kernel_arguments(ids: Iterable[str], root: pathlib.Path, roots: Roots) -> list[str]:
+    """Return the arguments for the kernel. AMD's IOMMU is on unless the firmware has it off."""
+    vendor = processor.of_host(roots).vendor
+    arguments = ["intel_iommu=on"] if vendor == "GenuineIntel" else []
+    if vendor in ("GenuineIntel", "AuthenticAMD", "HygonGenuine"):
+        # The host's own devices go past the tables: guests' do not.
+        arguments.append("iommu=pt")
+    if module_kind(root) == "builtin":
+        # modprobe.d has no effect on what is part of the kernel.
+        arguments.append(f"vfio-pci.ids={','.join(ids)}")
+    return arguments
 
 
-def _pci_aliases(root: pathlib.Path) -> list[tuple[str, str]]:
-    """What depmod wrote of drivers of PCI functions, as (pattern, module)"""
-    try:
-        lines = (_modules_folder(root) / "modules.alias").read_text().splitlines()
-    except OSError:
-        return []
-    words = (line.split() for line in lines if line.startswith("alias pci:"))
-    return [(each[1], each[2]) for each in words if len(each) == 3]
+def texts(
+    ids: Iterable[str], arguments: Iterable[str], root: pathlib.Path
+) -> dict[str, str | None]:
+    """Return the text of each file, or ``None`` for one that the host does not need."""
+    options = f"options vfio-pci ids={','.join(ids)}"
+    softdeps = [f"softdep {module} pre: vfio-pci" for module in _DRIVERS]
+    line = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {" ".join(arguments)}"\n'
+    needs_grub = arguments and (root / GRUB).parent.is_dir()
+    return {
+        MODPROBE: "\n".join([_HEAD + options, *softdeps, ""]),
+        GRUB: _HEAD + line if needs_grub else None,
+    }
 
 
-def _modules_folder(root: pathlib.Path) -> pathlib.Path:
-    return root / "lib/modules" / os.uname().release
+def changes(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
+    """Return the files below *root* that :func:`write` would change.
+
+    :raises FileNotOurs: where a file has another origin
+    :raises OSError: where a file cannot be read
+    """
+    changed = []
+    for name, text in texts.items():
+        try:
+            current = (root / name).read_text(errors="replace")
+        except FileNotFoundError:
+            current = None
+        if current is not None and not current.startswith(_HEAD):
+            raise exception.FileNotOurs(str(root / name))
+        if current != text:
+            changed.append(name)
+    return changed
 
 
-def host(root: pathlib.Path, roots: Roots) -> boot_files.Host:
-    """What *root*, as a rule ``/``, has of the tools that make a host's boot files."""
-    return boot_files.Host(
-        cpu_vendor=processor.of_host(roots).vendor,
-        built_in=module_kind(root) == "builtin",
-        initramfs_tools=(root / "etc/initramfs-tools/hooks").is_dir(),
-        dracut=(root / "etc/dracut.conf.d").is_dir(),
-        grub_d=(root / "etc/default/grub.d").is_dir(),
-    )
+def write(texts: Mapping[str, str | None], root: pathlib.Path) -> list[str]:
+    """Write the files below *root*, remove those without a text, and return the changed ones.
+
+    :raises FileNotOurs: as :func:`changes`; then nothing is changed
+    :raises OSError: where a file cannot be written
+    """
+    changed = changes(texts, root)
+    for name in changed:
+        path, text = root / name, texts[name]
+        if text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(path, text.encode(), mode=0o644)
+    return changed
+
+
+def undo(root: pathlib.Path) -> list[str]:
+    """Remove the files that :func:`write` wrote below *root*, and return their names.
+
+    :raises FileNotOurs, OSError: as :func:`write`
+    """
+    return write({MODPROBE: None, GRUB: None}, root)
 
 
 def module_kind(root: pathlib.Path) -> str | None:
     """How the running kernel has vfio-pci: ``builtin``, as a module (``dep``), or not at all."""
-    folder = _modules_folder(root)
+    folder = root / "lib/modules" / os.uname().release
     for kind in ("builtin", "dep"):
         try:
             lines = (folder / f"modules.{kind}").read_text().splitlines()

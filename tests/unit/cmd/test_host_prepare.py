@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
+import contextlib
+import io
 
 from nova_gpu.cmd import host_prepare
 from nova_gpu.core import exception
@@ -19,7 +20,7 @@ class HostPrepareTest(base.HostTestCase):
         self.host = hosts.Host(self.root)
         (self.host.roots.proc / "cpuinfo").write_text("vendor_id : GenuineIntel\n")
         self.target = self.root / "target"
-        for folder in ("etc/modprobe.d", "etc/initramfs-tools/hooks", "etc/default/grub.d"):
+        for folder in ("etc/modprobe.d", "etc/default/grub.d"):
             (self.target / folder).mkdir(parents=True)
 
     def add_card(self, **attributes: object) -> None:
@@ -43,25 +44,40 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn("    options vfio-pci ids=10de:10f0,10de:1e04\n", shown)
         self.assertIn("Kernel arguments: intel_iommu=on iommu=pt\n", shown)
         self.assertIn("Nothing was written; --apply does it.\n", shown)
-        self.assertIn("update-initramfs -u -k all; update-grub; boot the host.", shown)
+        self.assertIn("; update-grub; boot the host.", shown)
         shown = self.prepare(apply=True)
         self.assertIn("/etc/modprobe.d/nova-gpu.conf (written):\n", shown)
-        self.assertTrue(pathlib.Path(self.target, "etc/modprobe.d/nova-gpu.conf").is_file())
+        self.assertEqual(
+            {"etc/modprobe.d/nova-gpu.conf", "etc/default/grub.d/nova-gpu.cfg"}, self.files()
+        )
         self.assertNotIn("(written)", self.prepare(apply=True))
-        self.assertIn("as it was before", self.undo())
+        self.assertIn("/etc/modprobe.d/nova-gpu.conf (removed)", self.undo())
         self.assertEqual(set(), self.files())
         self.assertIn("nothing to undo", self.undo())
 
-    def test_dracut_and_no_folder_for_grub(self) -> None:
+    def test_no_folder_for_grub(self) -> None:
         self.add_card(iommu_group=None)
-        for folder in ("etc/initramfs-tools/hooks", "etc/default/grub.d"):
-            (self.target / folder).rmdir()
-        (self.target / "etc/dracut.conf.d").mkdir()
-        self.assertIn(
-            "Then: dracut --regenerate-all --force; give the kernel those arguments (grubby "
-            "--update-kernel=ALL --args=...); boot the host.",
-            self.prepare(),
-        )
+        (self.target / "etc/default/grub.d").rmdir()
+        self.assertIn("; give the kernel those arguments", self.prepare())
+
+    def test_an_argument_that_is_not_needed_any_more(self) -> None:
+        self.add_card()
+        self.prepare(apply=True)
+        (self.host.roots.proc / "cpuinfo").write_text("vendor_id : ARM\n")
+        self.assertIn("/etc/default/grub.d/nova-gpu.cfg (to be removed)\n", self.prepare())
+        self.prepare(apply=True)
+        self.assertEqual({"etc/modprobe.d/nova-gpu.conf"}, self.files())
+
+    def test_ids_that_the_host_has_too(self) -> None:
+        self.add_card()
+        self.host.add_gpu("0000:82:00.0", "10de", "1b84", companions=(pci.AUDIO,))
+        self.option("addresses", [CARD])
+        shown = self.prepare()
+        self.assertIn(f"{AUDIO} is bound when a guest gets it: 0000:82:00.1, which stays", shown)
+        self.assertIn("ids=10de:1e04\n", shown)
+        self.host.add_gpu("0000:83:00.0", "10de", "1e04")
+        self.assertIn("no card to prepare", self.prepare(1, apply=True))
+        self.assertEqual(set(), self.files())
 
     def test_a_card_that_no_guest_can_have(self) -> None:
         self.add_card(mapped_mib=64 << 20)
@@ -83,12 +99,19 @@ class HostPrepareTest(base.HostTestCase):
         self.assertIn("virt_type = lxc", self.prepare(1, apply=True))
         self.assertEqual(set(), self.files())
 
-    def test_a_file_that_was_changed(self) -> None:
+    def test_a_file_that_is_not_ours(self) -> None:
         self.add_card()
-        self.prepare(apply=True)
-        (self.target / "etc/modprobe.d/nova-gpu.conf").write_text("mine\n")
-        error = self.assertRaises(exception.FileChanged, host_prepare.undo, self.target)
-        self.assertEqual("/etc/modprobe.d/nova-gpu.conf", error.path)
+        file = self.target / "etc/modprobe.d/nova-gpu.conf"
+        file.write_text("mine\n")
+        error = self.assertRaises(exception.FileNotOurs, host_prepare.undo, self.target)
+        self.assertEqual(str(file), error.path)
+        looked = discovery.Discovery()
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertRaises(
+                exception.FileNotOurs, lambda: host_prepare.main(looked, self.target, apply=True)
+            )
+        self.assertEqual({"etc/modprobe.d/nova-gpu.conf"}, self.files())
+        self.assertEqual("mine\n", file.read_text())
 
 
 class CommandTest(base.CommandTestCase):

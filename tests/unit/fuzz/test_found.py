@@ -16,7 +16,7 @@ from nova_gpu.core.scheduling import stats
 from nova_gpu.host.container import cdi, nodes
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import products
-from nova_gpu.host.state import files, former_drivers, written_files
+from nova_gpu.host.state import files, former_drivers
 from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.usage import domains
 from tests.fixtures import hosts
@@ -148,11 +148,3 @@ class FoundTest(base.BaseTestCase):
             )
         file.write_bytes(b"\xff")
         self.assertRaises(files.Untrusted, former_drivers.load, folder, card, self.host.roots)
-
-    def test_what_prepare_keeps_but_did_not_write(self) -> None:
-        kept = self.root / "var/lib/nova-gpu/prepare.json"
-        kept.parent.mkdir(parents=True)
-        for content in ("", "[]", '{"files": {"/etc/a": {"before": 1}}, "folders": []}'):
-            kept.write_text(content)
-            error = self.assertRaises(exception.InvalidRecord, written_files.undo, self.root)
-            self.assertIn(str(kept), str(error))

@@ -3,16 +3,15 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 from typing import Any
 
 from hypothesis import strategies as st
 
-from nova_gpu.core import boot_files, exception, model
+from nova_gpu.core import exception, model
 from nova_gpu.core.scheduling import stats
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.roots import Roots
-from nova_gpu.host.state import files, former_drivers, quarantine, written_files
+from nova_gpu.host.state import files, former_drivers, quarantine
 from tests.fixtures import cards, hosts
 from tests.unit.fuzz import base, damage
 
@@ -78,17 +77,6 @@ _FORMER = _with(
     },
     _ODD | st.dictionaries(st.sampled_from([str(_CARD), "x"]) | base.TEXT, _ODD, max_size=2),
 )
-_BEFORE = {"content": "", "mode": 0o644, "uid": 0, "gid": 0, "mtime_ns": 1}
-_KEPT = _with(
-    {"files": {"/etc/a": {"before": _BEFORE, "written": ["x"]}}, "folders": ["etc"]},
-    _ODD
-    | st.dictionaries(
-        st.sampled_from(["/etc/a", "/etc/b"]),
-        _with({"before": _BEFORE, "written": ["x"]}, _with(_BEFORE, _ODD) | _ODD),
-        max_size=2,
-    ),
-)
-
 _QUARANTINED = _with(
     {
         "address": str(_CARD),
@@ -170,34 +158,6 @@ class KeptTest(base.FuzzTestCase):
             self.check_formers()
             former_drivers.recorded(self.folder)
 
-    @base.fuzzed(text=_KEPT.map(json.dumps) | _TEXTS)
-    def test_what_prepare_keeps(self, text: str) -> None:
-        root = self.root / "prepared"
-        kept = root / "var/lib/nova-gpu/prepare.json"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(text.encode("utf-8", "surrogatepass"))
-        outside = _listed(self.root) - _listed(root)
-        for action in (
-            lambda: written_files.changes([boot_files.File("/etc/a", "text\n")], root),
-            lambda: written_files.undo(root),
-        ):
-            try:
-                action()
-            except exception.GPUError as error:
-                self.assertTrue(str(error))
-        self.assertEqual(outside, _listed(self.root) - _listed(root))
-
-    @base.fuzzed(harm=damage.HARMS)
-    def test_what_prepare_keeps_in_what_is_no_file(self, harm: damage.Harm) -> None:
-        root = self.root / "prepared"
-        file = boot_files.File("/etc/a", "text\n")
-        written_files.apply([file], root)
-        with damage.done(root / "var/lib/nova-gpu/prepare.json", harm):
-            try:
-                written_files.changes([file], root)
-            except (exception.GPUError, OSError) as error:
-                self.assertTrue(str(error))
-
 
 class QuarantineTest(base.FuzzTestCase):
     """Whatever stands in its file, a card is free only where it says that it was being cleaned, or
@@ -231,7 +191,3 @@ class QuarantineTest(base.FuzzTestCase):
         with damage.done(self.folder if whole else self.file, harm):
             if os.path.lexists(self.file):
                 self.check()
-
-
-def _listed(root: pathlib.Path) -> set[str]:
-    return {os.path.join(folder, name) for folder, _, files in os.walk(root) for name in files}
