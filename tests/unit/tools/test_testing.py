@@ -179,6 +179,7 @@ class RunTest(unittest.TestCase):
             else:
                 self.assertTrue(busy.acquire(blocking=False), "two of a lane at once")
                 self.assertTrue(began["unit"].wait(200))
+                threading.Event().wait(0.5)  # for the other, which would come meanwhile
                 busy.release()
             return testing.Outcome(name)
 
