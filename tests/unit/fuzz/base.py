@@ -36,6 +36,7 @@ _tally: collections.Counter[str] = collections.Counter()
 
 # Anything a text may have, also half of a surrogate pair, which JSON can say and UTF-8 cannot.
 TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
+LONG = st.text(st.characters(exclude_categories=()), max_size=5000)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
@@ -44,12 +45,17 @@ JSON = st.recursive(
 
 
 def fuzzed(
-    *, share: float = 1.0, most: int | None = None, **strategies: st.SearchStrategy[Any]
+    *,
+    share: float = 1.0,
+    most: int | None = None,
+    shrinks: bool = True,
+    **strategies: st.SearchStrategy[Any],
 ) -> Callable[[Any], Any]:
     """Has a test method called with many inputs, each drawn from *strategies*.
 
     :param share: how many, of as many as others get: less where one takes long
     :param most: how many at most, however long the run
+    :param shrinks: whether a smaller input may be found that shows the same; a seed has none
     """
     examples = int(os.environ.get(EXAMPLES, 0))
 
@@ -66,6 +72,7 @@ def fuzzed(
         given = hypothesis.given(**strategies)(counted)
         return hypothesis.settings(
             max_examples=wanted if most is None else min(wanted, most),
+            phases=list(hypothesis.Phase) if shrinks else [hypothesis.Phase.generate],
             derandomize=not examples,
             database=None,
             deadline=None,
@@ -83,6 +90,11 @@ class FuzzTestCase(base.BaseTestCase):
         self.useFixture(fixtures.FakeLogger("nova_gpu", level=100))
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.addCleanup(_note)
+
+    def assertHarmless(self, text: str) -> None:
+        """No line of *text* has a character that a terminal, a log or a page obeys."""
+        for each in text.split("\n"):
+            self.assertTrue(each.isprintable(), repr(each))
 
     def execute_example(self, run: Callable[[], Any]) -> Any:
         with bounded_memory():

@@ -26,7 +26,7 @@ from tests.unit.osc_gpu.fleet import test_preemptible
 from tests.unit.osc_gpu.test_report import _PROVIDER
 from tests.unit.virt.usage import test_records
 
-_LONG = st.text(st.characters(exclude_categories=()), max_size=5000)
+_TEXT = base.TEXT | base.LONG
 _NUMBER = st.sampled_from(
     ["0000", "0001", "9999", "2026", "00", "01", "12", "13", "31", "24", "60"]
 )
@@ -36,9 +36,9 @@ _TIMES = st.tuples(
     *(st.sampled_from("T "), _NUMBER, st.just(":"), _NUMBER, st.just(":"), _NUMBER),
     st.sampled_from(["Z", "z", "", "+00:00", "-01:00", "+23:59", "-99:99", ".5Z", "Z\n"]),
 ).map("".join)
-_METADATA = st.dictionaries(
+METADATA = st.dictionaries(
     st.sampled_from(["gpu:preempt_at", "gpu:preempt_for", "gpu:capacity"]) | base.TEXT,
-    _TIMES | base.TEXT | _LONG,
+    _TIMES | _TEXT,
     max_size=4,
 )
 
@@ -59,11 +59,7 @@ class TenantsTest(base.FuzzTestCase):
         timeutils.set_time_override(test_preemptible.NOW)
         self.addCleanup(timeutils.clear_time_override)
 
-    def assertHarmless(self, text: str) -> None:
-        for each in text.split("\n"):
-            self.assertTrue(each.isprintable(), repr(each))
-
-    @base.fuzzed(text=base.TEXT | _LONG)
+    @base.fuzzed(text=_TEXT)
     def test_what_is_shown(self, text: str) -> None:
         shown = printable.printable(text)
         self.assertHarmless(shown)
@@ -72,7 +68,7 @@ class TenantsTest(base.FuzzTestCase):
         self.assertEqual(shown, printable.printable(shown))
         shown.encode()
 
-    @base.fuzzed(text=base.TEXT | _LONG, how=st.sampled_from(["table", "json", "value", "yaml"]))
+    @base.fuzzed(text=_TEXT, how=st.sampled_from(["table", "json", "value", "yaml"]))
     def test_commands(self, text: str, how: str) -> None:
         app = SimpleNamespace(stdout=io.StringIO(), stderr=io.StringIO())
         command = _List(app, None)
@@ -87,7 +83,7 @@ class TenantsTest(base.FuzzTestCase):
         error = self.assertRaises(exceptions.CommandError, command.run, parsed)
         self.assertHarmless(str(error))
 
-    @base.fuzzed(metadata=_METADATA, name=base.TEXT)
+    @base.fuzzed(metadata=METADATA, name=base.TEXT)
     def test_the_planner(self, metadata: dict[str, str], name: str) -> None:
         """Of two instances; the other's turn comes, whatever is written on the one."""
         one = test_preemptible.server("a", metadata=metadata, name=name)
@@ -107,7 +103,7 @@ class TenantsTest(base.FuzzTestCase):
             self.assertHarmless(each)
             self.assertNotIn("\n", each)
 
-    @base.fuzzed(identifier=base.TEXT | _LONG)
+    @base.fuzzed(identifier=_TEXT)
     def test_records(self, identifier: str) -> None:
         objects.register_all()
         test = test_records.ReadTest("test_what_instances_have")
@@ -119,7 +115,7 @@ class TenantsTest(base.FuzzTestCase):
         self.assertIsInstance(found[test_records.ONE], frozenset)
         self.assertTrue(records.Records(found).counted)
 
-    @base.fuzzed(text=base.TEXT | _LONG, traits=st.lists(base.TEXT, max_size=3))
+    @base.fuzzed(text=_TEXT, traits=st.lists(base.TEXT, max_size=3))
     def test_notifications_errors_and_traits(self, text: str, traits: list[str]) -> None:
         event = Event(EventType.FAULT, 1, text, text, text, (text,), reason=text, product=text)
         for value in event.payload.values():
@@ -133,7 +129,7 @@ class TenantsTest(base.FuzzTestCase):
             self.assertTrue(str(error).isprintable())
         kept.in_force([*traits, f"CUSTOM_GPU_KEPT_UNTIL_{text}"], test_preemptible.NOW)
 
-    @base.fuzzed(share=0.3, text=base.TEXT | _LONG)
+    @base.fuzzed(share=0.3, text=_TEXT)
     def test_the_page(self, text: str) -> None:
         held = report.Held(text, text, text, text, _PROVIDER, 1)
         fleet = report.Fleet((_PROVIDER,), (held,), (report.Capacity(text, text, (), text),))

@@ -35,7 +35,7 @@ _IN_PAGES = "/os-hypervisors/detail", "/servers/detail"
 _SPOT = {"gpus": "= 1", "gpu:preemptible": "60s", "gpu:on_stop": "release"}
 
 
-class _Counting(test.NoDBTestCase):
+class Counting(test.NoDBTestCase):
     USES_DB_SELF = True  # Placement's
     PAGE = _PAGE
 
@@ -62,13 +62,19 @@ class _Counting(test.NoDBTestCase):
         return group
 
     def add_server(self, host: str, node: str, group: str, flavor: Any, **more: Any) -> str:
-        uuid = _uuid()
+        uuid = new_uuid()
         self.nova.add_server(uuid, host, flavor, **more)
         own = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
         self.placement.allocate({node: own, group: {names.RESOURCE_CLASS: 1}}, uuid)
         return uuid
 
     def run_command(self, command: type, *arguments: str) -> list[dict[str, Any]]:
+        status, printed, said = self.shown(command, *arguments, "-f", "json")
+        self.assertEqual(0, status, said)
+        return list(json.loads(printed))
+
+    def shown(self, command: type, *arguments: str) -> tuple[int, str, str]:
+        """As of :func:`tests.functional.sdk.shown`"""
         api = SimpleNamespace(base_url=nova_api.URL, project_id="p1")
         cloud = SimpleNamespace(api=api, placement=SimpleNamespace(fixture=self.placement))
         made = sdk.connect(cloud)
@@ -84,9 +90,7 @@ class _Counting(test.NoDBTestCase):
             mock.patch.object(made.placement, "request", request),
             mock.patch.object(sdk, "connect", lambda *_, **__: made),
         ):
-            status, printed, said = sdk.shown(cloud, command, *arguments, "-f", "json")
-        self.assertEqual(0, status, said)
-        return list(json.loads(printed))
+            return sdk.shown(cloud, command, *arguments)
 
     def requests(self) -> dict[str, int]:
         """How many there were, but for pages, of which there are no more than need be"""
@@ -98,7 +102,7 @@ class _Counting(test.NoDBTestCase):
         return tuple(self.asked[path] for path in _IN_PAGES)
 
 
-class ConsumersTest(_Counting):
+class ConsumersTest(Counting):
     def test_requests_grow_by_pages_alone(self) -> None:
         commands = (
             (usage.ShowUsage,),
@@ -146,7 +150,7 @@ class ConsumersTest(_Counting):
 
     def test_who_gave_them_back_has_none(self) -> None:
         group = self.add_host("host", self.spot, 1)
-        has, gave = self.nova.servers[0]["id"], _uuid()
+        has, gave = self.nova.servers[0]["id"], new_uuid()
         self.nova.add_server(gave, "host", self.spot, status="SHUTOFF")
         self.assertEqual(({(has, 1, "")}, 0), self.usage())
         # It has not yet: Placement's sum says so.
@@ -157,7 +161,7 @@ class ConsumersTest(_Counting):
         self.add_host("quiet", self.firm, 1)
         group = self.add_host("busy", self.firm, 1)
         moved, has = (each["id"] for each in self.nova.servers)
-        move, stranger = _uuid(), _uuid()
+        move, stranger = new_uuid(), new_uuid()
         for consumer in (move, stranger):
             self.placement.allocate({group: {names.RESOURCE_CLASS: 1}}, consumer)
         self.nova.migrations.append({"id": 1, "uuid": move, "instance_uuid": moved})
@@ -191,7 +195,7 @@ class ConsumersTest(_Counting):
         node = self.placement.add_host("full", vcpus=1)
         self.nova.add_node(node, "full")
         group = self.placement.add_group(node, 1)
-        uuid = _uuid()
+        uuid = new_uuid()
         gone = self.nova.add_flavor("gone", **(_SPOT | {"gpu:on_preempt": "delete"}))
         self.nova.add_server(uuid, "full", gone)
         all_of_it = {"VCPU": 1, "MEMORY_MB": 65536, "DISK_GB": 1000}
@@ -206,14 +210,14 @@ class ConsumersTest(_Counting):
         node = self.placement.add_host("host", vcpus=8)
         self.nova.add_node(node, "host")
         group = self.placement.add_group(node, 1)
-        uuid = _uuid()
+        uuid = new_uuid()
         self.nova.add_server(uuid, "host", self.spot)
         self.placement.allocate({node: {"MEMORY_MB": 512}, group: {names.RESOURCE_CLASS: 1}}, uuid)
         self.run_command(preemption.Preempt, "one", "--project", "p1")
         self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
 
 
-class LargeCloudTest(_Counting):
+class LargeCloudTest(Counting):
     """Hosts whose GPUs are all used, by eight servers each"""
 
     PAGE = _HOSTS // _PAGES
@@ -244,5 +248,5 @@ class LargeCloudTest(_Counting):
             self.assertLessEqual(self.asked.total() - 9 * _PAGES, _MOST, self.asked)
 
 
-def _uuid() -> str:
+def new_uuid() -> str:
     return str(uuidutils.generate_uuid())

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each command of the client, whole, in a cloud in which tenants have written what they may."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import pkgutil
+import random
+import time
+import tomllib
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+from lxml import html
+from nova_gpu.osc import create, failures, preemption, rest, start
+from osc_lib import exceptions
+from oslo_utils import timeutils
+
+from nova_gpu.core import printable
+from tests.unit.fuzz import base
+from tests.unit.osc import test_consumers
+
+_PYPROJECT = pathlib.Path(__file__).parents[3] / "pyproject.toml"
+# As many servers on each of two hosts
+_EACH = 20
+_PIECES = (
+    *("\x1b]0;a\x07", "\x1b[2J", "\r", "\n", "\t", "\0", "\x9b31m", "\u202e", "\u2028", "\ud800"),
+    *("<script>alert(1)</script>", "&amp;", '"><img src=x onerror=a>', "]]>", "javascript:a"),
+    *("%s%n{0}{x.__class__}", "=cmd|' /C calc'!A0", "../../etc", "'; DROP TABLE x;--", ".*(", "[["),
+    *("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "2026-11-26T00:00:00Z", "1e999", "-1", "NaN"),
+    *("null", "true", "\u0301" * 9, "\U0001f468\u200d\U0001f469", "\uffff", "A" * 5000, " ", ""),
+)
+
+
+def hostile(chance: random.Random) -> str:
+    """What a tenant may write: pieces that have a meaning to somebody, and any characters"""
+    if chance.random() < 0.3:
+        return chance.choice(_PIECES)
+    most = chance.choice((3, 40, 40, 255, 5000))
+    text, length = "", chance.randrange(most)
+    while len(text) < length:
+        piece = chr(chance.randrange(chance.choice((0x20, 0x80, 0x3000, 0x110000))))
+        text += chance.choice(_PIECES) if chance.random() < 0.1 else piece
+    return text
+
+
+def _written(chance: random.Random) -> dict[str, Any]:
+    """The fields of a server that its tenant, or Nova of what that gave it, has written"""
+    keys = "gpu:preempt_at", "gpu:preempt_for", "gpu:capacity", hostile(chance)
+    properties = {key: hostile(chance) for key in ("gpu:on_stop", hostile(chance))}
+    return {
+        "name": hostile(chance),
+        "metadata": {key: hostile(chance) for key in keys},
+        "tags": [hostile(chance) for _ in range(3)],
+        "image": {"id": "image", "properties": properties},
+        "description": hostile(chance),
+        "locked_reason": hostile(chance),
+        "OS-EXT-AZ:availability_zone": hostile(chance),
+        "fault": {"message": f"{failures.NOT_ENOUGH_HOSTS}{hostile(chance)}", "code": 500},
+    }
+
+
+_SPOT = {"gpus": "= 1", "gpu:preemptible": "1s", "gpu:on_stop": "release"}
+# By entry point, with SERVER for each server that a tenant has written of
+_ARGUMENTS = {
+    "gpu_capacity": ("one", "--project", "p1"),
+    "gpu_defrag": ("--flavor", "two", "--apply"),
+    "gpu_drain": ("host0",),
+    "gpu_explain": ("SERVER",),
+    "gpu_flavor_check": (),
+    "gpu_flavor_create": ("made", "--gpus", "1"),
+    "gpu_group_list": (),
+    "gpu_host_list": (),
+    "gpu_plan": ("two", "--apply"),
+    "gpu_preempt": ("--project", "p1", "--apply", "--notice", "1"),
+    "gpu_report": ("--html", "PAGE", "--title", "GPUs"),
+    "gpu_server_create": ("--flavor", "one", "--image", "image", "--for", "1", "name"),
+    "gpu_show": ("SERVER",),
+    "gpu_start": ("SERVER",),
+    "gpu_usage": (),
+}
+
+
+class CommandsTest(base.FuzzTestCase, test_consumers.Counting):
+    """Of the servers one is as it should be, and is shown as it is whatever the others say."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        entries = tomllib.loads(_PYPROJECT.read_text())["project"]["entry-points"]
+        self.commands = {
+            name: pkgutil.resolve_name(where) for name, where in entries["openstack.gpu.v1"].items()
+        }
+        self.assertEqual(_ARGUMENTS.keys(), self.commands.keys())
+        clock = SimpleNamespace(sleep=self._wait, monotonic=time.monotonic)
+        for module in (create, preemption, rest, start):
+            patch = mock.patch.object(module, "time", clock)
+            patch.start()
+            self.addCleanup(patch.stop)
+        cold = self.nova.add_flavor("cold", gpus="= 1", **{"gpu:move": "cold"})
+        fleeting = self.nova.add_flavor("fleeting", **_SPOT)
+        for name, flavor in (("host0", fleeting), ("host1", cold)):
+            self.add_host(name, flavor, _EACH, total=_EACH)
+        self.good, *self.others = self.nova.servers
+        self.good["name"] = "good"
+        # One that found no host
+        now = timeutils.utcnow().isoformat()
+        none = {"status": "ERROR", "OS-EXT-SRV-ATTR:host": None, "created": f"{now}Z"}
+        self.others.append(self.nova.add_server(test_consumers.new_uuid(), "", self.firm, **none))
+
+    def _wait(self, seconds: float) -> None:
+        """The end of a command that waits: nothing happens here in the meantime."""
+        self.waited += 1
+        if self.waited > 3:
+            raise KeyboardInterrupt
+
+    @base.fuzzed(share=0.05, most=250, shrinks=False, seed=st.integers(0, 2**32))
+    def test_whole(self, seed: int) -> None:
+        chance = random.Random(seed)
+        for server in self.others:
+            server.update(_written(chance), status=chance.choice(("ACTIVE", "ACTIVE", "SHUTOFF")))
+            self.nova.actions[server["id"]] = [
+                {
+                    "action": "start",
+                    "start_time": "2026-11-26T00:00:00",
+                    "message": "Error",
+                    "request_id": "req-1",
+                    "events": [{"details": hostile(chance)}],
+                }
+            ]
+        self.others[-1]["status"] = "ERROR"
+        for name, command in self.commands.items():
+            self.run_whole(name, command, chance)
+
+    def run_whole(self, name: str, command: type, chance: random.Random) -> None:
+        self.waited = 0
+        page, how = self.root / "page.html", chance.choice(("table", "json", "value", "yaml"))
+        words = {"SERVER": chance.choice(self.others)["id"], "PAGE": str(page)}
+        arguments = [words.get(each, each) for each in _ARGUMENTS[name]]
+        if name not in ("gpu_start", "gpu_report"):
+            arguments += ["-f", how]
+        printed, said = self.printed(command, *arguments)
+        self.assertHarmless(printed + said)
+        for line in said.split("\n"):
+            self.assertLessEqual(len(line), printable.MOST_OF_A_LINE)
+        if how == "json" and printed and "-f" in arguments:
+            self.assertShort(shown := json.loads(printed))
+            if name == "gpu_usage":
+                self.assertIn("good", {each["Name"] for each in shown})
+        if name == "gpu_report":
+            read = html.fromstring(page.read_text())
+            self.assertEqual([], read.xpath("//script | //img | //iframe | //@onclick"))
+            self.assertIn("good", read.xpath("//bdi/text()"))
+            for each in read.itertext():
+                self.assertHarmless(each)
+
+    def assertShort(self, value: Any) -> None:
+        """Each text, and each line of it, is printable and cut to a length."""
+        if isinstance(value, dict):
+            value = [*value.keys(), *value.values()]
+        if isinstance(value, list):
+            for each in value:
+                self.assertShort(each)
+        if isinstance(value, str):
+            self.assertHarmless(value)
+            for line in value.split("\n"):
+                self.assertLessEqual(len(line), printable.MOST_OF_A_LINE)
+
+    def printed(self, command: type, *arguments: str) -> tuple[str, str]:
+        """To standard output and next to it, where it gives up, too"""
+        try:
+            _, printed, said = self.shown(command, *arguments)
+        except (exceptions.CommandError, KeyboardInterrupt) as error:
+            return "", str(error)
+        return printed, said
