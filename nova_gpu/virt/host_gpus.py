@@ -69,11 +69,12 @@ class HostGPUs:
         )
         self.delivery = self._discovery.delivery
         self.sets = self._discovery.ways.sets
+        self._custody = self._discovery.ways.custody
         self._watch = monitor.Watch(self.roots, asks_nvml=self.delivery.shares_driver)
         self._tracker = tracker.Tracker(lambda: virtapi._compute.rt)
         self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
         self._published = published_cards.PublishedCards(
-            self.ledger, self.delivery, self.sets, self._neighbours
+            self.ledger, self.delivery, self.sets, self._custody, self._neighbours
         )
         self._proofs = proofs.Proofs(
             pathlib.Path(CONF.state_path, "gpu-clean"),
@@ -109,7 +110,6 @@ class HostGPUs:
             self._reporter,
             self._watch.mended,
             self.vgpus,
-            self.delivery.restore,
             self._proofs,
         )
         self.stops = stops.Stops(
@@ -119,8 +119,8 @@ class HostGPUs:
             self.assigned,
             self._parts,
         )
-        self.delivery.judge_by(
-            lambda card: monitor.put_away_left_mig(card, self.roots, self.releases.put_away)
+        self._custody.judge = lambda card: monitor.put_away_left_mig(
+            card, self.roots, self.releases.put_away
         )
         self._xids = xids.Xids(self.roots)
         self._repeats = repeats.Repeats()
@@ -181,7 +181,7 @@ class HostGPUs:
             )
         with periodic.contained("Device nodes and libraries of guests were not looked at"):
             cards = (*self._published.cards(), *self.vgpus.containers_cards())
-            self.delivery.serve(cards, self._host)
+            self._custody.began(cards, self._host)
 
     def _refuse_second(self) -> None:
         try:
@@ -232,7 +232,7 @@ class HostGPUs:
                 self.releases.settle(starting=starting)
                 # A card that could not be reset may take the host's driver with it.
                 stay = self._published.kept_back() | self.releases.left()
-                self.delivery.settle(self._published.cards(), stay)
+                self._custody.looked(self._published.cards(), stay)
                 self.sets.part()
                 if not starting:  # then Nova has not looked at its instances yet
                     self._end_moves()
@@ -242,7 +242,7 @@ class HostGPUs:
             elif self.ledger.now.records is None:
                 unread = {c.address: periodic.UNREAD for c in self._published.cards()}
                 self._published.keep_back(unread)
-        self.delivery.restore()
+        self._custody.domain_gone()
         say()
         cards = (*self._published.cards(), *self.vgpus.containers_cards())
         self._xids.look(cards, self.releases.put_away)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 import futurist
 from oslo_concurrency import lockutils
@@ -24,17 +24,16 @@ from nova_gpu.host.state import former_drivers
 from nova_gpu.host.vfio import iommu, passthrough
 from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import bind_failures
+from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.usage.ledger import Ledger
 
 LOG = logging.getLogger(__name__)
 
 
-class Bindings:
+class Bindings(Custody):
     """Changes the hands a host's cards are in, of each card one change at a time."""
 
     def __init__(self, roots: Roots, ledger: Ledger, folder: pathlib.Path) -> None:
-        # Looks at a card that the host's drivers have again, before anybody gets it.
-        self.judge: Callable[[GPU], None] = lambda card: None
         self._roots = roots
         self._judged_now: set[PciAddress] = set()
         self._ledger = ledger
@@ -97,7 +96,7 @@ class Bindings:
         """Take the card from :meth:`refused`: something else keeps it from instances."""
         self._bind_failures.forget(address)
 
-    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
+    def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
         """After a look at the database: those of *cards* that nobody has go back to the host, but
         for those that are to *stay* where they are.
 
@@ -109,7 +108,7 @@ class Bindings:
         if not self._is_settled:
             self._is_settled = True
             self._take_again(card for card in cards if card.address in counted)
-        self.give_back(card for card in cards if card.address not in counted.union(stay))
+        self.cleaned(card for card in cards if card.address not in counted.union(stay))
         self._give_back_others(counted.union(card.address for card in cards))
 
     def _take_again(self, cards: Iterable[GPU]) -> None:
@@ -121,7 +120,7 @@ class Bindings:
             except Exception as error:  # what privsep itself may raise must not end the service
                 LOG.error("GPU %s is not with VFIO: %s", card.address, error)
 
-    def give_back(self, cards: Iterable[GPU]) -> None:
+    def cleaned(self, cards: Iterable[GPU]) -> None:
         """Returns those of *cards* that nobody has to the drivers they were taken from."""
         for card in cards:
             with _lock(card.address):

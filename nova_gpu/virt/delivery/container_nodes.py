@@ -23,6 +23,7 @@ from nova_gpu.host.container import guest_processes, libraries, nodes
 from nova_gpu.host.nvidia import proc
 from nova_gpu.host.pci import kfd
 from nova_gpu.host.roots import Roots
+from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import (
     Given,
     Operation,
@@ -78,8 +79,8 @@ class ContainerNodes(WholeCards):
     def __init__(self, roots: Roots, kept: Callable[[GPU], str | None], *, serves: bool) -> None:
         self._roots = roots
         self._kept = kept
-        self._rights: NodeRights | None = None
-        self._library_root = pathlib.Path(CONF.state_path, "gpu-libraries")
+        self.custody = ContainerCustody(roots)
+        self._library_root = _library_root()
         if serves:
             from nova_gpu.virt import threads
 
@@ -107,27 +108,6 @@ class ContainerNodes(WholeCards):
         return kfd.obstacle(card.address, self._roots)
 
     # What is done
-
-    def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """Makes the device nodes that are missing, closes those that an earlier service has opened
-        for guests that are gone, and removes the libraries of drivers that were replaced."""
-        nodes.make_nodes(cards, self._roots)
-        mode = proc.reset_mode(self._roots)
-        if mode is not None and mode & _OTHERS != _OTHERS:
-            LOG.warning(
-                "NVIDIA's driver has its device nodes set to mode %04o whenever a program "
-                "initialises it, so that running guests lose them until the next period. %s",
-                *(mode, _SET_MODE),
-            )
-        self._rights = NodeRights(host, self._roots)
-        self._rights.begin()
-        try:
-            in_use = domains.mount_sources(host)
-        except exception.DomainsUnreadable as error:
-            LOG.warning("%s. The libraries that guests may use are all kept.", error)
-            return
-        for folder in libraries.prune(self._library_root, in_use):
-            LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
 
     def make_ready(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
@@ -157,8 +137,8 @@ class ContainerNodes(WholeCards):
             more=(nodes.MODESET,) if CONF.gpu.nvidia_modeset else (),
         )
         devices: tuple[Device, ...] = (*(card.address for card in cards), *slots)
-        if self._rights:
-            self._rights.open(instance, devices, found.nodes)
+        if self.custody.rights:
+            self.custody.rights.open(instance, devices, found.nodes)
         guest_config.add_nodes(guest, devices, found)
 
     def told(
@@ -172,18 +152,9 @@ class ContainerNodes(WholeCards):
         places = {c.address: Place(c.address, c.numa_node, c.pcie_switch) for c in cards}
         return told_of_cards(cards, places, self._roots)
 
-    def started(self, instance_uuid: str) -> None:
-        if self._rights:
-            self._rights.started(instance_uuid)
-
     def clean(self, card: GPU) -> bool:
         end_processes(str(card.address), self._roots)
         return False
-
-    def restore(self) -> None:
-        if self._rights:
-            self._rights.close()
-            self._rights.open_again()
 
     def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
         from nova_gpu.virt.delivery import container_domain
@@ -205,6 +176,48 @@ def end_processes(device: str, roots: Roots) -> None:
             LOG.warning(
                 "%s still had GPU %s open when its guest was gone, and was ended", process, device
             )
+
+
+def _library_root() -> pathlib.Path:
+    return pathlib.Path(CONF.state_path, "gpu-libraries")
+
+
+class ContainerCustody(Custody):
+    """What an LXC host has of nodes and libraries for containers, from service start."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self.rights: NodeRights | None = None
+
+    def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
+        """Makes the device nodes that are missing, closes those that an earlier service has opened
+        for guests that are gone, and removes the libraries of drivers that were replaced."""
+        nodes.make_nodes(cards, self._roots)
+        mode = proc.reset_mode(self._roots)
+        if mode is not None and mode & _OTHERS != _OTHERS:
+            LOG.warning(
+                "NVIDIA's driver has its device nodes set to mode %04o whenever a program "
+                "initialises it, so that running guests lose them until the next period. %s",
+                *(mode, _SET_MODE),
+            )
+        self.rights = rights = NodeRights(host, self._roots)
+        rights.begin()
+        try:
+            in_use = domains.mount_sources(host)
+        except exception.DomainsUnreadable as error:
+            LOG.warning("%s. The libraries that guests may use are all kept.", error)
+            return
+        for folder in libraries.prune(_library_root(), in_use):
+            LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
+
+    def started(self, instance_uuid: str) -> None:
+        if self.rights:
+            self.rights.started(instance_uuid)
+
+    def domain_gone(self) -> None:
+        if self.rights:
+            self.rights.close()
+            self.rights.open_again()
 
 
 class NodeRights:

@@ -147,10 +147,6 @@ class WholeCards(Delivery, Protocol):
         """Why the guest that has *card* could not be started with it as it is now"""
         return None
 
-    def unbound(self) -> frozenset[PciAddress]:
-        """The cards that could not be had when they were last needed, for a while"""
-        return frozenset()
-
     def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
         """Refuses, before anything is done, a flavor with GPUs that the instance's guest could not
         be started with.
@@ -161,20 +157,6 @@ class WholeCards(Delivery, Protocol):
 
     # What is done
 
-    def serve(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
-        """At service start, before guests are resumed: has there what *cards* lack."""
-        return
-
-    def judge_by(self, judge: Callable[[GPU], None]) -> None:
-        """Has *judge* look at each card that the host's drivers have again after a guest, before
-        anybody gets it. It raises nothing."""
-        return
-
-    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
-        """After a look at the database: those of *cards* that nobody has go back to the host, but
-        for those that are to *stay*."""
-        return
-
     def begin(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
     ) -> None:
@@ -183,14 +165,6 @@ class WholeCards(Delivery, Protocol):
 
         :raises nova_gpu.core.exception.GPUError: as :meth:`make_ready`, which says it again
         """
-        return
-
-    def started(self, instance_uuid: str) -> None:
-        """The instance's guest, which was rendered, has its domain now, or gets none."""
-        return
-
-    def restore(self) -> None:
-        """Sets back what of the host was changed for guests that have no domain any more."""
         return
 
     @abc.abstractmethod
@@ -215,14 +189,6 @@ class WholeCards(Delivery, Protocol):
 
         :raises nova.exception.InstancePowerOffFailure: where it does not end
         """
-        return
-
-    def give_back(self, cards: Iterable[GPU]) -> None:
-        """Returns those of *cards* that nobody has to the host."""
-        return
-
-    def forgive(self, address: PciAddress) -> None:
-        """Takes the card from :meth:`unbound`: something else keeps it from instances."""
         return
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -163,9 +163,6 @@ class PCIPassthrough(WholeCards):
             "check"
         )
 
-    def unbound(self) -> frozenset[PciAddress]:
-        return self.bindings.refused()
-
     def refuse_flavor(self, instance: objects.Instance, asked: FlavorRequest) -> None:
         """:raises GuestUnfit: for the image's machine type
         :raises InvalidExtraSpec: for a word of the flavor
@@ -178,12 +175,6 @@ class PCIPassthrough(WholeCards):
         guest_config.refuse_machine_type(libvirt_utils.get_machine_type(instance.image_meta))
 
     # What is done
-
-    def judge_by(self, judge: Callable[[GPU], None]) -> None:
-        self.bindings.judge = judge
-
-    def settle(self, cards: Collection[GPU], stay: Collection[PciAddress]) -> None:
-        self.bindings.settle(cards, stay)
 
     def begin(
         self, instance: objects.Instance, asked: FlavorRequest, given: Sequence[Given]
@@ -273,13 +264,6 @@ class PCIPassthrough(WholeCards):
         self.bindings.give_to_guests(card)
         nova_gpu.privsep.cleaning.reset(str(card.address))
         return True
-
-    def give_back(self, cards: Iterable[GPU]) -> None:
-        self.bindings.give_back(cards)
-
-    def forgive(self, address: PciAddress) -> None:
-        # Else it would stay out for some minutes after its release from quarantine.
-        self.bindings.forgive(address)
 
 
 def _cards(given: Iterable[Given]) -> list[GPU]:

@@ -19,6 +19,7 @@ from nova_gpu.host.vgpu import division, virtual_functions
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import bind_failures
 from nova_gpu.virt.delivery.container_nodes import ContainerNodes
+from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import Delivery, Given, Parts, WholeCards
 from nova_gpu.virt.delivery.mediated_device import MediatedDevices
 from nova_gpu.virt.delivery.mig_instance import MIGInstances
@@ -59,6 +60,7 @@ class Ways:
         functions = virtual_functions.parse(CONF.gpu.virtual_functions)
         profiles = mig_layout.parse_profiles(CONF.gpu.mig_profile)
         self.sets: Sets = NoSets()
+        self.custody = Custody()
         # The option by which cards are divided, and its value by address or product
         self._option, self._wanted = "virtual_functions", dict[str, object](functions)
         self.whole: WholeCards
@@ -66,6 +68,7 @@ class Ways:
         parts: Sequence[Parts]
         if DeliveryMode.of_whole_cards(CONF.libvirt.virt_type) is DeliveryMode.LXC:
             self.whole = containers = ContainerNodes(roots, kept, serves=ledger is not None)
+            self.custody = containers.custody
             parts = [MIGInstances(roots, containers, profiles)]
             self._option, self._wanted = "mig_profile", dict[str, object](profiles)
             shares = CONF.gpu.share_gpu_instances
@@ -74,9 +77,11 @@ class Ways:
             self.sets = sets.of_machines(roots, ledger)
             spec = DeviceSpec(CONF.pci.device_spec)
             peers = Peers(roots, libvirt_version, qemu_version)
-            self.whole = PCIPassthrough(
+            self.whole = machines = PCIPassthrough(
                 roots, spec, bind_failures.folder(), ledger, self.sets, peers
             )
+            if ledger is not None:
+                self.custody = machines.bindings
             parts = [
                 MediatedDevices(roots),
                 TypedFunctions(roots, spec, libvirt_version),

@@ -17,6 +17,7 @@ from nova_gpu.core.model import GPU, DeliveryMode, GPUGroup, GroupKey, PciAddres
 from nova_gpu.core.placement import inventory
 from nova_gpu.core.sets import published
 from nova_gpu.core.topology import choose, topology
+from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import card_groups, provider_tree
 from nova_gpu.virt.inventory.neighbours import Neighbours
@@ -33,11 +34,17 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
     noun = "GPUs"
 
     def __init__(
-        self, ledger: Ledger, delivery: WholeCards, sets: Sets, neighbours: Neighbours
+        self,
+        ledger: Ledger,
+        delivery: WholeCards,
+        sets: Sets,
+        custody: Custody,
+        neighbours: Neighbours,
     ) -> None:
         super().__init__(ledger)
         self._delivery = delivery
         self._sets = sets
+        self._custody = custody
         self._neighbours = neighbours
         self._lock = threading.Lock()
         self._groups: card_groups.CardGroups = {}
@@ -200,7 +207,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         """The cards of a group that cannot be given now and that nobody has."""
         recorded = self._recorded(self.provider_uuids)
         ours = {each for key, each in recorded if key == group.key}
-        bad = group.withheld.keys() | (self._delivery.unbound() & group.gpus.keys())
+        bad = group.withheld.keys() | (self._custody.refused() & group.gpus.keys())
         return bad - ours - self._ledger.now.started()
 
     # The pool
@@ -209,7 +216,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         self, provider_uuid: str, addresses: Collection[Device], assigned: Set[Any]
     ) -> frozenset[Device]:
         self._ledger.compare(addresses, assigned)
-        unbound = self._delivery.unbound()
+        unbound = self._custody.refused()
         group = self.group_of(provider_uuid)
         well = group.gpus.keys() - group.withheld.keys() if group else frozenset()
         usage = self._ledger.now
@@ -222,7 +229,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         usage = self._ledger.now
         given = usage.taken() | usage.used | usage.counted() | self._beside_given()
         well = {a for group in self._groups.values() for a in group.gpus.keys() - group.withheld}
-        return frozenset(well - given - self._delivery.unbound())
+        return frozenset(well - given - self._custody.refused())
 
     def _beside_given(self, given: Collection[Device] = ()) -> frozenset[PciAddress]:
         """Return the cards that direct links join with one that an instance has: one guest may

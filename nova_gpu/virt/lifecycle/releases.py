@@ -56,21 +56,18 @@ class Releases:
         said: reporter.Reporter,
         mended: Callable[[PciAddress], None],
         parts: vgpus.VGPUs,
-        close_nodes: Callable[[], None],
         known: proofs.Proofs,
     ) -> None:
         """
         :param mended: called when a card was reset
-        :param close_nodes: called when a domain has gone: what no other has is not for everybody
         :param known: which devices are clean
         """
         self._proofs = known
         self._retries = vgpus.Retries(lambda card: device.function(card))
         # Those that could not be put into quarantine, by what was to be written.
         self._unwritten: dict[PciAddress, Entry] = {}
-        self._close_nodes = close_nodes
         self._vgpus = parts
-        self._delivery = looked.delivery
+        self._custody = looked.ways.custody
         self._roots = looked.roots
         self._folder = looked.quarantine
         self._discovery = looked
@@ -111,7 +108,7 @@ class Releases:
             if not comes_back:
                 self._ledger.let_go(instance.uuid)
         if not comes_back:
-            self._close_nodes()
+            self._custody.domain_gone()
         self._release_all(cards, Owner(instance.uuid, instance.project_id))
         self._reporter.released(instance, products)
         if not comes_back:
@@ -246,7 +243,7 @@ class Releases:
         self._proofs.withdraw(card)
         self._ledger.was_used([card.address])
         self._keep_back({card.address: _words(new)})
-        self._delivery.forgive(card.address)
+        self._custody.forgive(card.address)
         if is_new:
             self._reporter.quarantined(card, f"{reason}; {remedy}", owner)
         try:
@@ -321,7 +318,7 @@ class Releases:
         """Return whether that is over; where it is not, it is tried again."""
         try:
             if card.address not in self._ledger.now.used or self._is_clean(card, owner):
-                self._delivery.give_back([card])
+                self._custody.cleaned([card])
         except exception.DeviceUnavailable:
             pass  # another guest has it, or it is being cleaned: then there is another release
         except exception.NotCleanedYet as error:

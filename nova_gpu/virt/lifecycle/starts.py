@@ -190,7 +190,7 @@ class Starts:
             try:
                 yield kept
             finally:
-                self.ways.whole.started(instance_uuid)
+                self.ways.custody.started(instance_uuid)
 
     def is_reboot_hard(self, instance: objects.Instance) -> bool:
         """Whether a soft reboot of the instance is a hard one.

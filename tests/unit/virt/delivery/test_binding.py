@@ -62,8 +62,8 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_to_guests(card)
         self.bindings.give_to_guests(card)
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
-        self.bindings.give_back([card])
-        self.bindings.give_back([card])
+        self.bindings.cleaned([card])
+        self.bindings.cleaned([card])
         self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
 
     def test_judged_before_anybody_gets_it(self) -> None:
@@ -72,7 +72,7 @@ class BindingsTest(base.BaseTestCase):
         bindings.judge = lambda card: refused.append((card.address, bindings.refused()))
         bindings.give_to_guests(card)
         self.assertEqual(frozenset(), bindings.refused())
-        bindings.give_back([card])
+        bindings.cleaned([card])
         self.assertEqual([(card.address, frozenset({card.address}))], refused)
         self.assertEqual(frozenset(), bindings.refused())
 
@@ -139,7 +139,7 @@ class BindingsTest(base.BaseTestCase):
         card = self.card("nouveau")
         self.bindings.begin(card, "one")
         self.bindings._begun[card.address][1].result(10)
-        self.bindings.give_back([card])
+        self.bindings.cleaned([card])
         self.bindings.end(card, "one")
         self.assertTrue(passthrough.is_with_vfio(card, self.host.roots))
 
@@ -154,7 +154,7 @@ class BindingsTest(base.BaseTestCase):
         card = self.card("vfio-pci")
         for _ in range(2):
             self.bindings.give_to_guests(card)
-            self.bindings.give_back([card])
+            self.bindings.cleaned([card])
         self.assertEqual([f"give_to_host {CARD}"], self.calls)
 
     def test_taken(self) -> None:
@@ -162,17 +162,17 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_to_guests(card)
         del self.calls[:]
         self.ledger.saw_domains({"one": frozenset({card.address})})
-        self.bindings.give_back([card])
+        self.bindings.cleaned([card])
         self.ledger.saw_domains({})
         with self.ledger.hold("one", frozenset({card.address}), dict):
-            self.bindings.give_back([card])
+            self.bindings.cleaned([card])
         self.assertEqual([], self.calls)
 
     def test_gone(self) -> None:
         card = self.card("vfio-pci")
         for function in (CARD, AUDIO):
             self.host.remove(function)
-        self.bindings.give_back([card])
+        self.bindings.cleaned([card])
         self.assertEqual([], self.calls)
 
     def test_refused_to_guests(self) -> None:
@@ -201,10 +201,10 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_to_guests(card)
         self.error = ValueError("no daemon")
         for _ in range(2):
-            self.bindings.give_back([card])
+            self.bindings.cleaned([card])
         self.assertEqual(1, self.log.output.count(f"GPU {CARD} was not given back"))
         self.error = None
-        self.bindings.give_back([card])
+        self.bindings.cleaned([card])
         self.assertEqual(3, self.calls.count(f"give_to_host {CARD}"))
 
     def test_in_use_for_a_moment(self) -> None:
@@ -214,12 +214,12 @@ class BindingsTest(base.BaseTestCase):
         self.error = exception.CardInUse(CARD, "it is in use by X (pid 1)", "end that first")
         with self.assertLogs("nova_gpu.virt.delivery.binding", "INFO") as log:
             for expected in (["INFO"], ["INFO", "WARNING"], ["INFO", "WARNING"]):
-                self.bindings.give_back([card])
+                self.bindings.cleaned([card])
                 self.assertEqual(expected, [each.levelname for each in log.records])
         self.assertIn("in use by X (pid 1)", log.output[0])
         self.assertIn("end that first", log.output[1])
         self.error = None
-        self.bindings.give_back([card])
+        self.bindings.cleaned([card])
         self.assertEqual("nouveau", (self.host.path(CARD) / "driver").resolve().name)
 
     def test_no_longer_offered(self) -> None:
@@ -230,10 +230,10 @@ class BindingsTest(base.BaseTestCase):
         self.bindings.give_to_guests(card)
         (folder / f"{CARD}.json").touch()
         self.count(card)
-        self.bindings.settle([])
+        self.bindings.looked([])
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
         self.ledger.read_records(lambda guests: records.Records({}))
-        self.bindings.settle([])
+        self.bindings.looked([])
         self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
 
     def count(self, card: GPU) -> None:
@@ -244,9 +244,9 @@ class BindingsTest(base.BaseTestCase):
         """Also where its domain is gone: a reboot had failed."""
         card = self.card("nouveau")
         self.count(card)
-        self.bindings.settle([card])
+        self.bindings.looked([card])
         self.host.bind(CARD, "nouveau")
-        self.bindings.settle([card])
+        self.bindings.looked([card])
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
 
     def test_not_taken_again(self) -> None:
@@ -258,17 +258,17 @@ class BindingsTest(base.BaseTestCase):
             TypeError("no such error class"),
         ):
             self.error = error
-            self.new_service().settle([card])
+            self.new_service().looked([card])
             self.assertIn(str(error), self.log.output)
 
     def test_nobodys_is_given_back_at_once(self) -> None:
         card = self.card("nouveau")
         self.bindings.give_to_guests(card)
         self.count(card)
-        self.bindings.settle([card])
+        self.bindings.looked([card])
         self.assertEqual([f"give_to_guests {CARD}"], self.calls)
         self.ledger.read_records(lambda guests: records.Records({}))
-        self.bindings.settle([card])
+        self.bindings.looked([card])
         self.assertEqual([f"give_to_guests {CARD}", f"give_to_host {CARD}"], self.calls)
 
     def test_a_start_waits_for_a_card_that_is_given_back(self) -> None:
@@ -282,7 +282,7 @@ class BindingsTest(base.BaseTestCase):
             self.host.bind(CARD, "nouveau")
 
         self.useFixture(fixtures.MonkeyPatch("nova_gpu.privsep.vfio.give_to_host", slow))
-        giving = threading.Thread(target=self.bindings.give_back, args=([card],))
+        giving = threading.Thread(target=self.bindings.cleaned, args=([card],))
         giving.start()
         self.assertTrue(began.wait(200))
 

@@ -54,7 +54,6 @@ class DefaultsTest(base.BaseTestCase):
         self.assertEqual(({}, {}), (dict(way.refused), dict(way.refused_to_all)))
         self.assertEqual({}, dict(way.in_use([CARD])))
         self.assertIsNone(way.unfit(CARD))
-        self.assertEqual(frozenset(), way.unbound())
         self.assertIsNone(way.refuse_flavor(objects.Instance(), None))  # type: ignore[arg-type]
 
     def test_parts_need_neither_cleaning_nor_dividing(self) -> None:

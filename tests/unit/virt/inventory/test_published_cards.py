@@ -48,7 +48,7 @@ class StockTest(base.BaseTestCase):
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
         self.published = published_cards.PublishedCards(
-            self.ledger, self.delivery, sets.NoSets(), self.neighbours
+            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.neighbours
         )
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
@@ -148,7 +148,7 @@ class StockTest(base.BaseTestCase):
         self.publish()
         uuid = self.published.provider_uuids[KEY]
         fresh = published_cards.PublishedCards(
-            self.ledger, self.delivery, sets.NoSets(), self.neighbours
+            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.neighbours
         )
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]

@@ -32,9 +32,9 @@ class DomainGoesTest(unittest.TestCase):
         looked = mock.Mock(mode=DeliveryMode.LXC)
         offered = mock.Mock(cards=list, groups=dict)  # none, which would be cleaned
         parts = mock.Mock(products=lambda devices: {})
-        said, mended, close_nodes, proofs = (mock.Mock() for _ in range(4))
+        said, mended, proofs = (mock.Mock() for _ in range(3))
         self.releases = releases.Releases(
-            *(looked, offered, self.ledger, self.usage_reader, said, mended, parts, close_nodes),
+            *(looked, offered, self.ledger, self.usage_reader, said, mended, parts),
             proofs,
         )
 

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host does with its cards and their nodes around guests: the hands that a card is in, the
+rights of a node. It follows the events of the host, of whatever way a guest gets its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from nova_gpu.core.model import GPU, PciAddress
+
+if TYPE_CHECKING:
+    from nova.virt.libvirt import host as libvirt_host
+
+
+class Custody:
+    """A host that does nothing with them, as of commands.
+
+    ``judge`` inspects each card that the host's drivers have again after a guest, before another
+    gets it. It raises nothing.
+    """
+
+    judge: Callable[[GPU], None] = staticmethod(lambda card: None)
+
+    # Events
+
+    def began(self, cards: Collection[GPU], host: libvirt_host.Host) -> None:
+        """Make at service start what *cards* lack, before guests are resumed."""
+        return
+
+    def looked(self, cards: Collection[GPU], stay: Collection[PciAddress] = ()) -> None:
+        """After a look at the database return to the host the *cards* that no instance has, except
+        those that are to *stay*."""
+        return
+
+    def started(self, instance_uuid: str) -> None:
+        """Note that the instance's guest, which was rendered, has its domain, or gets none."""
+        return
+
+    def domain_gone(self) -> None:
+        """Set back what of the host was changed for guests that have no domain any more."""
+        return
+
+    def cleaned(self, cards: Iterable[GPU]) -> None:
+        """Return to the host those of *cards* that no guest has: they are clean."""
+        return
+
+    # What is asked
+
+    def refused(self) -> frozenset[PciAddress]:
+        """Return the cards that could not be had when they were last needed, for a while."""
+        return frozenset()
+
+    def forgive(self, address: PciAddress) -> None:
+        """Take the card from :meth:`refused`: something else keeps it from instances."""
+        return
