@@ -169,8 +169,8 @@ def _why_none(snapshot: rest.Snapshot, size: Size, asked: FlavorRequest) -> str:
             free, total = sum(each.free for each in offers), sum(each.total for each in offers)
             reason = reasons.without_partition(request, part, free, total)
         if reason:
-            return reason.fitting
+            return reason.user_text
     answers = capacity.answers(wanted.groups, wanted.amounts, found, isolate=wanted.isolate)
     if asked.is_preemptible and capacity.could_boot(answers)[0]:
-        return reasons.kept(request).fitting  # it would be on hosts of which it gets none now
+        return reasons.kept(request).user_text  # it would be on hosts of which it gets none now
     return "fitting GPUs are free, but not together with what else the flavor asks for"

@@ -29,11 +29,6 @@ def add_commands(subparsers: Any) -> None:
         "host which instance has which",
     )
     add_format(topology)
-    subparsers.add_parser(
-        "record",
-        help="print a description of this host's GPUs and of the devices around them, for a report "
-        "of a bug; it has no serial numbers, names or uuids",
-    )
     metrics = subparsers.add_parser("exporter", help="serve metrics of the cards for Prometheus")
     metrics.add_argument(
         "--listen",

@@ -72,10 +72,6 @@ def run(command: Any, line: list[str]) -> int:
             return show.main(looked(), command.address, as_json=as_json)
         case "topology", _:
             return topology.main(looked(), as_json=as_json)
-        case "record", _:
-            from nova_gpu.cmd import record
-
-            return record.main(looked())
         case "exporter", _:
             from nova_gpu.cmd import exporter
 

@@ -36,14 +36,12 @@ They know nothing of Nova; the Nova side translates each of them once, at its bo
 from __future__ import annotations
 
 import dataclasses
-import enum
 import re
 
 from nova_gpu.core import printable
 
 # A PCI address, or the slot of a vGPU on it
 _PLACE = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](/[^\s/:;,]+/[0-9]+)?")
-_LEAST = "no host can give the GPUs asked for now"
 
 
 def _line(text: str) -> str:
@@ -178,8 +176,8 @@ class GuestError(GPUError):
 
     ``address`` is the card it is about, ``None`` where it is about no single one; ``reason`` is the
     fact and ``remedy`` what can be done. ``others`` are whom it concerns beside the instance's own
-    user, such as another tenant's instance or a process of the host: the log names them, what the
-    user reads (:meth:`told`) does not. ``host`` is set where it becomes an error of Nova's, and
+    user, such as another tenant's instance or a process of the host: the log names them,
+    :attr:`user_text` does not. ``host`` is set where it becomes an error of Nova's, and
     ``for_user`` where the remedy is the operator's alone: what the user can do.
 
     Its arguments are kept as they are: privsep sends those, and makes the error of them anew.
@@ -188,8 +186,6 @@ class GuestError(GPUError):
     host: str | None = None
     for_user: str | None = None
     _begin = "GPU {address} cannot be given: "
-    # Of what the user can do nothing about, where they are told least
-    _least = ""
 
     def __init__(
         self, address: str | None, reason: str, remedy: str, others: str | None = None
@@ -202,20 +198,14 @@ class GuestError(GPUError):
         """The reason and whom it concerns, for operators"""
         return f"{self.reason}: {self.others}" if self.others else self.reason
 
-    def told(self, detail: Detail) -> str:
-        """The error as the instance's user reads it: without its host, unless they may know all"""
-        if detail is Detail.ALL:
-            return self._text(self.reason)
-        return self._least if detail is Detail.LEAST and self._least else self._without_places()
-
     def __str__(self) -> str:
-        return self._text(self.fact)
-
-    def _text(self, fact: str) -> str:
-        text = f"{self._begin.format(address=self.address)}{fact}; {self.remedy}"
+        """Return the text for the log."""
+        text = f"{self._begin.format(address=self.address)}{self.fact}; {self.remedy}"
         return _line(f"on {self.host}: {text}" if self.host else text)
 
-    def _without_places(self) -> str:
+    @property
+    def user_text(self) -> str:
+        """The text for the instance's user, who reads neither host nor device"""
         begin = self._begin.replace("GPU {address}", "a GPU")
         remedy = self.for_user or self.remedy
         return _line(_PLACE.sub("a device", f"{begin}{self.reason}; {remedy}"))
@@ -241,8 +231,6 @@ class GuestUnfit(GuestError):
 
 class GuestCannotStart(GuestError):
     """Not on this host as it is now; on another one it may."""
-
-    _least = "its host cannot give it its GPUs now; try again, or ask the operator"
 
 
 class DeviceUnavailable(GuestCannotStart):
@@ -317,36 +305,18 @@ class GuestFilesUnavailable(GuestCannotStart):
         self.args, self.path = (path, reason), path
 
 
-class Detail(enum.StrEnum):
-    """``[gpu]fault_detail``"""
-
-    ALL = "all"
-    FITTING = "fitting"
-    LEAST = "least"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
     """Why no host can give the GPUs asked for.
 
-    ``full`` is for operators. ``fitting`` has what the user could find out as well by asking for
-    less, and neither how many GPUs there are nor how many are in use.
+    ``log_text`` is for operators. ``user_text`` has what the user could find out as well by asking
+    for less, and neither how many GPUs there are nor how many are in use.
     """
 
-    full: str
-    fitting: str
-    least: str = _LEAST
+    log_text: str
+    user_text: str
 
     @classmethod
-    def of_request(cls, text: str) -> Reason:
-        """A reason for a mistake in flavor or image, which says nothing of hosts"""
-        return cls(text, text, text)
-
-    @classmethod
-    def of_kind(cls, text: str) -> Reason:
-        """A reason that says which kinds of GPUs there are, and not how many"""
+    def of_both(cls, text: str) -> Reason:
+        """Return a reason that says nothing of hosts, or which kinds of GPUs there are."""
         return cls(text, text)
-
-    def told(self, detail: Detail) -> str:
-        """The reason in as much detail as the instance's user is told"""
-        return {Detail.ALL: self.full, Detail.FITTING: self.fitting}.get(detail, self.least)

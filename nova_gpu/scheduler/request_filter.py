@@ -18,7 +18,7 @@ from oslo_log import log as logging
 from nova_gpu import notifications
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception, names
-from nova_gpu.core.exception import Detail, Reason
+from nova_gpu.core.exception import Reason
 from nova_gpu.core.flavor import query
 from nova_gpu.core.flavor.arrangement import PeerAccess
 from nova_gpu.core.flavor.request import FlavorRequest, GPURequest, Request
@@ -28,7 +28,7 @@ from nova_gpu.scheduler import closed, placement, requested
 
 LOG = logging.getLogger(__name__)
 
-_NONE_FITS = Reason.of_kind("no GPU satisfies the flavor")
+_NONE_FITS = Reason.of_both("no GPU satisfies the flavor")
 # Past so many groups a refusal does not count GPUs: each costs two requests to Placement, one after
 # another, and whoever has a flavor can have it refused as often as they like.
 _MOST_COUNTED = 10
@@ -82,10 +82,10 @@ def gpu_request_filter(
                 raise refusal(ctxt, request_spec, unknown, whole)
         closed.forbid(ctxt, request_spec, flavor)
     except exception.InvalidExtraSpec as e:
-        raise refusal(ctxt, request_spec, Reason.of_request(str(e))) from e
+        raise refusal(ctxt, request_spec, Reason.of_both(str(e))) from e
     except exception.PlacementFailed as e:
         LOG.warning("%s", e)
-        unread = Reason.of_kind("Placement does not say which GPUs there are")
+        unread = Reason.of_both("Placement does not say which GPUs there are")
         raise refusal(ctxt, request_spec, unread, whole) from e
     if whole and machine_type and (unfit := reasons.unfit_machine_type(whole, machine_type, known)):
         raise refusal(ctxt, request_spec, unfit, whole)
@@ -273,15 +273,14 @@ def refusal(
         getattr(request_spec, field) if field in request_spec else None
         for field in ("instance_uuid", "project_id")
     )
-    LOG.info("No host for an instance with GPUs: %s", reason.full, instance_uuid=uuid)
+    LOG.info("No host for an instance with GPUs: %s", reason.log_text, instance_uuid=uuid)
     event = notifications.Event(
         notifications.EventType.NO_VALID_HOST,
         count=asked.count if asked else None,
         project_id=project_id,
         instance_uuid=uuid,
         architecture=str(asked.architecture) if asked and asked.architecture else None,
-        reason=reason.full,
+        reason=reason.log_text,
     )
     notifications.emit(event, ctxt)
-    told = reason.told(Detail(CONF.gpu.fault_detail))
-    return nova_exception.RequestFilterFailed(reason=told)
+    return nova_exception.RequestFilterFailed(reason=reason.user_text)

@@ -254,7 +254,6 @@ class Recoveries(Hosts):
 
     def test_where_the_destination_has_none_free(self) -> None:
         """Nothing is counted for the instance, and its user reads what to do."""
-        self.flags(fault_detail="all", group="gpu")
         other = self.boot(self.of(self.TOTAL), host="host2")
         self.server = self.boot(self.of(1), host="host1")
         self.fails(GUEST, resize={"flavorRef": self.of(0)})

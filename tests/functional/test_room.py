@@ -160,7 +160,6 @@ class RoomTest(ShownTestBase):
         return str(found)
 
     def test_drained_until_that_is_undone(self) -> None:
-        self.flags(fault_detail="all", group="gpu")
         _, said = self.apply(room.Drain, "host1")
         self.assertIn(
             "host1: no new instance gets GPUs of it, until openstack gpu drain host1 --undo\n", said

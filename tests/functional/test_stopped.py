@@ -28,7 +28,6 @@ class Stopping:
 
     def setUp(self) -> None:
         super().setUp()
-        self.flags(fault_detail="all", group="gpu")
         self.start_host()
         self.all = self.flavor(**{"gpus": f"= {self.TOTAL}", "gpu:on_stop": "release"})
 

@@ -29,7 +29,10 @@ class CommandsTest(unittest.TestCase):
 
     def printed(self, name: str, *arguments: str) -> str:
         program = pathlib.Path(sys.executable).with_name("nova-gpu")
-        argv = [str(program), "--config-file", str(self.config), *arguments]
+        return self.run_program(name, [str(program)], *arguments)
+
+    def run_program(self, name: str, program: list[str], *arguments: str) -> str:
+        argv = [*program, "--config-file", str(self.config), *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * machine.TIMEOUT_S)
         machine.keep(name, done.stdout)
         machine.keep(f"{name}.stderr", done.stderr)
@@ -38,7 +41,7 @@ class CommandsTest(unittest.TestCase):
 
     def test_record(self) -> None:
         """A record is a machine of the tests, whatever the card, and says whose it is nowhere."""
-        text = self.printed("record.yaml", "record")
+        text = self.run_program("record.yaml", [sys.executable, "-m", "lab.record"])
         self.assertNotIn("# NVML tells nothing", text)
         for card in machine.smi_cards().values():
             self.assertIn(str(card.address), text)

@@ -14,10 +14,10 @@ from typing import Any
 import fixtures
 from oslotest import base
 
+from lab.record import recording
 from nova_gpu.core import exception, health, names
 from nova_gpu.core.model import PciAddress
 from nova_gpu.core.vgpu.vgpu import VGPUType
-from nova_gpu.host import recording
 from nova_gpu.host.container import cdi
 from nova_gpu.host.mig import gpu_instances
 from nova_gpu.host.nvidia import kernel_log, nvml, proc

@@ -2,8 +2,7 @@
 """Why no host can give the GPUs asked for, in one sentence for operators and one for the user.
 
 The sentence ends in the instance's fault, which holds 255 characters in all. It speaks of numbers
-and of names an operator chose to publish as traits; never of hosts or of other instances. How many
-of the numbers the user reads ``[gpu]fault_detail`` says.
+and of names an operator chose to publish as traits; never of hosts or of other instances.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def unknown_name(request: Request, traits: Collection[str]) -> Reason | None:
     kind = summary.kind(request)
     sign = _SIGNS[request.resource_class]
     if not any(trait.startswith(sign) for trait in traits):
-        return Reason.of_kind(f"no host offers {kind}")
+        return Reason.of_both(f"no host offers {kind}")
     for group in request.groups:
         for key, condition, prefix in request.conditions(group):
             values = names.known_values(prefix, traits)
             if not any(condition.matches(value) for value in values):
                 there = f"there are: {_listed(values)}"
-                return Reason.of_kind(f"no host has {kind} with {key} {condition}; {there}")
+                return Reason.of_both(f"no host has {kind} with {key} {condition}; {there}")
     return None
 
 
@@ -64,7 +63,7 @@ def unfit_machine_type(
     if not values or values - {names.QEMU}:
         return None
     lacking = refusal_texts.no_pci_express(machine_type)
-    return Reason.of_request(f"the guest cannot take GPUs: {lacking}; {refusal_texts.Q35_REMEDY}")
+    return Reason.of_both(f"the guest cannot take GPUs: {lacking}; {refusal_texts.Q35_REMEDY}")
 
 
 def shortage(
@@ -81,10 +80,10 @@ def shortage(
     largest = max(offer.total for offer in offers)
     if largest < group.count:
         host = "the requested host does not have" if bound else "no host has"
-        return Reason.of_kind(f"{host} {group.count} {asked}: the most in one host is {largest}")
+        return Reason.of_both(f"{host} {group.count} {asked}: the most in one host is {largest}")
     if (largest := max(offer.most for offer in offers)) < group.count:
         host = "of the requested host" if bound else "of any host"
-        return Reason.of_kind(
+        return Reason.of_both(
             f"no guest {host} has room for {group.count} {asked}: the most in one guest is "
             f"{largest}"
         )
@@ -125,27 +124,27 @@ def nowhere(
     :param bound: whether only the one host was looked at that the request is bound to
     """
     if bound:
-        return Reason.of_kind(f"the requested host has no {summary.gpus(request, group)}")
+        return Reason.of_both(f"the requested host has no {summary.gpus(request, group)}")
     kind = summary.kind(request)
     if not unmet:
-        return Reason.of_kind(
+        return Reason.of_both(
             f"no host has {summary.gpus(request, group)}: there are {kind} for each of these "
             "conditions, and none for all of them at once"
         )
     trait = unmet[0]
     if trait in group.forbidden_traits:
-        return Reason.of_kind(f"no host has {kind} without {trait}: all of them have it")
+        return Reason.of_both(f"no host has {kind} without {trait}: all of them have it")
     what = trait
     for key, condition, prefix in request.conditions(group):
         if trait.startswith(prefix):
             what = f"{key} {condition}"
     text = f"no host has {kind} with {what}"
     if trait in known:
-        return Reason.of_kind(f"{text}: those are given {_OTHERWISE[request.resource_class]}")
+        return Reason.of_both(f"{text}: those are given {_OTHERWISE[request.resource_class]}")
     for prefix in _LISTED:
         if trait.startswith(prefix):
             text += f"; there are: {_listed(names.known_values(prefix, known))}"
-    return Reason.of_kind(text)
+    return Reason.of_both(text)
 
 
 def too_many_to_count(request: Request, group: GroupRequest, providers: int) -> Reason:
@@ -173,8 +172,8 @@ def drained(request: Request, *, bound: bool = False) -> Reason:
     :param bound: whether only the one host was looked at that the request is bound to
     """
     if bound:
-        return Reason.of_kind("the requested host is drained: it takes no new instance with GPUs")
-    return Reason.of_kind(
+        return Reason.of_both("the requested host is drained: it takes no new instance with GPUs")
+    return Reason.of_both(
         f"{summary.all_of(request)} asked for are free only on hosts that are drained, which take "
         "no new instance with GPUs"
     )
@@ -186,8 +185,8 @@ def kept(request: Request, *, bound: bool = False) -> Reason:
     :param bound: as :func:`drained`
     """
     if bound:
-        return Reason.of_kind("the requested host has its GPUs for who is not preemptible, for now")
-    return Reason.of_kind(
+        return Reason.of_both("the requested host has its GPUs for who is not preemptible, for now")
+    return Reason.of_both(
         f"{summary.all_of(request)} asked for are free only on hosts that have them for who is not "
         "preemptible, for now"
     )
@@ -203,7 +202,7 @@ def elsewhere(request: Request, resources: Mapping[str, int]) -> Reason:
         for resource_class, amount in sorted(resources.items())
         if resource_class != request.resource_class
     ]
-    return Reason.of_kind(
+    return Reason.of_both(
         f"{request.count} fitting {summary.kind(request)} are free, but not together with "
         f"{', '.join(rest)} and all else that flavor, image and zone ask for"
     )

@@ -19,7 +19,6 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import exception
 from nova_gpu.core.device import Device
-from nova_gpu.core.exception import Detail
 from nova_gpu.core.flavor import compare, request
 from nova_gpu.core.flavor.request import FlavorRequest
 from nova_gpu.core.guest import devices as guest_devices
@@ -353,7 +352,7 @@ def _in_novas_word(
     """What the instance's user reads"""
     reason = str(error)
     if isinstance(error, exception.GuestError):
-        reason = error.told(Detail(CONF.gpu.fault_detail))
+        reason = error.user_text
     if isinstance(error, exception.GuestCannotStart):
         return nova_exception.ComputeResourcesUnavailable(reason=reason)
     if spawning:

@@ -7,9 +7,7 @@ from typing import Any
 
 from nova import objects
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.exception import Detail
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt.live_migration import moves
 from nova_gpu.virt.live_migration.moves import Moves
@@ -48,7 +46,7 @@ def _mismatch(host: Moves, instance: objects.Instance, asked: dict[Slot, str]) -
     try:
         given = host.described(host.assigned.parts.held(new))
     except exception.DeviceUnavailable as error:
-        return error.told(Detail(CONF.gpu.fault_detail))
+        return error.user_text
     if len(given) != len(asked) or len(moves.recorded(new)) != len(asked):
         return f"the guest has {len(asked)} vGPUs, and {len(given)} were claimed"
     for old, place in moves.pairs(instance):

@@ -14,9 +14,7 @@ from nova.compute import utils as compute_utils
 from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
-from nova_gpu.conf import CONF
 from nova_gpu.core import exception
-from nova_gpu.core.exception import Detail
 from nova_gpu.core.refusal_texts import COLD_REMEDY
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt import libvirt_errors
@@ -52,7 +50,7 @@ def asked(host: Moves, instance: objects.Instance, data: Any) -> Any:
     try:
         found = host.assigned.held_of(host.assigned.parts, instance.resources)
     except exception.DeviceUnavailable as error:
-        raise moves.refused(error.told(Detail(CONF.gpu.fault_detail))) from error
+        raise moves.refused(error.user_text) from error
     if not found:
         return data
     if "target_mdevs" not in data:

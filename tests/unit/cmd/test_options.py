@@ -90,7 +90,7 @@ class MistakesTest(base.CommandTestCase):
             ("nvml = maybe", "[gpu]nvml (in {path}): Unexpected boolean value 'maybe'; correct"),
             ("link_groups = maybe", "(in {path})"),
             # It is nova-compute's alone.
-            ("fault_detail = some", "[gpu]fault_detail (in {path}): Valid values are"),
+            ("on_stop = some", "[gpu]on_stop (in {path}): Valid values are"),
         ):
             path.write_text(f"[gpu]\n{text}\n")
             files = ("--config-file", self.conf, "--config-file", path)

@@ -15,13 +15,14 @@ from unittest import mock
 
 from hypothesis import strategies as st
 from lxml import html
-from nova_gpu.osc import create, failures, preemption, rest, start
 from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core import printable
+from osc_gpu import failures, rest
+from osc_gpu.fleet import create, preemption, start
 from tests.unit.fuzz import base
-from tests.unit.osc import test_consumers
+from tests.unit.osc_gpu import test_consumers
 
 _PYPROJECT = pathlib.Path(__file__).parents[3] / "pyproject.toml"
 # As many servers on each of two hosts

@@ -236,8 +236,8 @@ class TranslateTest(unittest.TestCase):
                 self.assertEqual(str(card.address), found.address)
                 self.assertIn(reason, found.reason)
                 self.assertIn(found.remedy, str(found))
-                self.assertNotIn(found.remedy, found.told(exception.Detail.FITTING))
-                self.assertIn("ask the operator", found.told(exception.Detail.FITTING))
+                self.assertNotIn(found.remedy, found.user_text)
+                self.assertIn("ask the operator", found.user_text)
 
     def test_said_of_parts(self) -> None:
         names = libvirt_errors.names(uuids.instance, (MDEV, VF))
@@ -262,7 +262,7 @@ class TranslateTest(unittest.TestCase):
                 assert found is not None
                 self.assertIsInstance(found, error)
                 self.assertIn(reason, found.reason)
-                self.assertNotIn("0000:", found.told(exception.Detail.FITTING))
+                self.assertNotIn("0000:", found.user_text)
         self.assertIsNone(libvirt_errors.translate(warned, NAMES))
 
     def test_said_of_anything_else(self) -> None:
@@ -322,7 +322,7 @@ class DefiningTest(unittest.TestCase):
     def test_what_no_host_starts(self) -> None:
         error = self.define(self.TEXT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
         assert isinstance(error, exception.GuestUnfit)
-        told = error.told(exception.Detail.FITTING)
+        told = error.user_text
         self.assertIn("controllers of a device in a file; change that in its image", told)
         self.assertTrue(told.isprintable())
 

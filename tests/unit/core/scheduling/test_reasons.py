@@ -5,7 +5,6 @@ import unittest
 
 from nova import exception as nova_exception
 
-from nova_gpu.core.exception import Detail
 from nova_gpu.core.flavor import request
 from nova_gpu.core.flavor.request import GPURequest
 from nova_gpu.core.placement.inventory import Offer
@@ -46,7 +45,7 @@ class ShortageTest(unittest.TestCase):
                     self.assertIsNone(reason)
                 else:
                     assert reason
-                    self.assertIn(expected, reason.full)
+                    self.assertIn(expected, reason.log_text)
 
     def test_a_host_that_was_asked_for(self) -> None:
         asked = asked_for(gpus="2")
@@ -60,9 +59,9 @@ class ShortageTest(unittest.TestCase):
             with self.subTest(offers=offers):
                 reason = reasons.shortage(asked, asked.groups[0], offers, bound=True)
                 assert reason
-                self.assertIn(expected, reason.full)
+                self.assertIn(expected, reason.log_text)
         reason = reasons.nowhere(asked, asked.groups[0], [], [], bound=True)
-        self.assertEqual("the requested host has no GPUs", reason.full)
+        self.assertEqual("the requested host has no GPUs", reason.log_text)
 
     def test_what_the_user_is_told_of_it(self) -> None:
         asked = asked_for(gpus="2", gpu_arch="fermi")
@@ -76,20 +75,17 @@ class ShortageTest(unittest.TestCase):
             with self.subTest(offers=offers):
                 reason = reasons.shortage(asked, asked.groups[0], offers)
                 assert reason
-                self.assertEqual(expected, reason.told(Detail.FITTING))
-                self.assertIn("in use", reason.told(Detail.ALL))
-                self.assertEqual(
-                    "no host can give the GPUs asked for now", reason.told(Detail.LEAST)
-                )
+                self.assertEqual(expected, reason.user_text)
+                self.assertIn("in use", reason.log_text)
         one = asked_for(gpus="1")
         reason = reasons.shortage(one, one.groups[0], [Offer(8, 0, 8)])
         assert reason
-        self.assertEqual("1 GPU asked for, none free", reason.told(Detail.FITTING))
+        self.assertEqual("1 GPU asked for, none free", reason.user_text)
         for reason in (
             reasons.too_few(one, 4, 2),
             reasons.too_many_to_count(one, one.groups[0], 80),
         ):
-            self.assertNotRegex(reason.told(Detail.FITTING), "[28]")
+            self.assertNotRegex(reason.user_text, "[28]")
 
     def test_traits_that_no_gpu_has(self) -> None:
         known = {"CUSTOM_GPU_ARCH_FERMI", "CUSTOM_GPU"}
@@ -118,7 +114,7 @@ class ShortageTest(unittest.TestCase):
             with self.subTest(traits=traits):
                 asked = asked_for(gpus="2", **{f"trait:{each}": traits[each] for each in traits})
                 reason = reasons.nowhere(asked, asked.groups[0], unmet, known)
-                self.assertIn(expected, reason.full)
+                self.assertIn(expected, reason.log_text)
 
     def test_those_that_are_given_otherwise(self) -> None:
         asked = request.of({"vgpus": "1", "gpu:model": "A16"}).vgpus
@@ -126,7 +122,9 @@ class ShortageTest(unittest.TestCase):
         reason = reasons.nowhere(
             asked, asked.groups[0], ["CUSTOM_GPU_MODEL_A16"], {"CUSTOM_GPU_MODEL_A16"}
         )
-        self.assertEqual("no host has vGPUs with gpu:model a16: those are given whole", reason.full)
+        self.assertEqual(
+            "no host has vGPUs with gpu:model a16: those are given whole", reason.log_text
+        )
 
     def test_of_vgpus(self) -> None:
         asked = request.of({"vgpus": "1", "gpu:memory_mib": ">= 2048"}).vgpus
@@ -134,7 +132,7 @@ class ShortageTest(unittest.TestCase):
         self.assertEqual(
             "no host has vGPUs (gpu:memory_mib >= 2048): there are vGPUs for each of these "
             "conditions, and none for all of them at once",
-            reasons.nowhere(asked, asked.groups[0], [], []).full,
+            reasons.nowhere(asked, asked.groups[0], [], []).log_text,
         )
         known = {
             "CUSTOM_GPU_VGPU_TYPE_A",
@@ -143,7 +141,7 @@ class ShortageTest(unittest.TestCase):
         }
         self.assertEqual(
             "no host has vGPUs with gpu:memory_mib >= 2048; there are: 512, 1024",
-            getattr(reasons.unknown_name(asked, known), "full", None),
+            getattr(reasons.unknown_name(asked, known), "log_text", None),
         )
 
     def test_what_was_wanted_is_said(self) -> None:
@@ -158,7 +156,7 @@ class ShortageTest(unittest.TestCase):
         assert asked is not None
         self.assertIn(
             "GPUs (architecture s!= fermi, hypervisor kvm (qemu), CUSTOM_GPU_MODEL_A)",
-            getattr(reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]), "full", ""),
+            getattr(reasons.shortage(asked, asked.groups[0], [Offer(8, 0, 8)]), "log_text", ""),
         )
 
 
@@ -181,7 +179,7 @@ class LengthTest(unittest.TestCase):
             reasons.elsewhere(asked, resources),
         ):
             assert reason
-            for text in (reason.full, reason.fitting):
+            for text in (reason.log_text, reason.user_text):
                 with self.subTest(text):
                     refused = nova_exception.RequestFilterFailed(reason=text)
                     fault = str(nova_exception.NoValidHost(reason=refused.message))

@@ -329,7 +329,7 @@ class TestFiles(CDITestCase):
         error = self.assertRaises(exception.DeviceUnavailable, self.given, ONE, owner_uid=owner_uid)
         self.assertIn("/var/run/cdi", str(error))
         self.assertIn(reason, str(error))
-        told = error.told(exception.Detail.FITTING)
+        told = error.user_text
         self.assertIn("CDI file with the driver's files for it cannot be used", told)
         self.assertNotIn("/var/run/cdi", told)
 

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu record``: a description of this host's cards for reports and for the tests."""
+"""Print a description of this host's cards, for reports of bugs and for the tests.
+
+::
+
+    python -m lab.record [--config-file FILE] > host.yaml
+
+Run it from a checkout with Nova's Python, as root: NVML tells others less of a host's vGPUs.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +14,16 @@ import importlib.metadata
 import platform
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import yaml
 
+from lab.record import recording
+from nova_gpu.cmd import options
 from nova_gpu.cmd.output import NO_CARDS
 from nova_gpu.conf import CONF
+from nova_gpu.core import exception
 from nova_gpu.core.model import GPU
-from nova_gpu.host import recording
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.state import files
 from nova_gpu.virt.inventory import discovery
@@ -26,14 +35,14 @@ _OPTIONS = ("vendors", "product_ids", "product", "link_groups", "nvml", "guest_m
 _DRIVER = re.compile(r"NVIDIA UNIX [\w ]+? +[0-9]+(?:\.[0-9]+)+")
 
 
-def main(looked: discovery.Discovery) -> int:
-    """Prints the description; returns 0, or 1 where there is no card.
+def show(looked: discovery.Discovery) -> int:
+    """Print the description; return 0, or 1 where there is no card.
 
     :raises DiscoveryFailed: where the host's cards cannot be listed
     """
     gpus = looked.find()
     if not gpus:
-        print(f"nova-gpu: {NO_CARDS}", file=sys.stderr)
+        print(f"lab.record: {NO_CARDS}", file=sys.stderr)
         return 1
     print("\n".join(f"# {line}" for line in _heading(looked)))
     recorded = recording.record(gpus, looked.roots)
@@ -53,7 +62,7 @@ def main(looked: discovery.Discovery) -> int:
 
 
 def _heading(looked: discovery.Discovery) -> Iterator[str]:
-    yield "A host for tests/fixtures/machines, by nova-gpu record."
+    yield "A host for tests/fixtures/machines, by lab.record."
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("nova-gpu", "nova")]
     yield f"{', '.join(versions)}, kernel {platform.release()}"
     yield from _driver(looked)
@@ -83,3 +92,17 @@ def _driver(looked: discovery.Discovery) -> Iterator[str]:
 def _flow(entry: dict[str, object]) -> str:
     text: str = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=10_000)
     return text.strip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the options and :func:`show` the host; return the exit status."""
+    try:
+        options.read((sys.argv if argv is None else argv)[1:], "nova-gpu")
+        return show(discovery.Discovery())
+    except (exception.GPUError, *options.Unreadable) as error:
+        print(f"lab.record: {options.told(error)}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-gpu record``: a host that is recorded and built anew is the same."""
+"""``lab.record``: a host that is recorded and built anew is the same."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pathlib
 import fixtures
 import yaml
 
-from nova_gpu.cmd import record
+from lab.record import __main__ as record
+from lab.record import recording
 from nova_gpu.conf import CONF
 from nova_gpu.core.model import GPU, PciAddress
-from nova_gpu.host import recording
 from nova_gpu.host.nvidia import nvml
 from nova_gpu.host.pci import discovery as pci_discovery
 from nova_gpu.host.pci import selection
 from nova_gpu.virt.inventory import discovery
-from tests.fixtures import adopted, hosts, nodes, recorded
+from tests.fixtures import adopted, commands, hosts, nodes, recorded
 from tests.fixtures import nvml as machines
 from tests.unit.cmd import base
 
@@ -153,7 +153,7 @@ class RecordTest(base.HostTestCase):
     def test_a_record_becomes_a_machine(self) -> None:
         hosts.build("h200-8", self.root, nodes.Nodes.FILES)
         self.use_library(*machines.h200())
-        text = self.printed(0, lambda: record.main(discovery.Discovery()))
+        text = self.printed(0, lambda: record.show(discovery.Discovery()))
         self.assertIn("# NVIDIA UNIX Open Kernel Module for x86_64  570.172.08\n", text)
         path = self.folder() / "sent.yaml"
         path.write_text(text)
@@ -164,7 +164,7 @@ class RecordTest(base.HostTestCase):
     def test_a_record_that_is_not_taken(self) -> None:
         hosts.build("h200-8", self.root, nodes.Nodes.FILES)
         self.use_library(*machines.h200())
-        text = self.printed(0, lambda: record.main(discovery.Discovery()))
+        text = self.printed(0, lambda: record.show(discovery.Discovery()))
         uuid = "GPU-6cf00fa7-59ac-16f2-3e83-d24ccdc56f84"
         for wrong, why in (
             (text.replace("NVIDIA H200", uuid), "UUID"),
@@ -189,7 +189,7 @@ class RecordTest(base.HostTestCase):
     def test_a_library_that_tells_nothing(self) -> None:
         hosts.build("h200-8", self.root, nodes.Nodes.FILES)
         self.use_library().say(init="!9")
-        text = self.printed(0, lambda: record.main(discovery.Discovery()))
+        text = self.printed(0, lambda: record.show(discovery.Discovery()))
         self.assertIn("# NVML tells nothing: nvmlInit", text)
         self.assertNotIn("nvml", yaml.safe_load(text))
 
@@ -200,14 +200,14 @@ class RecordTest(base.HostTestCase):
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Release Build"
             "  (root@compute-of-a-customer)  Fri Jul  3 11:27:00 AM UTC 2026\n"
         )
-        text = self.printed(0, lambda: record.main(discovery.Discovery()))
+        text = self.printed(0, lambda: record.show(discovery.Discovery()))
         self.assertIn("# NVIDIA UNIX Open Kernel Module for x86_64  595.71.05\n", text)
         self.assertNotIn("customer", text)
 
     def test_it_can_be_read_and_names_nobody(self) -> None:
         self.config.config(host="compute-of-a-customer")
         host = hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
-        text = self.printed(0, lambda: record.main(discovery.Discovery()))
+        text = self.printed(0, lambda: record.show(discovery.Discovery()))
         self.assertEqual(
             recording.record(self.found(host), host.roots),
             {"bridges": [], "devices": [], "vfs": [], **yaml.safe_load(text)},
@@ -219,4 +219,22 @@ class RecordTest(base.HostTestCase):
 
     def test_no_card(self) -> None:
         hosts.Host(self.root)
-        self.assertIn("No GPU", self.printed(1, lambda: record.main(discovery.Discovery())))
+        self.assertIn("No GPU", self.printed(1, lambda: record.show(discovery.Discovery())))
+
+
+class CommandTest(base.CommandTestCase):
+    def test_options_that_cannot_be_read(self) -> None:
+        hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
+        self.configure("lxc", "[gpu]\nnvml = maybe")
+        done = commands.run("lab.record.__main__", "--config-file", self.conf)
+        self.assertEqual((1, ""), (done.returncode, done.stdout))
+        self.assertRegex(done.stderr, r"\Alab\.record: \[gpu\]nvml \(in .*\n\Z")
+
+    def test_a_host(self) -> None:
+        hosts.build("fermi-8", self.root, nodes.Nodes.FILES)
+        self.configure("lxc", "[gpu]\nnvml = false")
+        done = commands.run("lab.record.__main__", "--config-file", self.conf)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        self.assertEqual(
+            8, sum(len(gpu["addresses"]) for gpu in yaml.safe_load(done.stdout)["gpus"])
+        )
