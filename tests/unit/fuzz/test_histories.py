@@ -60,6 +60,7 @@ class HistoriesTest(base.FuzzTestCase):
             ("nova_gpu.host.nvidia.nvml.health", lambda *_: {}),
             ("nova_gpu.virt.usage.records.read", lambda *_: self.now.recorded()),
             ("nova_gpu.virt.host_gpus.HostGPUs._end_moves", lambda *_: None),
+            ("nova_gpu.virt.lifecycle.lost_reasons.LostReasons.write", lambda *_: None),
             ("nova_gpu.privsep.nodes.opened_to_guests", list),
             ("nova_gpu.privsep.cleaning.reset", lambda *_: None),
             ("nova_gpu.virt.verify.reconcile.Reconciliation.look", lambda *_: None),
