@@ -201,6 +201,7 @@ def _style() -> Sequence[Check]:
         Check("shellcheck", ("shellcheck", "--severity=warning", "--shell=bash", *BASH)),
         Check("shellcheck sh", ("shellcheck", "--severity=warning", "--shell=dash", *SH)),
         Check("reno lint", ("reno", "lint")),
+        Check("guests", ("python", "-m", "tools.guests")),
         Check("documentation", (*documentation, "doc/source", str(STATE / "doc"))),
     )
 

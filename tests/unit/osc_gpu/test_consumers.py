@@ -12,11 +12,10 @@ from typing import Any
 from unittest import mock
 
 from nova import test
-from oslo_utils import timeutils, uuidutils
+from oslo_utils import uuidutils
 
 from nova_gpu.core import names
 from osc_gpu import usage
-from osc_gpu.fleet import preemption
 from tests.fixtures import nova_api
 from tests.fixtures.cloud_gpus import PlacementWithGPUs
 from tests.functional import sdk
@@ -27,7 +26,7 @@ _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SPOT = {"gpus": "= 1", "gpu:preemptible": "60s", "gpu:on_stop": "release"}
 
 
-class ConsumersTest(test.NoDBTestCase):
+class ReadingTestCase(test.NoDBTestCase):
     USES_DB_SELF = True  # Placement's
 
     def setUp(self) -> None:
@@ -53,10 +52,22 @@ class ConsumersTest(test.NoDBTestCase):
         return group
 
     def add_server(self, host: str, node: str, group: str, flavor: Any, **more: Any) -> str:
-        uuid = _uuid()
+        uuid = new_uuid()
         self.nova.add_server(uuid, host, flavor, **more)
         own = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
         self.placement.allocate({node: own, group: {names.RESOURCE_CLASS: 1}}, uuid)
+        return uuid
+
+    def add_full_host(self) -> str:
+        """A host whose only server has all of it; returns the server's uuid"""
+        node = self.placement.add_host("full", vcpus=1)
+        self.nova.add_node(node, "full")
+        group = self.placement.add_group(node, 1)
+        uuid = new_uuid()
+        gone = self.nova.add_flavor("gone", **(_SPOT | {"gpu:on_preempt": "delete"}))
+        self.nova.add_server(uuid, "full", gone)
+        all_of_it = {"VCPU": 1, "MEMORY_MB": 65536, "DISK_GB": 1000}
+        self.placement.allocate({node: all_of_it, group: {names.RESOURCE_CLASS: 1}}, uuid)
         return uuid
 
     def run_command(self, command: type, *arguments: str) -> list[dict[str, Any]]:
@@ -86,12 +97,8 @@ class ConsumersTest(test.NoDBTestCase):
             self.assertEqual(math.ceil(len(things) / _PAGE), self.asked.pop(path))
         return dict(self.asked)
 
-    def test_requests_grow_by_pages_alone(self) -> None:
-        commands = (
-            (usage.ShowUsage,),
-            (preemption.Preempt, "two", "--project", "p1"),
-            (preemption.Preempt, "--project", "p1"),
-        )
+    def assertGrowsByPages(self, *commands: tuple[Any, ...]) -> None:
+        """Assert that the same requests are made, whatever the number of hosts."""
         found: list[list[Any]] = []
         for count in (2, 8):
             for number in range(len(self.nova.nodes), count):
@@ -112,18 +119,10 @@ class ConsumersTest(test.NoDBTestCase):
             (each["id"], each["OS-EXT-SRV-ATTR:hypervisor_hostname"]) for each in self.nova.servers
         }
 
-    def test_actions_of_who_is_chosen_alone_are_read(self) -> None:
-        now = timeutils.utcnow().isoformat()
-        for number in range(3):
-            self.add_host(f"host{number}", self.spot)
-        for each in self.nova.servers:
-            each["updated"] = now
-        started = self.nova.servers[0]
-        self.nova.actions[started["id"]] = [{"action": "start", "start_time": now}]
-        rows = self.run_command(preemption.Preempt, "two", "--project", "p1")
-        self.assertEqual(2, len(rows))
-        self.assertNotIn(started["id"], {row["Server"] for row in rows})
-        self.assertLessEqual(self.asked["/servers/UUID/os-instance-actions"], 4)
+
+class ConsumersTest(ReadingTestCase):
+    def test_requests_grow_by_pages_alone(self) -> None:
+        self.assertGrowsByPages((usage.ShowUsage,))
 
     def usage(self) -> tuple[set[tuple[str, int, str]], int]:
         """Each server, what it has and the remark; and how many providers were asked about"""
@@ -133,7 +132,7 @@ class ConsumersTest(test.NoDBTestCase):
 
     def test_who_gave_them_back_has_none(self) -> None:
         group = self.add_host("host", self.spot, 1)
-        has, gave = self.nova.servers[0]["id"], _uuid()
+        has, gave = self.nova.servers[0]["id"], new_uuid()
         self.nova.add_server(gave, "host", self.spot, status="SHUTOFF")
         self.assertEqual(({(has, 1, "")}, 0), self.usage())
         # It has not yet: Placement's sum says so.
@@ -144,7 +143,7 @@ class ConsumersTest(test.NoDBTestCase):
         self.add_host("quiet", self.firm, 1)
         group = self.add_host("busy", self.firm, 1)
         moved, has = (each["id"] for each in self.nova.servers)
-        move, stranger = _uuid(), _uuid()
+        move, stranger = new_uuid(), new_uuid()
         for consumer in (move, stranger):
             self.placement.allocate({group: {names.RESOURCE_CLASS: 1}}, consumer)
         self.nova.migrations.append({"id": 1, "uuid": move, "instance_uuid": moved})
@@ -175,30 +174,10 @@ class ConsumersTest(test.NoDBTestCase):
         self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
 
     def test_a_node_that_has_nothing_left(self) -> None:
-        node = self.placement.add_host("full", vcpus=1)
-        self.nova.add_node(node, "full")
-        group = self.placement.add_group(node, 1)
-        uuid = _uuid()
-        gone = self.nova.add_flavor("gone", **(_SPOT | {"gpu:on_preempt": "delete"}))
-        self.nova.add_server(uuid, "full", gone)
-        all_of_it = {"VCPU": 1, "MEMORY_MB": 65536, "DISK_GB": 1000}
-        self.placement.allocate({node: all_of_it, group: {names.RESOURCE_CLASS: 1}}, uuid)
+        uuid = self.add_full_host()
         self.assertEqual(({(uuid, 1, "")}, 0), self.usage())
         self.assertEqual(1, self.asked["/resource_providers/UUID/usages"])
-        (row,) = self.run_command(preemption.Preempt, "one", "--project", "p1")
-        self.assertEqual(uuid, row["Server"])
-
-    def test_what_an_image_asks_for_is_read(self) -> None:
-        """Dedicated processors are other resources than the flavor's."""
-        node = self.placement.add_host("host", vcpus=8)
-        self.nova.add_node(node, "host")
-        group = self.placement.add_group(node, 1)
-        uuid = _uuid()
-        self.nova.add_server(uuid, "host", self.spot)
-        self.placement.allocate({node: {"MEMORY_MB": 512}, group: {names.RESOURCE_CLASS: 1}}, uuid)
-        self.run_command(preemption.Preempt, "one", "--project", "p1")
-        self.assertEqual(1, self.asked["/resource_providers/UUID/allocations"])
 
 
-def _uuid() -> str:
+def new_uuid() -> str:
     return str(uuidutils.generate_uuid())
