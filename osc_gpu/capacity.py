@@ -16,11 +16,9 @@ from nova_gpu.core.placement.inventory import Offer
 from nova_gpu.core.scheduling import capacity, reasons, startable
 from nova_gpu.core.scheduling.startable import Detail, Startable
 from osc_gpu import asking, flavors, hosts, query, rest
-from osc_gpu.fleet import preemptible, projects
 from osc_gpu.resource_request import Size
 
 _COLUMNS = ("Host", "Instances", "GPUs Free", "GPUs In Service", "Reason")
-_THEN = "With Preemption"
 _PUBLISHED = ("Flavor", "Instances", "Reason")
 _FEW = 4
 
@@ -57,11 +55,6 @@ class ShowCapacity(asking.Lister):
             default=_FEW,
             help=f"With --publish: the largest number that is called few (default: {_FEW})",
         )
-        projects.add_option(
-            parser,
-            "Show as well how many could boot if openstack gpu preempt took all that it may now of "
-            "the preemptible instances of the project",
-        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> _Table:
@@ -88,12 +81,7 @@ class ShowCapacity(asking.Lister):
         rows = [
             (each.host, each.instances, each.free, each.in_service, each.reason) for each in answers
         ]
-        if not parsed_args.projects:
-            return _COLUMNS, rows
-        snapshot = rest.Snapshot(connection)
-        need = preemptible.need_of(snapshot, flavor)
-        then = preemptible.room(snapshot, need, projects.ids(connection, parsed_args.projects))
-        return (*_COLUMNS, _THEN), ((*row, then.get(row[0], row[1])) for row in rows)
+        return _COLUMNS, rows
 
 
 def _published(flavor: Any, refused: rest.Refused) -> Startable:

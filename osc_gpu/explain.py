@@ -14,7 +14,6 @@ from nova_gpu.core.scheduling import capacity
 from nova_gpu.core.scheduling.capacity import Answer
 from osc_gpu import failures, hosts, rest, servers
 from osc_gpu.asking import Lines
-from osc_gpu.fleet import preemptible
 from osc_gpu.resource_request import Size
 
 # Of Nova's faults: that each host failed to start it
@@ -41,10 +40,8 @@ class ExplainServer(servers.ShowOne):
         }
         failed = failures.last_failed(connection, server)
         shown["last_failure"] = f"{failed.action} at {_in_utc(failed.start_time)}" if failed else ""
-        if said := _preempted(connection, server):
-            shown["preempted"] = Lines(said, _in_column)
         if failed and not server.fault and (reason := failures.reason(connection, server, failed)):
-            shown["failure_reason"] = Lines(reason, _in_column)
+            shown["failure_reason"] = Lines(reason, in_column)
         asked = servers.request_of(server)
         if wrong := validation.mistakes(asked):
             shown["why"] = Lines(["its flavor has mistakes", *wrong])
@@ -62,17 +59,6 @@ class ExplainServer(servers.ShowOne):
             except rest.Refused:
                 self.say("What hosts have, and why none has room, is for administrators.")
         return tuple(shown), tuple(shown.values())
-
-
-def _preempted(connection: Any, server: Any) -> list[str]:
-    """When the server's GPUs are taken for others, or were, as its metadata say"""
-    at = preemptible.told_at(server)
-    if at is None or not servers.request_of(server).is_preemptible:
-        return []
-    return [
-        f"told that its GPUs are taken at {at.isoformat()}Z, for",
-        *preemptible.takers(connection, server),
-    ]
 
 
 def _why(connection: Any, server: Any, answers: Sequence[Answer]) -> Iterator[str]:
@@ -141,7 +127,8 @@ def _together(connection: Any, server: Any) -> int | None:
     return found if found > 1 else None
 
 
-def _in_column(text: str) -> str:
+def in_column(text: str) -> str:
+    """Return the text in lines that a terminal has room for beside the names of the rows."""
     return textwrap.fill(text, _COLUMN, break_on_hyphens=False, break_long_words=False)
 
 

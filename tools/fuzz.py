@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.fuzz --examples 1000000``: the properties of tests/unit/fuzz, with many inputs.
+"""``python -m tools.fuzz --examples 1000000``: the properties in tests/unit, with many inputs.
 
 In every run they are others. It prints how many each property was tried with, and one that does not
 hold with the smallest input that shows it.
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "tests/unit/fuzz"
+TESTS = ROOT / "tests/unit"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,18 +48,23 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed or not names else 0
 
 
+def files() -> list[Path]:
+    """Return the modules that have properties."""
+    return [path for path in TESTS.rglob("test_*.py") if "FuzzTestCase):" in path.read_text()]
+
+
 def _properties() -> Iterator[str]:
     """Those that cost most for an input first, so that the others make up the number"""
-    slow = {"test_commands": 0, "test_histories": 1, "test_sysfs": 2, "test_cdi": 3}
-    files = sorted(FOLDER.glob("test_*.py"), key=lambda path: (slow.get(path.stem, 4), path.stem))
-    for path in files:
+    slow = {"test_preemption_commands": 0, "test_histories": 1, "test_sysfs": 2, "test_cdi": 3}
+    for path in sorted(files(), key=lambda path: (slow.get(path.stem, 4), path.stem)):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         test_case = None
         for line in path.read_text().splitlines():
             if line.startswith("class ") and "FuzzTestCase" in line:
                 test_case = line.split("(")[0].removeprefix("class ")
             if test_case and line.startswith("    def test_"):
                 method = line.split("(")[0].removeprefix("    def ")
-                yield f"tests.unit.fuzz.{path.stem}.{test_case}.{method}"
+                yield f"{module}.{test_case}.{method}"
 
 
 def _run(name: str, examples: int) -> tuple[bool, Mapping[str, int]]:

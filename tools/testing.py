@@ -59,6 +59,7 @@ _STYLE = (
     "flake8 nova_gpu osc_gpu lab tests tools benchmarks doc/ext",
     "shellcheck --severity=warning {scripts}",
     "reno lint",
+    "python -m tools.guests",
     "sphinx-build -W -q --keep-going -b html doc/source .tools/doc",
 )
 _GUIDE = ("sh -c 'test $(id -u) = 0 && exec tools/lab guide; echo SKIP: needs root; exit 77'",)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import io
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,9 +72,10 @@ def connect(test: Any, *, admin: bool = True) -> connection.Connection:
 
 
 def run(test: Any, command: type, *arguments: str, admin: bool = True) -> Any:
-    """What the command's take_action returns, and what it prints beside it."""
+    """What the command's take_action and its hooks return, and what it prints beside it."""
     app, made, parsed = _made(test, command, arguments, admin)
-    return made.take_action(parsed), app.stderr.getvalue()
+    taken = made._run_after_hooks(parsed, made.take_action(parsed))
+    return taken, app.stderr.getvalue()
 
 
 def shown(test: Any, command: type, *arguments: str, admin: bool = True) -> tuple[int, str, str]:
@@ -108,11 +110,16 @@ class _CreateServer(command.ShowOne):  # type: ignore[misc]
 def _made(test: Any, command: type, arguments: Sequence[str], admin: bool) -> tuple[Any, Any, Any]:
     app = SimpleNamespace(
         client_manager=SimpleNamespace(sdk_connection=connect(test, admin=admin)),
-        command_manager=SimpleNamespace(find_command=lambda words: (_CreateServer, "", [])),
+        command_manager=SimpleNamespace(
+            find_command=lambda words: (_CreateServer, "", []), namespace="openstack.cli"
+        ),
         stdout=io.StringIO(),
         stderr=io.StringIO(),
     )
-    made = command(app, None)
+    # By its name cliff finds the command's hooks.
+    points = metadata.entry_points(group="openstack.gpu.v1")
+    names = {point.value: point.name.replace("_", " ") for point in points}
+    made = command(app, None, names.get(f"{command.__module__}:{command.__name__}"))
     return app, made, made.get_parser("openstack").parse_args(list(arguments))
 
 

@@ -20,27 +20,12 @@ from nova_gpu.core.placement import kept
 from nova_gpu.notifications import Event, EventType
 from nova_gpu.virt.usage import records
 from osc_gpu import asking, report
-from osc_gpu.fleet import preemptible
 from tests.unit.fuzz import base
-from tests.unit.osc_gpu.fleet import test_preemptible
 from tests.unit.osc_gpu.test_report import _PROVIDER
 from tests.unit.virt.usage import test_records
 
 _TEXT = base.TEXT | base.LONG
-_NUMBER = st.sampled_from(
-    ["0000", "0001", "9999", "2026", "00", "01", "12", "13", "31", "24", "60"]
-)
-# Times as somebody writes them who wants to break what reads them
-_TIMES = st.tuples(
-    *(_NUMBER, st.sampled_from("-/ "), _NUMBER, st.sampled_from("-"), _NUMBER),
-    *(st.sampled_from("T "), _NUMBER, st.just(":"), _NUMBER, st.just(":"), _NUMBER),
-    st.sampled_from(["Z", "z", "", "+00:00", "-01:00", "+23:59", "-99:99", ".5Z", "Z\n"]),
-).map("".join)
-METADATA = st.dictionaries(
-    st.sampled_from(["gpu:preempt_at", "gpu:preempt_for", "gpu:capacity"]) | base.TEXT,
-    _TIMES | _TEXT,
-    max_size=4,
-)
+_NOW = datetime.datetime(2026, 10, 1, 12)
 
 
 class _List(asking.Lister):
@@ -56,7 +41,7 @@ class _List(asking.Lister):
 class TenantsTest(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
-        timeutils.set_time_override(test_preemptible.NOW)
+        timeutils.set_time_override(_NOW)
         self.addCleanup(timeutils.clear_time_override)
 
     @base.fuzzed(text=_TEXT)
@@ -83,26 +68,6 @@ class TenantsTest(base.FuzzTestCase):
         error = self.assertRaises(exceptions.CommandError, command.run, parsed)
         self.assertHarmless(str(error))
 
-    @base.fuzzed(metadata=METADATA, name=base.TEXT)
-    def test_the_planner(self, metadata: dict[str, str], name: str) -> None:
-        """Of two instances; the other's turn comes, whatever is written on the one."""
-        one = test_preemptible.server("a", metadata=metadata, name=name)
-        other = test_preemptible.server("b")
-        test = test_preemptible.PreemptibleTest("test_what_was_told")
-        test.notices = {}
-        found = test.read(one, other)
-        self.assertEqual({"a", "b"}, found.by_uuid.keys())
-        self.assertIsNone(found.by_uuid["b"].due)
-        due = found.by_uuid["a"].due
-        notice = datetime.timedelta(seconds=test_preemptible.NOTICE_S)
-        if due is not None:
-            self.assertLessEqual(due, test_preemptible.NOW + notice)
-        self.assertEqual({"a", "b"}, found.costs.keys())
-        nobody = SimpleNamespace(compute=SimpleNamespace(get=_not_found))
-        for each in preemptible.takers(nobody, one):
-            self.assertHarmless(each)
-            self.assertNotIn("\n", each)
-
     @base.fuzzed(identifier=_TEXT)
     def test_records(self, identifier: str) -> None:
         objects.register_all()
@@ -127,17 +92,13 @@ class TenantsTest(base.FuzzTestCase):
             exception.PlacementFailed(text, text),
         ):
             self.assertTrue(str(error).isprintable())
-        kept.in_force([*traits, f"CUSTOM_GPU_KEPT_UNTIL_{text}"], test_preemptible.NOW)
+        kept.in_force([*traits, f"CUSTOM_GPU_KEPT_UNTIL_{text}"], _NOW)
 
     @base.fuzzed(share=0.3, text=_TEXT)
     def test_the_page(self, text: str) -> None:
         held = report.Held(text, text, text, text, _PROVIDER, 1)
         fleet = report.Fleet((_PROVIDER,), (held,), (report.Capacity(text, text, (), text),))
-        page = report.render(fleet, text, test_preemptible.NOW)
+        page = report.render(fleet, text, _NOW)
         page.encode()
         for each in html.fromstring(page).xpath("//bdi/text()"):
             self.assertHarmless(each)
-
-
-def _not_found(*_: Any, **__: Any) -> Any:
-    return SimpleNamespace(status_code=404)

@@ -10,9 +10,10 @@ from tools import fuzz
 class FuzzTest(unittest.TestCase):
     def test_every_property_is_run(self) -> None:
         loader = unittest.TestLoader()
-        suite = loader.discover(str(fuzz.FOLDER), top_level_dir=str(fuzz.ROOT))
+        folders = {str(path.parent) for path in fuzz.files()}
+        self.assertIn(str(fuzz.TESTS / "fuzz"), folders)
         found = set()
-        waiting = [suite]
+        waiting = [loader.discover(folder, top_level_dir=str(fuzz.ROOT)) for folder in folders]
         while waiting:
             for each in waiting.pop():
                 if isinstance(each, unittest.TestSuite):

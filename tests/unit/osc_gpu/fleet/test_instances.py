@@ -13,7 +13,7 @@ from osc_lib import exceptions
 from osc_gpu import servers
 from osc_gpu.fleet import instances
 from osc_gpu.fleet.planning.fleet import Sets
-from tests.fixtures import fleets
+from tests.unit.osc_gpu.fleet import fleets
 
 _HOST = fleets.host("host1", (4, 0), (2, 0))
 GROUPS = fleets.with_board(_HOST).groups

@@ -18,8 +18,8 @@ from nova_gpu.core.flavor.preemptible import End
 from osc_gpu.fleet import preemptible
 from osc_gpu.fleet.planning.fleet import Fleet
 from osc_gpu.fleet.preemptible import Candidate, Candidates
-from tests.fixtures import fleets
-from tests.fixtures.fleets import host, instance, need
+from tests.unit.osc_gpu.fleet import fleets
+from tests.unit.osc_gpu.fleet.fleets import host, instance, need
 
 NOW = datetime.datetime(2026, 11, 24, 15, 0)
 NOTICE_S = 600

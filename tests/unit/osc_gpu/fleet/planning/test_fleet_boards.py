@@ -9,9 +9,9 @@ import unittest
 from nova_gpu.core.sets.published import Board
 from osc_gpu.fleet.planning import fleet, plan, victims
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Way
-from tests.fixtures import fleets
-from tests.fixtures.fleets import host, instance, need
 from tests.fixtures.partitions import H100
+from tests.unit.osc_gpu.fleet import fleets
+from tests.unit.osc_gpu.fleet.fleets import host, instance, need
 
 
 def on(modules: set[int], way: Way | None = Way.COLD) -> Instance:

@@ -9,8 +9,8 @@ from unittest import mock
 
 from osc_gpu.fleet.planning import plan, search
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need, Plan, Way
-from tests.fixtures import fleets
-from tests.fixtures.fleets import host, instance, need
+from tests.unit.osc_gpu.fleet import fleets
+from tests.unit.osc_gpu.fleet.fleets import host, instance, need
 
 # A long run: NOVA_GPU_FLEETS=10000
 FLEETS = int(os.environ.get("NOVA_GPU_FLEETS", "1000"))

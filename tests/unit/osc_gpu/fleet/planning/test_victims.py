@@ -12,8 +12,8 @@ from unittest import mock
 from osc_gpu.fleet.planning import plan, victims
 from osc_gpu.fleet.planning.fleet import Fleet, Instance, Need
 from osc_gpu.fleet.planning.victims import Choice
-from tests.fixtures import fleets
-from tests.fixtures.fleets import host, instance, need
+from tests.unit.osc_gpu.fleet import fleets
+from tests.unit.osc_gpu.fleet.fleets import host, instance, need
 
 # A long run: NOVA_GPU_FLEETS=10000
 FLEETS = int(os.environ.get("NOVA_GPU_FLEETS", "1000"))

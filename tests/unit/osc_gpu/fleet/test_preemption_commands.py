@@ -24,7 +24,7 @@ from osc_gpu.fleet import create, preemption, start
 from tests.unit.fuzz import base
 from tests.unit.osc_gpu import test_consumers
 
-_PYPROJECT = pathlib.Path(__file__).parents[3] / "pyproject.toml"
+_PYPROJECT = pathlib.Path(__file__).parents[4] / "pyproject.toml"
 # As many servers on each of two hosts
 _EACH = 20
 _PIECES = (
@@ -85,7 +85,7 @@ _ARGUMENTS = {
 }
 
 
-class CommandsTest(base.FuzzTestCase, test_consumers.Counting):
+class CommandsTest(base.FuzzTestCase, test_consumers.ReadingTestCase):
     """Of the servers one is as it should be, and is shown as it is whatever the others say."""
 
     def setUp(self) -> None:

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What preemption adds to commands that are there without it.
+
+cliff loads these hooks through the entry point groups that have the commands' names.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from cliff import hooks
+
+from osc_gpu import asking, explain, flavors, rest, servers
+from osc_gpu.asking import Lines
+from osc_gpu.fleet import preemptible, projects
+
+_THEN = "With Preemption"
+
+
+class _Hook(hooks.CommandHook):
+    """A hook that leaves a command as it is"""
+
+    cmd: asking.Command
+
+    def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        return parser
+
+    def get_epilog(self) -> None:
+        return None
+
+    def before(self, parsed_args: argparse.Namespace) -> argparse.Namespace:
+        return parsed_args
+
+    def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
+        """:param return_code: the columns and the values that the command shows"""
+        return return_code
+
+
+class Capacity(_Hook):
+    """``--project`` of ``openstack gpu capacity``, and its column"""
+
+    def get_parser(self, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        projects.add_option(
+            parser,
+            "Show as well how many could boot if openstack gpu preempt took all that it may now of "
+            "the preemptible instances of the project",
+        )
+        return parser
+
+    def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
+        if parsed_args.publish or not parsed_args.projects:
+            return return_code
+        columns, rows = return_code
+        connection = self.cmd.connection(parsed_args)
+        snapshot = rest.Snapshot(connection)
+        (flavor,) = flavors.read(snapshot, [parsed_args.flavor])
+        need = preemptible.need_of(snapshot, flavor)
+        try:
+            then = preemptible.room(snapshot, need, projects.ids(connection, parsed_args.projects))
+        except rest.Refused:
+            return return_code  # the hosts are for administrators
+        return (*columns, _THEN), [(*row, then.get(row[0], row[1])) for row in rows]
+
+
+class Explain(_Hook):
+    """The row of ``openstack gpu explain`` that says for whom the server's GPUs are taken"""
+
+    def after(self, parsed_args: argparse.Namespace, return_code: Any) -> Any:
+        names, values = return_code
+        shown = dict(zip(names, values, strict=True))
+        connection = self.cmd.connection(parsed_args)
+        server = servers.get(connection, shown["id"])
+        at = preemptible.told_at(server)
+        if at is None or not servers.request_of(server).is_preemptible:
+            return return_code
+        said = [
+            f"told that its GPUs are taken at {at.isoformat()}Z, for",
+            *preemptible.takers(connection, server),
+        ]
+        shown["preempted"] = Lines(said, explain.in_column)
+        return tuple(shown), tuple(shown.values())

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tools.guests``: whether the rest is whole without each guest.
+
+A guest is a capability in one folder that most clouds do without. In a copy of the tree its folder,
+its tests and its entry points are deleted, and the rest is checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guest:
+    """``folder`` is the guest's; ``neighbours`` are the packages that it has its door in, and
+    ``tests`` the rest's, which ran beside the guest's."""
+
+    folder: str
+    neighbours: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    @property
+    def package(self) -> str:
+        return self.folder.replace("/", ".")
+
+
+GUESTS = (
+    Guest(
+        "osc_gpu/fleet",
+        ("osc_gpu", "nova_gpu/core", "nova_gpu/api"),
+        ("tests.unit.osc_gpu", "tests.unit.core.flavor", "tests.unit.fuzz.test_tenants"),
+    ),
+)
+_LAYERS = ("tests.unit.test_layering", "tests.unit.test_packaging", "tests.unit.test_requirements")
+
+
+def main() -> int:
+    return max(map(_check, GUESTS))
+
+
+def _check(guest: Guest) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder, "tree")
+        _copy(tree)
+        _delete(tree, guest)
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        for argv in _commands(tree, guest):
+            done = subprocess.run(argv, cwd=tree, env=environment, capture_output=True, text=True)
+            if done.returncode:
+                print(done.stdout[-8000:], done.stderr[-8000:], sep="\n")
+                print(f"without {guest.folder}: {' '.join(argv)}: exit {done.returncode}")
+                return 1
+    print(f"without {guest.folder}: whole")
+    return 0
+
+
+def _copy(tree: pathlib.Path) -> None:
+    """Copy what is in git, or will be."""
+    argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+
+
+def _delete(tree: pathlib.Path, guest: Guest) -> None:
+    shutil.rmtree(tree / guest.folder)
+    shutil.rmtree(tree / "tests/unit" / guest.folder)
+    for suite in ("functional", "lxc"):
+        for path in (tree / "tests" / suite).glob("test_*.py"):
+            if guest.package in path.read_text():
+                path.unlink()
+    project = tree / "pyproject.toml"
+    lines = project.read_text().splitlines(keepends=True)
+    project.write_text("".join(line for line in lines if guest.package not in line))
+
+
+def _commands(tree: pathlib.Path, guest: Guest) -> Iterator[Sequence[str]]:
+    yield "ruff", "check", "."
+    yield "mypy", *guest.neighbours
+    yield sys.executable, "-m", "testtools.run", *_LAYERS, *_modules(tree, guest.tests)
+
+
+def _modules(tree: pathlib.Path, names: Sequence[str]) -> Iterator[str]:
+    """Yield the test modules of packages, and modules as they are."""
+    for name in names:
+        folder = tree / name.replace(".", "/")
+        for path in sorted(folder.rglob("test_*.py")):
+            yield ".".join(path.relative_to(tree).with_suffix("").parts)
+        if not folder.is_dir():
+            yield name
+
+
+if __name__ == "__main__":
+    sys.exit(main())
