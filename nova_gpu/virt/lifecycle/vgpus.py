@@ -242,6 +242,7 @@ class VGPUs:
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
         """The same once in a period, of what nobody has any more; it is not waited for."""
+        self._ledger.was_used(self._made.read_again())
 
         def release(each: Device) -> bool:
             # Asked again: it may be long after that look.
@@ -251,7 +252,8 @@ class VGPUs:
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
         """The slots among them, and what was in somebody else's domain"""
-        ours = self.functions() | device.slots(devices)
+        functions = {each for each in self.functions() if not self._proofs.covers(each)}
+        ours = functions | device.slots(devices)
         return [each for each in devices if each in ours]
 
     def _card_of(self, part: Device) -> PciAddress:
