@@ -40,7 +40,19 @@ class Counters:
 
 
 def read(folder: pathlib.Path) -> Counters:
-    """The counters in the state path *folder*; zeros where there is no file, or not one of ours."""
+    """The counters in the state path *folder*; zeros where they cannot be read."""
+    try:
+        return _read(folder)
+    except OSError as error:
+        LOG.debug("The counters of GPUs cannot be read: %s", error)
+        return Counters()
+
+
+def _read(folder: pathlib.Path) -> Counters:
+    """Zeros where there is no file, or not one of ours.
+
+    :raises OSError: where it cannot be read
+    """
     try:
         fields = files.read_json(folder / _NAME)
         return Counters(
@@ -52,7 +64,7 @@ def read(folder: pathlib.Path) -> Counters:
         )
     except FileNotFoundError:
         return Counters()
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         LOG.debug("The counters of GPUs begin anew: %s", error)
         return Counters()
 
@@ -99,6 +111,6 @@ def _change(change: Callable[[Counters], Counters]) -> None:
         return
     try:
         with _lock:
-            files.write_json(_folder / _NAME, dataclasses.asdict(change(read(_folder))))
+            files.write_json(_folder / _NAME, dataclasses.asdict(change(_read(_folder))))
     except Exception as error:
         LOG.debug("A count of what is done with GPUs is lost: %s", error)

@@ -218,6 +218,7 @@ class HostGPUs:
         say = self._step.look()
         if starting or self.has_gpus or self._published.provider_uuids:
             self._usage_reader.look_again()
+            self._proofs.withdraw_used()
             if self._usage_reader.read_records():
                 if starting and self.vgpus.divide():
                     say = self._step.look()

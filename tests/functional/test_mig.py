@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from nova_gpu.core import model
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.virt import counters
 from nova_gpu.virt.verify.sources import Kind
-from tests.fixtures import daemons
+from tests.fixtures import daemons, failing_calls
 from tests.functional import alone, cleaned, mig, test_verify
 from tests.functional.mig import FIRST, HALF, LARGE, LAYOUT, SECOND, SMALL, WHOLE, nodes_of, slot
 from tests.functional.test_strangers import _DOMAIN as FOREIGN
@@ -197,6 +198,34 @@ class CleaningTest(alone.Alone, mig.MIGServersTestBase):
     def _all_are_free(self) -> None:
         self.period()
         self.assertEqual((6, 0, 0), self.vgpus())
+
+    def test_state_that_cannot_be_read_as_the_service_starts(self) -> None:
+        """Two instances of a card are not clean, and what says so cannot be read for a moment."""
+        for code in (errno.EMFILE, errno.EIO, errno.ESTALE):
+            self._start_without("gpu-clean", code)
+        self._start_without("gpu-vgpus", errno.EIO)
+
+    def _start_without(self, folder: str, code: int) -> None:
+        server = self.boot(self.of_type(SMALL))
+        self.assertEqual([slot(FIRST, 11, 0, SMALL)], self.recorded(server))
+        self.commands.stain(FIRST)
+        self._delete_server(server)
+        with failing_calls.all_from(self.state() / folder, 1, code):
+            self.restart_host("host1")
+            _, reserved, used = self.vgpus()
+            # Where no proof can be written, those of the other card stay out as well.
+            self.assertIn(reserved + used, (3, 6))
+            other = self.boot(self.of_type(SMALL), expected_state=None)
+        self.period()
+        self.assertNotIn(slot(FIRST, 11, 0, SMALL), self.recorded(other))
+        self.commands.wipe(FIRST)
+        self._delete_server(other)
+
+        def are_free() -> None:
+            self.period()
+            self.assertEqual((6, 0, 2), self.vgpus())
+
+        self._wait_for_assert(are_free)
 
 
 class LayoutTest(alone.Alone, test_verify.Verifying, mig.MIGServersTestBase):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import pathlib
 from typing import Any
@@ -11,8 +12,8 @@ import fixtures
 from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_gpu.core import exception, health
-from nova_gpu.host.state import files
-from tests.fixtures import daemons, kernel
+from nova_gpu.host.state import files, quarantine
+from tests.fixtures import daemons, failing_calls, kernel
 from tests.functional import alone, base, cleaned
 
 CARD, NEXT = base.FIRST_SOCKET[:2]
@@ -113,6 +114,7 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
 
         with fixtures.MonkeyPatch("nova_gpu.host.state.files.remove", stays):
             self.boot_refused(self.gpu_flavor(1))
+        self.period()
         self.assertGPUs(self.boot(self.gpu_flavor(8)), base.ALL)
 
     def test_quarantine_that_cannot_be_written(self) -> None:
@@ -127,6 +129,64 @@ class ProofsTest(alone.Alone, base.GPUServersTestBase):
         self.period()
         self.assertTrue((self.state() / f"gpu-quarantine/{card.address}.json").exists())
         self.assertInventory(reserved=1, used=0)
+
+    def test_each_call_fails_once(self) -> None:
+        """Whichever it is as a guest starts and ends and the service looks: the next one gets what
+        was cleaned, and a period or two heals the rest."""
+        with failing_calls.noted(self.folder) as calls:
+            self._live()
+        self.assertGreater(len(calls), 20)
+        for number, call in enumerate(calls, 1):
+            code = _CODES[number % len(_CODES)]
+            with failing_calls.one(self.folder, number, code):
+                self._live()
+            for _ in range(2):
+                self.period()
+            name = f"{call}, {errno.errorcode[code]}"
+            self.assertEqual(set(base.ALL), self.proven(), name)
+            self.assertInventory(reserved=0, used=0)
+
+    def _live(self) -> None:
+        server = self.boot(self.gpu_flavor(1), expected_state=None)
+        before = len(self.cleaned.cards)
+        given = self.recorded(server)
+        was_started = self._show_server(server)["status"] == "ACTIVE"
+        self._delete_server(server)
+        self.period()
+        if was_started:
+            self.assertEqual([f"host1 {each}" for each in given], self.cleaned.cards[before:])
+
+    def test_each_call_of_the_quarantine_fails_once(self) -> None:
+        gpus = self.computes["host1"].driver._gpus
+        card = gpus._published.cards()[0]
+        folder = self.state() / "gpu-quarantine"
+
+        def put_away() -> None:
+            with contextlib.suppress(OSError):
+                gpus.releases.put_away(card, health.Verdict("it fell off", "replace it"), None)
+            self.period()
+
+        with failing_calls.noted(folder) as calls:
+            put_away()
+        self.assertGreater(len(calls), 10)
+        for number, call in enumerate(calls, 1):
+            code = _CODES[number % len(_CODES)]
+            quarantine.release(folder, card.address)
+            for _ in range(2):
+                self.period()
+            self.assertInventory(reserved=0, used=0)
+            with failing_calls.one(folder, number, code):
+                put_away()
+                # All of them, where it cannot be read which are in quarantine
+                self.assertIn(self.inventory()["reserved"], (1, 8), call)
+            self.period()
+            self.assertEqual([card.address], list(quarantine.load(folder)), call)
+            self.assertInventory(reserved=1, used=0)
+        self.restart_host("host1")
+        self.assertInventory(reserved=1, used=0)
+
+
+_CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
 
 
 def _full(*args: Any, **kwargs: Any) -> None:

@@ -92,6 +92,8 @@ def prune(
 
     *in_use* are sources of mounts of every guest of this host, running or not. What was gathered
     within *older_than_s* stays too: its guest may be about to be defined.
+
+    :raises OSError: where it cannot be listed
     """
     limit = time.time() - older_than_s
     used = {os.path.realpath(path) for path in in_use}

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from oslo_utils import timeutils
 
+from nova_gpu.core import device
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import identity
@@ -48,34 +49,38 @@ class Proof:
 
 
 def write(
-    folder: pathlib.Path, device: Device, card: GPU, seen: Seen, by: str, after: str | None
+    folder: pathlib.Path, part: Device, card: GPU, seen: Seen, by: str, after: str | None
 ) -> None:
-    """Prove that *device*, *card* or a part of it, is clean from now on.
+    """Prove that *part*, all of *card* or a MIG instance, is clean from now on.
 
     :raises OSError: where the proof cannot be written
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     now = timeutils.utcnow(with_timezone=True).isoformat(timespec="seconds")
-    proof = Proof(str(device), card.product.key, by, after, now, seen)
-    files.write_json(_path(folder, device), dataclasses.asdict(proof), mode=0o644, indent=1)
+    proof = Proof(str(part), card.product.key, by, after, now, seen)
+    files.write_json(_path(folder, part), dataclasses.asdict(proof), mode=0o644, indent=1)
 
 
-def revoke(folder: pathlib.Path, devices: Iterable[Device]) -> None:
-    """Remove the proofs of *devices*, where there are any.
+def revoke(folder: pathlib.Path, used: Collection[Device], here: Collection[Device] = ()) -> None:
+    """Remove the proofs of *used*, and of all that their cards were before they were divided anew.
 
+    :param here: what the host has now: proofs of that which has nothing of *used* stay
     :raises OSError: where one of them may still be there
     """
-    for device in devices:
-        files.remove(_path(folder, device))
+    cards = tuple(str(device.function(each)) for each in used)
+    stay = {_path(folder, each) for each in set(here) - device.clashing(here, used)}
+    for path in map(folder.joinpath, files.names(folder)):
+        if path.name.startswith(cards) and path not in stay:
+            files.remove(path)
 
 
-def holds(folder: pathlib.Path, device: Device, card: GPU, seen: Seen | None) -> bool:
-    """Return whether there is a proof that *device* is clean now.
+def holds(folder: pathlib.Path, part: Device, card: GPU, seen: Seen | None) -> bool:
+    """Return whether there is a proof that *part*, all of *card* or a MIG instance, is clean now.
 
     :param seen: what is seen of *card* now, ``None`` where the host does not tell
     """
-    proof = _read(_path(folder, device))
-    if proof is None or seen is None or proof.device != str(device):
+    proof = _read(_path(folder, part))
+    if proof is None or seen is None or proof.device != str(part):
         return False
     if proof.product != card.product.key or proof.seen.boot_id != seen.boot_id:
         return False
@@ -90,8 +95,8 @@ def see(card: GPU, roots: Roots, identities: quarantine.Identities) -> Seen | No
     return seen if seen and seen.boot_id else None
 
 
-def _path(folder: pathlib.Path, device: Device) -> pathlib.Path:
-    return folder / (str(device).replace("/", "@") + _SUFFIX)
+def _path(folder: pathlib.Path, part: Device) -> pathlib.Path:
+    return folder / (str(part).replace("/", "@") + _SUFFIX)
 
 
 def _read(path: pathlib.Path) -> Proof | None:

@@ -207,7 +207,12 @@ class ContainerCustody(Custody):
         except exception.DomainsUnreadable as error:
             LOG.warning("%s. The libraries that guests may use are all kept.", error)
             return
-        for folder in libraries.prune(_library_root(), in_use):
+        try:
+            removed = libraries.prune(_library_root(), in_use)
+        except OSError as error:
+            LOG.warning("The libraries that no guest uses are kept: %s", error)
+            return
+        for folder in removed:
             LOG.info("Removed the libraries in %s, which no guest uses any more", folder)
 
     def started(self, instance_uuid: str) -> None:

@@ -38,7 +38,27 @@ class MadeVGPUs:
         self._folder = folder
         # For those who change it. What is read is one mapping or the next, never one in between.
         self._lock = threading.Lock()
-        self._instances, self._names = _load(folder)
+        self._instances: Mapping[Slot, str] = {}
+        self._names: Mapping[Slot, Mapping[str, str]] = {}
+        self._is_read = False
+        self.read_again()
+
+    def read_again(self) -> frozenset[Slot]:
+        """Read what an earlier service noted, unless that was done; return the slots it adds."""
+        if self._is_read:
+            return frozenset()
+        try:
+            instances, names = _load(self._folder)
+        except OSError as error:
+            LOG.error(
+                "Which vGPUs were made here cannot be read, and is tried in every period: %s", error
+            )
+            return frozenset()
+        with self._lock:
+            added = frozenset(instances.keys() - self._instances.keys())
+            self._instances = {**instances, **self._instances}
+            self._names, self._is_read = names, True
+        return added
 
     def instances(self) -> Mapping[Slot, str]:
         """The uuid of the instance for which something was made, by slot"""
@@ -77,13 +97,9 @@ class MadeVGPUs:
 
 
 def _load(folder: pathlib.Path) -> tuple[dict[Slot, str], dict[Slot, Mapping[str, str]]]:
-    try:
-        found = files.names(folder)
-    except OSError as error:
-        LOG.error("Which vGPUs were made here cannot be read: %s", error)
-        return {}, {}
+    """:raises OSError: where the folder cannot be listed"""
     instances, names = {}, {}
-    for path in (folder / name for name in found):
+    for path in (folder / name for name in files.names(folder)):
         instance_uuid, _, text = path.name.replace(_SEPARATOR, "/").partition("/")
         try:
             slot, instance_uuid = Slot.parse(text), str(uuid.UUID(instance_uuid))

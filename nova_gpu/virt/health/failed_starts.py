@@ -27,7 +27,7 @@ MOST = 3
 
 # What reading a file raises that is not as FailedStarts says
 _NOT_UNDERSTOOD = (
-    *(OSError, ValueError, LookupError, TypeError, ArithmeticError),
+    *(FileNotFoundError, ValueError, LookupError, TypeError, ArithmeticError),
     exception.InvalidPciAddress,
 )
 
@@ -50,7 +50,9 @@ class FailedStarts:
     def __init__(self, path: pathlib.Path, roots: Roots) -> None:
         self._path, self._roots = path, roots
         self._lock = threading.Lock()
-        self._counts = self._load()
+        self._counts: _Counts = {}
+        self._is_read = False
+        self._set({})
         if withheld := self.withheld():
             LOG.warning(
                 "Virtual functions %s are given to nobody new: before nova-compute was started, %d "
@@ -100,7 +102,10 @@ class FailedStarts:
             return None
 
     def _load(self) -> _Counts:
-        """Read the file; leave out what cannot be understood."""
+        """Read the file; leave out what cannot be understood.
+
+        :raises OSError: where it cannot be read
+        """
         try:
             content = files.read_json(self._path)
             if content["boot_id"] != self._roots.boot_id():
@@ -111,11 +116,17 @@ class FailedStarts:
         return dict(told)
 
     def _set(self, counts: _Counts) -> None:
-        if counts == self._counts:
+        if counts == self._counts and self._is_read:
             return
         self._counts = counts
-        functions = sorted((str(each), *count) for each, count in counts.items())
         try:
+            if not self._is_read:
+                # What could not be read is not written over.
+                before = self._load()
+                self._counts, self._is_read = {**before, **counts}, True
+                if self._counts == before:
+                    return
+            functions = sorted((str(each), *count) for each, count in self._counts.items())
             content = {"boot_id": self._roots.boot_id(), "functions": functions}
             files.write_json(self._path, content)
         except OSError as error:

@@ -16,6 +16,8 @@ from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu import vgpu_capacity
 from nova_gpu.core.vgpu.vgpu_group import SharedCard
+from nova_gpu.host.pci import identity
+from nova_gpu.host.pci.identity import Identity
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.state import proofs
 from nova_gpu.host.state.quarantine import Identities
@@ -40,8 +42,9 @@ class Proofs:
         self._identities = identities
         self._ledger = ledger
         self._lock = threading.Lock()
-        # The devices that were here at the last look, and so are judged.
-        self._judged: Mapping[Device, str] = {}
+        # The devices that were here at the last look, and so are judged; each with its card's
+        # product and what tells that from others.
+        self._judged: Mapping[Device, tuple[str, Identity]] = {}
         # Why a device that is clean, or may be, has no proof.
         self._unproven: dict[Device, str] = {}
         # Cleaned devices whose proof could not be written, with their cards, how, and after whom.
@@ -57,8 +60,16 @@ class Proofs:
         for each in shared:
             for type_id in each.card.types:
                 here.update(dict.fromkeys(vgpu_capacity.instances(each.card, type_id), each.gpu))
-        new = [device for device in here if self._judged.get(device) != here[device].product.key]
-        self._judged = {device: card.product.key for device, card in here.items()}
+        told = self._identities({card.address: card for card in here.values()}.values())
+        before, new, judged = self._judged, [], {}
+        for device, card in here.items():
+            product, known = before.get(device, ("", {}))
+            now = told[card.address]
+            if product != card.product.key or identity.same(known, now) is False:
+                new.append(device)
+                known = {}
+            judged[device] = (card.product.key, {**known, **now})  # not all is read each time
+        self._judged = judged
         seen = {
             card: proofs.see(card, self._roots, self._identities)
             for card in {here[device].address: here[device] for device in new}.values()
@@ -76,8 +87,10 @@ class Proofs:
         """
         for device in used:
             try:
-                proofs.revoke(self._folder, [device])
+                proofs.revoke(self._folder, [device], self._judged)
             except OSError as error:
+                # Some of them may have none any more: they get new ones.
+                self._ledger.was_used(used)
                 raise exception.DeviceUnavailable(
                     str(device),
                     f"that a guest uses it cannot be noted: {error}",
@@ -89,9 +102,20 @@ class Proofs:
         """Take the proof of a card away that is not fit for a guest, as far as that can be done."""
         self._forget([card.address])
         try:
-            proofs.revoke(self._folder, [card.address])
+            proofs.revoke(self._folder, [card.address], self._judged)
         except OSError as error:
             LOG.error("The proof that GPU %s is clean is still there: %s", card.address, error)
+
+    def withdraw_used(self) -> None:
+        """Take the proofs away of what guests have that were not started here: another's domain, or
+        one whose device nodes lead to another card now."""
+        now = self._ledger.now
+        used = now.used - now.cleaning
+        self._ledger.was_used(devices.clashing(self._judged, used))
+        try:
+            proofs.revoke(self._folder, used, self._judged)
+        except OSError as error:
+            LOG.error("Failed to remove the proofs of GPUs that guests have: %s", error)
 
     def prove(self, device: Device, card: GPU, by: str, after: str | None) -> None:
         """Write down that *device*, which is *card* or a part of it, was cleaned.
@@ -126,16 +150,20 @@ class Proofs:
                 self.prove(device, *known)
                 self._ledger.cleaned(device)
 
+    def covers(self, device: Device) -> bool:
+        """Return whether *device* is here and needs a proof."""
+        return device in self._judged
+
     def is_cleaned(self, device: Device) -> bool:
         """Return whether *device* was cleaned, and its proof is still to be written."""
         return device in self._unwritten
 
-    def lacking(self, device: Device, reason: str) -> None:
+    def lacking(self, device: Device, reason: str, level: int = logging.ERROR) -> None:
         """Note why *device* has no proof, and so is not offered."""
         with self._lock:
             known, self._unproven[device] = self._unproven.get(device), reason
         if known != reason:
-            LOG.error("GPU %s is not offered: %s", device, reason)
+            LOG.log(level, "GPU %s is not offered: %s", device, reason)
 
     def reasons(self) -> dict[PciAddress, str]:
         """Return why whole cards are not offered to new instances."""

@@ -203,9 +203,8 @@ class Releases:
             self._vgpus.retries.wait(until)
         self._is_settled = True
         for address in cards.keys() & self._ledger.now.cleaning:
-            self._proofs.lacking(
-                address, "it is being cleaned; see nova-compute's log if that lasts"
-            )
+            reason = "it is being cleaned; see nova-compute's log if that lasts"
+            self._proofs.lacking(address, reason, logging.WARNING)
         self._keep_back(self.away())
         if cards:
             self._discovery.ways.sets.part()

@@ -241,6 +241,7 @@ class VGPUs:
 
     def settle(self, left: Collection[Device], clean: Clean) -> None:
         """Begin to remove, once in a period, what no guest has any more; wait for nothing."""
+        self._ledger.was_used(self._made.read_again())
 
         def release(each: Device) -> bool:
             # Asked again: it may be long after that look.
@@ -250,7 +251,8 @@ class VGPUs:
 
     def _to_release(self, devices: Collection[Device]) -> list[Device]:
         """Return the slots among them, and functions of another domain."""
-        ours = self.functions() | device.slots(devices)
+        functions = {each for each in self.functions() if not self._proofs.covers(each)}
+        ours = functions | device.slots(devices)
         return [each for each in devices if each in ours]
 
     def _card_of(self, part: Device) -> PciAddress:

@@ -6,9 +6,10 @@ open, and a period reports all that two guests can open.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fixtures
@@ -18,7 +19,7 @@ from nova.tests import fixtures as nova_fixtures
 from oslo_config import fixture as config_fixture
 
 from nova_gpu.conf import CONF
-from tests.fixtures import hosts
+from tests.fixtures import failing_calls, hosts
 from tests.fixtures.histories import ADDRESSES, LAYOUTS, History
 from tests.unit.fuzz import base
 
@@ -43,9 +44,29 @@ _ORDERS = list(itertools.permutations(range(4)))
 # whose MIG instances several have some is made whole, or its number goes to one that is.
 _NO_START = frozenset({"divide", "number", "stranger ends", "delete", "stop", "period", "restart"})
 STEPS = 34
+# How nova-compute's calls on its files of state fail in the next step, or until something else does
+_CALLS: Mapping[str, int] = {"call fails": 6, "killed": 4, "full disk": 2, "room": 2}
+_PROOF_WEIGHTS: Mapping[str, int] = {
+    **_CALLS,
+    "boot": 8,
+    "reboot": 1,
+    "stop": 1,
+    "delete": 6,
+    "period": 6,
+    "restart": 3,
+    "boot host": 1,
+    "divide": 2,
+    "stranger": 1,
+    "stranger ends": 1,
+    "stain": 1,
+    "mend": 2,
+}
+_PROOF_WORDS = [word for word, weight in _PROOF_WEIGHTS.items() for _ in range(weight)]
+_FULL = [("boot", number) for number in range(12)]
+_CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
 
 
-class HistoriesTest(base.FuzzTestCase):
+class _Histories(base.FuzzTestCase):
     def setUp(self) -> None:
         super().setUp()
         objects.register_all()
@@ -54,6 +75,7 @@ class HistoriesTest(base.FuzzTestCase):
         maps = ["0:1000000:65536"]
         self.conf.config(group="libvirt", virt_type="lxc", uid_maps=maps, gid_maps=maps)
         self.conf.config(group="gpu", nvml=True, fatal_xids=[], share_gpu_instances=True)
+        self.conf.config(group="gpu", clean_command=["/bin/true"])
         self.history: History | None = None
         for name, substitute in (
             ("nova_gpu.host.nvidia.nvml.query", lambda *_: self.now.told()),
@@ -63,6 +85,7 @@ class HistoriesTest(base.FuzzTestCase):
             ("nova_gpu.virt.lifecycle.lost_reasons.LostReasons.write", lambda *_: None),
             ("nova_gpu.privsep.nodes.opened_to_guests", list),
             ("nova_gpu.privsep.cleaning.reset", lambda *_: None),
+            ("nova_gpu.privsep.cleaning.run_command", lambda address: self.now.clean(address)),
             ("nova_gpu.virt.verify.reconcile.Reconciliation.look", lambda *_: None),
             # What nova-compute would log and go on from ends the test: a period that failed offers
             # nothing, and where nobody boots every property holds.
@@ -78,12 +101,43 @@ class HistoriesTest(base.FuzzTestCase):
     def _begin(self, host: hosts.Host) -> None:
         roots = host.roots
         state = host.root / "state"
-        state.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # it is there, whatever a call says that fails
+            state.mkdir(exist_ok=True)
         self.conf.config(state_path=str(state))
         for option, root in (("sysfs", roots.sysfs), ("dev", roots.dev), ("proc", roots.proc)):
             self.conf.config(group="gpu", **{f"{option}_root": str(root)})
         self.conf.config(group="gpu", cdi_spec_dirs=[str(each) for each in roots.cdi_spec_dirs])
 
+    def _step(self, word: str, value: int) -> None:
+        history = self.now
+        guests, strangers = list(history.instances), history.strangers()
+        chosen = guests[value % len(guests)] if guests else None
+        actions: dict[str, Any] = {
+            "boot": lambda: history.boot(value),
+            "period": history.period,
+            "restart": history.restart,
+            "divide": lambda: history.divide(value % 4, [None, *LAYOUTS][value // 4 % 6]),
+            "number": lambda: history.number(
+                _ORDERS[value % 24], value // 24 % 8 if value // 24 % 8 < 4 else None
+            ),
+            "move": lambda: history.move(value % 4, ADDRESSES[value // 4 % 5]),
+            "stranger": lambda: history.stranger(value),
+            "boot host": history.boot_host,
+            "stain": lambda: history.unclean.add(ADDRESSES[value % 4]),
+            "mend": lambda: history.mend(ADDRESSES[value % 4]),
+        }
+        if strangers:
+            actions["stranger ends"] = lambda: history.libvirt.domains.pop(strangers[0])
+        if chosen:
+            actions["reboot"] = lambda: history.reboot(chosen)
+            actions["soft reboot"] = lambda: history.reboot(chosen, soft=True)
+            actions["stop"] = lambda: history.stop(chosen)
+            actions["delete"] = lambda: history.delete(chosen)
+        if word in actions:
+            actions[word]()
+
+
+class HistoriesTest(_Histories):
     @base.fuzzed(
         most=3000,  # 100,000 steps
         steps=st.lists(
@@ -199,27 +253,92 @@ class HistoriesTest(base.FuzzTestCase):
             if any(each not in own and each[:1] not in own for each in opened):
                 self.assertIn(uuid, reaching)
 
-    def _step(self, word: str, value: int) -> None:
+
+class ProofsTest(_Histories):
+    """No guest starts with a device that another one had, and that was not cleaned since."""
+
+    @base.fuzzed(
+        most=3000,  # 100,000 steps
+        steps=st.lists(
+            st.tuples(st.sampled_from(_PROOF_WORDS), st.integers(0, 999)),
+            min_size=STEPS,
+            max_size=STEPS,
+        ),
+    )
+    def test_no_start_has_what_was_not_cleaned(self, steps: list[tuple[str, int]]) -> None:
+        self.live(steps)
+
+    def test_a_card_that_another_domain_had(self) -> None:
+        """It is gone when the next service looks."""
+        self.live([("stranger", 2), ("period", 0), ("stranger ends", 0), ("restart", 0), *_FULL])
+        self.assertEqual(2, self._whole())
+
+    def test_a_guest_after_each_failing_call(self) -> None:
+        """Between any two of them the service may have been killed."""
+        for word in ("call fails", "killed"):
+            for number in range(0, 300, 30):
+                ends = [(word, number), ("delete", 0), ("restart", 0), ("period", 0)]
+                self.live([("boot", 1), *ends, *_FULL])
+                self.assertEqual(2, self._whole())
+
+    def _whole(self) -> int:
+        """How many guests run that have a whole card"""
+        return sum((ADDRESSES[n],) in each for n in (2, 3) for each in self.now.opened().values())
+
+    def live(self, steps: list[tuple[str, int]]) -> None:
+        root = self.root / "host"
+        shutil.rmtree(root, ignore_errors=True)
+        self.history = History(root, self._begin)
+        self.history.restart()
+        self.state, self.is_over = root / "state", False
+        with contextlib.ExitStack() as stack:
+            for number, (word, value) in enumerate(steps):
+                runs = {each.run for each in self.now.libvirt.list_guests()}
+                if word in _CALLS:
+                    stack.close()
+                    stack.enter_context(self._failing(word, value))
+                    continue
+                try:
+                    self._step(word, value)
+                except Exception:
+                    if self.now.is_alive():
+                        raise
+                self.now.wait()
+                self._check(runs, [f"{word} {value}" for word, value in steps[: number + 1]])
+                # A disk is full for some time, and everything else fails once.
+                if not self.now.is_alive():
+                    stack.close()
+                    self.now.restart()
+                elif self.is_over:
+                    stack.close()
+
+    @contextlib.contextmanager
+    def _failing(self, word: str, value: int) -> Iterator[None]:
+        code = _CODES[value % len(_CODES)]
+        number = 1 + value // len(_CODES) % 60
+        self.is_over = word != "full disk"
+        if word == "room":
+            yield
+        elif word == "full disk":
+            with failing_calls.writes(self.state, errno.ENOSPC):
+                yield
+        elif word == "call fails":
+            with failing_calls.one(self.state, number, code):
+                yield
+        else:
+            with failing_calls.all_from(self.state, number, errno.EIO):
+                self.now.is_alive = lambda: not failing_calls.is_failing()
+                try:
+                    yield
+                finally:
+                    self.now.is_alive = lambda: True
+
+    def _check(self, before: set[int], told: list[str]) -> None:
+        """:param before: the runs of those that ran already"""
         history = self.now
-        guests, strangers = list(history.instances), history.strangers()
-        chosen = guests[value % len(guests)] if guests else None
-        actions: dict[str, Any] = {
-            "boot": lambda: history.boot(value),
-            "period": history.period,
-            "restart": history.restart,
-            "divide": lambda: history.divide(value % 4, [None, *LAYOUTS][value // 4 % 6]),
-            "number": lambda: history.number(
-                _ORDERS[value % 24], value // 24 % 8 if value // 24 % 8 < 4 else None
-            ),
-            "move": lambda: history.move(value % 4, ADDRESSES[value // 4 % 5]),
-            "stranger": lambda: history.stranger(value),
-        }
-        if strangers:
-            actions["stranger ends"] = lambda: history.libvirt.domains.pop(strangers[0])
-        if chosen:
-            actions["reboot"] = lambda: history.reboot(chosen)
-            actions["soft reboot"] = lambda: history.reboot(chosen, soft=True)
-            actions["stop"] = lambda: history.stop(chosen)
-            actions["delete"] = lambda: history.delete(chosen)
-        if word in actions:
-            actions[word]()
+        for started in history.libvirt.list_guests():
+            if started.run in before:
+                continue
+            if started.uuid in history.instances:
+                self.assertEqual(set(), history.stained(started.uuid), f"after {', '.join(told)}")
+                history.stains |= dict.fromkeys(history.opened()[started.uuid], started.uuid)

@@ -5,10 +5,12 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Collection
 
 import fixtures
 from oslotest import base
 
+from nova_gpu.core.device import Device
 from nova_gpu.core.model import GPU, PciAddress
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.pci import identity
@@ -68,6 +70,27 @@ class ProofsTest(base.BaseTestCase):
         proofs.write(self.folder, SLOT, self.card, seen, "reset", "an instance")
         self.assertTrue(proofs.holds(self.folder, SLOT, self.card, seen))
         self.assertFalse(self.holds())
+
+    def test_of_a_card_divided_anew(self) -> None:
+        """A guest with a part of it may have had the memory of what it was before."""
+        seen = self.see()
+        assert seen is not None
+        small, other = (Slot(SLOT.parent, "1g.18gb", number) for number in (100, 900))
+        parts = (SLOT, small, other)
+        self.host.add_gpu(TWO, "10de", "2335")
+        self.write(cards.card(TWO))
+
+        def proven_after(used: Device, here: Collection[Device]) -> set[Device]:
+            for each in (self.card.address, *parts):
+                proofs.write(self.folder, each, self.card, seen, "reset", None)
+            proofs.revoke(self.folder, [used], here)
+            self.assertTrue((self.folder / f"{TWO}.json").exists())
+            every = (self.card.address, *parts)
+            return {each for each in every if proofs.holds(self.folder, each, self.card, seen)}
+
+        self.assertEqual({other}, proven_after(small, [small, other]))
+        self.assertEqual(set(), proven_after(self.card.address, [self.card.address]))
+        self.assertEqual(set(), proven_after(self.card.address, parts))
 
     def test_another_boot(self) -> None:
         self.write()

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
+import logging
 import pathlib
+from collections.abc import Iterable
 
 import fixtures
 from oslotest import base
 
 from nova_gpu.core import exception
-from nova_gpu.core.model import GPU
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.host.pci.identity import Identity
 from nova_gpu.virt.lifecycle import proofs
 from nova_gpu.virt.usage.ledger import Ledger
-from tests.fixtures import cards, hosts
+from tests.fixtures import cards, failing_calls, hosts
 
 ONE, TWO = "0000:88:00.0", "0000:89:00.0"
 
@@ -18,19 +22,23 @@ ONE, TWO = "0000:88:00.0", "0000:89:00.0"
 class ProofsTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.log = self.useFixture(fixtures.FakeLogger())
+        self.log = self.useFixture(fixtures.FakeLogger(format="%(levelname)s %(message)s"))
         root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.host = hosts.Host(root / "host")
         self.cards = [cards.card(address) for address in (ONE, TWO)]
         for address in (ONE, TWO):
             self.host.add_gpu(address, "10de", "2335")
         self.folder = root / "state" / "gpu-clean"
+        self.told: dict[str, Identity] = {ONE: {}, TWO: {}}
         self.folder.parent.mkdir()
         self.proofs, self.ledger = self.service()
 
     def service(self) -> tuple[proofs.Proofs, Ledger]:
         ledger = Ledger()
-        identities = lambda found: {card.address: {} for card in found}  # noqa: E731
+
+        def identities(found: Iterable[GPU]) -> dict[PciAddress, Identity]:
+            return {card.address: self.told[str(card.address)] for card in found}
+
         return proofs.Proofs(self.folder, self.host.roots, identities, ledger), ledger
 
     def dirty(self) -> set[str]:
@@ -58,6 +66,37 @@ class ProofsTest(base.BaseTestCase):
         self.proofs.judge(self.cards[:1], ())
         self.proofs.judge(self.cards, ())
         self.assertEqual({TWO}, set(map(str, self.ledger.now.used)), "it was away")
+
+    def test_another_card_of_the_product_there(self) -> None:
+        """It was put there between two periods."""
+        self.told = {ONE: {"nvidia": "GPU-1"}, TWO: {"nvidia": "GPU-2"}}
+        for card in self.cards:
+            self.prove(card)
+        self.proofs.judge(self.cards, ())
+        self.told[ONE] = {}
+        self.proofs.judge(self.cards, ())
+        self.assertEqual(frozenset(), self.ledger.now.used, "what cannot be read is no other card")
+        self.told[ONE] = {"nvidia": "GPU-3"}
+        self.proofs.judge(self.cards, ())
+        self.assertEqual({ONE}, set(map(str, self.ledger.now.used)))
+
+    def test_used_by_another_domain(self) -> None:
+        for card in self.cards:
+            self.prove(card)
+        self.proofs.judge(self.cards, ())
+        self.ledger.was_used([self.cards[0].address])
+        self.proofs.withdraw_used()
+        self.assertEqual({ONE}, self.dirty())
+        with failing_calls.all_from(self.folder, 1, errno.EIO):
+            self.proofs.withdraw_used()
+        self.assertIn("Failed to remove the proofs of GPUs", self.log.output)
+
+    def test_why_it_has_none(self) -> None:
+        address = self.cards[0].address
+        self.proofs.lacking(address, "it is being cleaned", logging.WARNING)
+        self.assertNotIn("ERROR", self.log.output)
+        self.proofs.lacking(address, "the disk is full")
+        self.assertEqual({address: "the disk is full"}, self.proofs.reasons())
 
     def test_what_cannot_be_written(self) -> None:
         """It is not offered, and need not be cleaned again."""

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each system call on each kind of file of state fails once, wherever it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import fixtures
+from oslotest import base
+
+from nova_gpu.core import exception
+from nova_gpu.core.boot_files import File
+from nova_gpu.core.model import DeliveryMode, GroupKey
+from nova_gpu.core.vgpu.vgpu import Slot
+from nova_gpu.host.nvidia import kernel_log, modules
+from nova_gpu.host.state import files, former_drivers, proofs, quarantine, written_files
+from nova_gpu.host.state.former_drivers import Former
+from nova_gpu.virt import counters
+from nova_gpu.virt.delivery import made_vgpus
+from nova_gpu.virt.health import failed_starts, xids
+from nova_gpu.virt.inventory import provider_tree
+from tests.fixtures import cards, failing_calls, hosts
+
+CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.ESTALE)
+ONE, TWO = cards.addresses("0000:88:00.0", "0000:89:00.0")
+CARD, OTHER = cards.card(str(ONE)), cards.card(str(TWO))
+SLOT = Slot(ONE, "1g.18gb", 900)
+BOOT = "a-boot"
+SEEN = proofs.Seen({"nvidia": "GPU-1"}, (str(ONE), str(TWO)), BOOT)
+UUID, KEY = str(uuid.UUID(int=7)), GroupKey("10de", "2335", DeliveryMode.LXC)
+NEW_KEY = GroupKey("10de", "2336", DeliveryMode.LXC)
+REFUSED = (OSError, files.Untrusted, exception.InvalidRecord)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Records of one kind. ``before`` writes some, ``changes`` write or remove others; ``read`` is
+    what a process that starts then knows of them. Where they cannot be read it is ``unread``, by
+    default an error, or has ``lost`` in the place of one. Where ``is_void``, what
+    cannot be written is removed."""
+
+    before: Callable[[pathlib.Path], Any]
+    changes: tuple[Callable[[pathlib.Path], Any], ...]
+    read: Callable[[pathlib.Path], Any]
+    unread: Any = REFUSED
+    lost: Any = None
+    is_void: bool = False
+
+
+class FailingCallsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.FakeLogger(level=100))
+        self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.host = hosts.Host(self.root / "host")
+        for address in (ONE, TWO):
+            self.host.add_gpu(str(address), "10de", "2335")
+        (self.host.roots.proc / "sys/kernel/random").mkdir(parents=True, exist_ok=True)
+        (self.host.roots.proc / "sys/kernel/random/boot_id").write_text(BOOT)
+        self.state = self.root / "state"
+        self.addCleanup(setattr, counters, "_folder", counters._folder)
+
+    def kinds(self) -> dict[str, Kind]:
+        roots, entry = self.host.roots, quarantine.entry
+        formers = {ONE: Former("nvidia", "override")}
+        return {
+            "quarantine": Kind(
+                lambda at: [quarantine.put(at / "q", entry(c, "a", "b")) for c in (CARD, OTHER)],
+                (
+                    lambda at: quarantine.put(at / "q", entry(CARD, "worse", "b", seen=SEEN)),
+                    lambda at: quarantine.release(at / "q", TWO),
+                ),
+                lambda at: {
+                    a: "not understood" if "cannot be understood" in e.reason else e.reason
+                    for a, e in quarantine.load(at / "q").items()
+                },
+                lost="not understood",  # and so it stays there
+            ),
+            "proofs": Kind(
+                lambda at: proofs.write(at / "p", TWO, OTHER, SEEN, "reset", None),
+                (
+                    lambda at: proofs.write(at / "p", ONE, CARD, SEEN, "reset", None),
+                    lambda at: proofs.revoke(at / "p", [TWO]),
+                ),
+                lambda at: {
+                    each.address: proofs.holds(at / "p", each.address, each, SEEN)
+                    for each in (CARD, OTHER)
+                },
+                lost=False,  # it is cleaned
+            ),
+            "former drivers": Kind(
+                lambda at: former_drivers.save(at / "f", TWO, formers, roots),
+                (
+                    lambda at: former_drivers.save(at / "f", ONE, formers, roots),
+                    lambda at: former_drivers.forget(at / "f", TWO),
+                ),
+                lambda at: [former_drivers.load(at / "f", each, roots) for each in (ONE, TWO)],
+            ),
+            "vGPUs": Kind(
+                lambda at: made_vgpus.MadeVGPUs(at / "v").add(SLOT, UUID, {"1g.18gb": "name"}),
+                (lambda at: made_vgpus.MadeVGPUs(at / "v").add(Slot(TWO, "1g.18gb", 900), UUID),),
+                lambda at: set(made_vgpus.MadeVGPUs(at / "v").instances()),
+                set(),
+            ),
+            "kernel's log": Kind(
+                lambda at: kernel_log.save(at / "k", kernel_log.Position(BOOT, 7)),
+                (lambda at: kernel_log.save(at / "k", kernel_log.Position(BOOT, 8)),),
+                lambda at: kernel_log.load(at / "k"),
+                None,  # all of it is read
+            ),
+            "withheld instances": Kind(
+                lambda at: xids.WithheldInstances(at / "w").add(BOOT, {(ONE, "9/0")}),
+                (lambda at: xids.WithheldInstances(at / "w").add(BOOT, {(TWO, "9/0")}),),
+                lambda at: xids.WithheldInstances(at / "w").of_boot(BOOT),
+            ),
+            "failed starts": Kind(
+                lambda at: failed_starts.FailedStarts(at / "s", roots).failed([ONE], OSError()),
+                (lambda at: failed_starts.FailedStarts(at / "s", roots).failed([TWO], OSError()),),
+                lambda at: set(failed_starts.FailedStarts(at / "s", roots)._counts),
+                set(),  # each may be tried again
+            ),
+            "providers": Kind(
+                lambda at: provider_tree.Providers(at / "t").keep("host1", {KEY: UUID}),
+                (lambda at: provider_tree.Providers(at / "t").keep("host1", {NEW_KEY: UUID}),),
+                lambda at: provider_tree.Providers(at / "t")._load("host1"),
+                None,  # Placement is asked
+                is_void=True,
+            ),
+            "modules": Kind(
+                lambda at: modules.keep(at / "m", [ONE, TWO], {ONE: 1, TWO: 2}),
+                (lambda at: modules.keep(at / "m", [ONE, TWO], {ONE: 2, TWO: 1}),),
+                lambda at: modules.completed(at / "m", [ONE, TWO], {}),
+                {},  # NVML is asked
+            ),
+            "counters": Kind(
+                lambda at: (counters.begin(at), counters.claimed(1, 0)),
+                (lambda at: counters.claimed(1, 0),),
+                lambda at: min(2, counters.read(at).claims),
+                0,
+            ),
+            "boot files": Kind(
+                lambda at: written_files.apply([File("/etc/a", "1\n"), File("/etc/b", "1\n")], at),
+                (
+                    lambda at: written_files.apply(
+                        [File("/etc/a", "2\n"), File("/etc/b", "1\n")], at
+                    ),
+                    lambda at: written_files.apply([File("/etc/a", "2\n")], at),
+                ),
+                lambda at: {
+                    each: files.read(at / "etc" / each) for each in files.names(at / "etc")
+                },
+            ),
+        }
+
+    def fresh(self, kind: Kind) -> Any:
+        shutil.rmtree(self.state, ignore_errors=True)
+        self.state.mkdir()
+        kind.before(self.state)
+        return kind.read(self.state)
+
+    def test_changes(self) -> None:
+        """Each record is as before or as it is to be, the others as they were; once more heals."""
+        for name, kind in self.kinds().items():
+            states = [self.fresh(kind)]
+            with failing_calls.noted(self.state) as calls:
+                for change in kind.changes:
+                    change(self.state)
+            self.fresh(kind)
+            for change in kind.changes:
+                change(self.state)
+                states.append(kind.read(self.state))
+            self.assertNotEqual(states[0], states[-1], name)
+            for number, call in enumerate(calls, 1):
+                for code in CODES:
+                    where = f"{name}: {call}, {errno.errorcode[code]}"
+                    self._change(kind, number, code, states, where)
+
+    def _change(self, kind: Kind, number: int, code: int, states: list[Any], where: str) -> None:
+        self.fresh(kind)
+        with failing_calls.one(self.state, number, code):
+            try:
+                for change in kind.changes:
+                    change(self.state)
+            except REFUSED as error:
+                self.assertIn(os.strerror(code), str(error), where)
+        allowed = [*states, kind.unread] if kind.is_void else states
+        self.assertIn(kind.read(self.state), allowed, where)
+        for change in kind.changes:
+            change(self.state)
+        self.assertEqual(states[-1], kind.read(self.state), where)
+
+    def test_reads(self) -> None:
+        """What is not read is taken for what is safe, or is an error; the next time it is read."""
+        for name, kind in self.kinds().items():
+            right = self.fresh(kind)
+            with failing_calls.noted(self.state) as calls:
+                kind.read(self.state)
+            for number, call in enumerate(calls, 1):
+                for code in CODES:
+                    where = f"{name}: {call}, {errno.errorcode[code]}"
+                    with failing_calls.one(self.state, number, code):
+                        try:
+                            read = kind.read(self.state)
+                        except REFUSED as error:
+                            self.assertIn(os.strerror(code), str(error), where)
+                            read = REFUSED
+                    self.assertTrue(self._is_safe(kind, read, right), f"{where}: {read}")
+                    self.assertEqual(right, kind.read(self.state), where)
+
+    @staticmethod
+    def _is_safe(kind: Kind, read: Any, right: Any) -> bool:
+        if read in (right, kind.unread):
+            return True
+        if not isinstance(read, dict) or kind.lost is None or read.keys() != right.keys():
+            return False
+        return all(read[each] in (right[each], kind.lost) for each in right)
