@@ -74,7 +74,12 @@ class HostGPUs:
         self._tracker = tracker.Tracker(lambda: virtapi._compute.rt)
         self._neighbours = neighbours.Neighbours(self._tracker, self.roots)
         self._published = published_cards.PublishedCards(
-            self.ledger, self.delivery, self.sets, self._custody, self._neighbours
+            self.ledger,
+            self.delivery,
+            self.sets,
+            self._custody,
+            self._discovery.links,
+            self._neighbours,
         )
         self._proofs = proofs.Proofs(
             pathlib.Path(CONF.state_path, "gpu-clean"),
@@ -395,4 +400,4 @@ class HostGPUs:
         :raises nova.exception.InstancePowerOffFailure: where it does not end
         """
         if self.has_gpus:
-            self.delivery.end(self._host, instance)
+            self._custody.ending(self._host, instance)

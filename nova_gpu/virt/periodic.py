@@ -80,7 +80,7 @@ class Step:
         whole = [gpu for gpu in found if gpu.address not in divided]
         obstacles = {**self._discovery.obstacles(whole), **divided}
         for gpu in whole:
-            peers = self._discovery.delivery.joined().get(gpu.address, frozenset())
+            peers = self._discovery.links.joined().get(gpu.address, frozenset())
             if gpu.address not in given_whole and (parted := peers & divided.keys()):
                 obstacles[gpu.address] = _LINKED.format(peer=min(parted))
         ailments = self._watch.look(found)

@@ -156,11 +156,6 @@ class ContainerNodes(WholeCards):
         end_processes(str(card.address), self._roots)
         return False
 
-    def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
-        from nova_gpu.virt.delivery import container_domain
-
-        container_domain.wait_for_end(host, instance)
-
 
 def end_processes(device: str, roots: Roots) -> None:
     """Ends what a guest that is gone has left of its processes on a card, or on the MIG instance at
@@ -218,6 +213,11 @@ class ContainerCustody(Custody):
     def started(self, instance_uuid: str) -> None:
         if self.rights:
             self.rights.started(instance_uuid)
+
+    def ending(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
+        from nova_gpu.virt.delivery import container_domain
+
+        container_domain.wait_for_end(host, instance)
 
     def domain_gone(self) -> None:
         if self.rights:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nova_gpu.core.model import GPU, PciAddress
 
 if TYPE_CHECKING:
+    from nova import objects
     from nova.virt.libvirt import host as libvirt_host
 
 
@@ -35,6 +36,13 @@ class Custody:
 
     def started(self, instance_uuid: str) -> None:
         """Note that the instance's guest, which was rendered, has its domain, or gets none."""
+        return
+
+    def ending(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
+        """Wait for the end of a guest that Nova is about to destroy, where that may take long.
+
+        :raises nova.exception.InstancePowerOffFailure: where it does not end
+        """
         return
 
     def domain_gone(self) -> None:

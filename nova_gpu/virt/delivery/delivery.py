@@ -24,7 +24,6 @@ from nova_gpu.host.roots import Roots
 if TYPE_CHECKING:
     from nova import objects
     from nova.virt.libvirt import config as vconfig
-    from nova.virt.libvirt import host as libvirt_host
 
     from nova_gpu.core.flavor.request import FlavorRequest
     from nova_gpu.virt import threads
@@ -126,10 +125,6 @@ class WholeCards(Delivery, Protocol):
         """Takes note of the host's cards, before it is asked about any of them."""
         return
 
-    def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
-        """Return the cards that one guest at a time may have, by each of them."""
-        return {}
-
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
         """Whether a guest's driver can be told that *cards* reach each other's memory"""
         return False
@@ -183,13 +178,6 @@ class WholeCards(Delivery, Protocol):
 
         :raises NotClean, BindingFailed: where it is not clean, or that cannot be told
         """
-
-    def end(self, host: libvirt_host.Host, instance: objects.Instance) -> None:
-        """Waits for the end of a guest that Nova is about to destroy, where that may take long.
-
-        :raises nova.exception.InstancePowerOffFailure: where it does not end
-        """
-        return
 
 
 class Parts(Protocol):

@@ -13,14 +13,12 @@ from oslo_log import log as logging
 from nova_gpu.conf import CONF
 from nova_gpu.core import refusal_texts
 from nova_gpu.core.model import GPU, DeliveryMode, PciAddress
-from nova_gpu.core.topology import topology
 from nova_gpu.host.roots import Roots
 from nova_gpu.host.vfio import binding as host_binding
 from nova_gpu.host.vfio import open_devices, passthrough
 from nova_gpu.virt.delivery import guest_address_space, pci_aliases
 from nova_gpu.virt.delivery.delivery import Given, Operation, WholeCards, told_of_cards
 from nova_gpu.virt.delivery.peer_access import Peers
-from nova_gpu.virt.sets import Sets
 
 if TYPE_CHECKING:
     from nova import objects
@@ -45,7 +43,6 @@ class PCIPassthrough(WholeCards):
 
     :param unbound: the folder of :class:`nova_gpu.virt.delivery.bind_failures.BindFailures`
     :param ledger: who has what, where guests are given cards, as nova-compute alone does
-    :param sets: of the host, whose cards are linked by switches alone
     :param peers: what guests can be told of how their cards reach each other
     """
 
@@ -64,15 +61,12 @@ class PCIPassthrough(WholeCards):
         device_spec: pci_aliases.DeviceSpec,
         unbound: pathlib.Path,
         ledger: Ledger | None,
-        sets: Sets,
         peers: Peers,
     ) -> None:
         self._roots = roots
         self._device_spec = device_spec
         self._holders: Mapping[str, str] = {}
-        self._sets = sets
         self._peers = peers
-        self._joined: dict[PciAddress, frozenset[PciAddress]] = {}
         if ledger is not None:
             # Only now: privsep takes half a second, and the commands give nobody a card.
             from nova_gpu.virt.delivery import binding
@@ -94,32 +88,6 @@ class PCIPassthrough(WholeCards):
 
     def look(self, found: Collection[GPU]) -> None:
         self._peers.look_again()
-        self._look_at_links(found)
-
-    def _look_at_links(self, found: Collection[GPU]) -> None:
-        """Keep which cards direct links join: a card with VFIO tells nothing of its own any more.
-
-        No driver of the host blocks the links of such cards, and what is at their other end is
-        mapped by the card itself (of XGMI drivers/gpu/drm/amd/amdgpu, amdgpu_xgmi.c). Those that
-        are joined in sets are parted.
-        """
-        linked = [
-            gpu for gpu in found if gpu.links and not self._sets.offered([gpu.address], (), None)
-        ]
-        circles = topology.circles(linked)
-        for number in set(circles.values()):
-            members = frozenset(card for card in circles if circles[card] == number)
-            known = members.union(*(self._joined.get(card, ()) for card in members))
-            if known != self._joined.get(min(known)) and CONF.gpu.split_link_groups:
-                LOG.warning(
-                    "GPUs %s are joined by direct links and given to several guests, which can "
-                    "reach each other's memory over them ([gpu]split_link_groups)",
-                    ", ".join(map(str, sorted(known))),
-                )
-            self._joined.update(dict.fromkeys(known, known))
-
-    def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
-        return {} if CONF.gpu.split_link_groups else self._joined
 
     def reach_each_other(self, cards: Collection[GPU]) -> bool:
         return self._peers.obstacle(cards) is None

@@ -78,7 +78,7 @@ class Ways:
             spec = DeviceSpec(CONF.pci.device_spec)
             peers = Peers(roots, libvirt_version, qemu_version)
             self.whole = machines = PCIPassthrough(
-                roots, spec, bind_failures.folder(), ledger, self.sets, peers
+                roots, spec, bind_failures.folder(), ledger, peers
             )
             if ledger is not None:
                 self.custody = machines.bindings

@@ -30,6 +30,7 @@ from nova_gpu.host.vgpu import division
 from nova_gpu.virt.delivery import ways
 from nova_gpu.virt.delivery.made_vgpus import MadeVGPUs
 from nova_gpu.virt.delivery.ways import Ways
+from nova_gpu.virt.inventory import link_groups
 
 if TYPE_CHECKING:
     from nova_gpu.virt.usage.ledger import Ledger
@@ -86,6 +87,7 @@ class Discovery:
 
             raise nova_exception.InvalidConfiguration(str(error)) from error
         self.delivery = self.ways.whole
+        self.links = link_groups.LinkGroups(self.ways.sets)
         self._nvml_facts: Mapping[PciAddress, nvml.NvmlFacts] = {}
 
     def find(self) -> tuple[GPU, ...]:
@@ -107,6 +109,8 @@ class Discovery:
             found = self._discover()
         self.ways.sets.look(found)
         self.delivery.look(found)
+        if not self.delivery.shares_driver:
+            self.links.look(found)
         return found
 
     def _may_change(self, found: Iterable[GPU]) -> bool:

@@ -20,6 +20,7 @@ from nova_gpu.core.topology import choose, topology
 from nova_gpu.virt.delivery.custody import Custody
 from nova_gpu.virt.delivery.delivery import WholeCards
 from nova_gpu.virt.inventory import card_groups, provider_tree
+from nova_gpu.virt.inventory.link_groups import LinkGroups
 from nova_gpu.virt.inventory.neighbours import Neighbours
 from nova_gpu.virt.inventory.pool import Claimant
 from nova_gpu.virt.inventory.published import Holding, Published
@@ -39,12 +40,14 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
         delivery: WholeCards,
         sets: Sets,
         custody: Custody,
+        links: LinkGroups,
         neighbours: Neighbours,
     ) -> None:
         super().__init__(ledger)
         self._delivery = delivery
         self._sets = sets
         self._custody = custody
+        self._links = links
         self._neighbours = neighbours
         self._lock = threading.Lock()
         self._groups: card_groups.CardGroups = {}
@@ -237,7 +240,7 @@ class PublishedCards(Published[GPUGroup, PciAddress]):
 
         :param given: what else is given, beside what is known
         """
-        joined = self._delivery.joined()
+        joined = self._links.joined()
         if not joined:
             return frozenset()
         usage = self._ledger.now

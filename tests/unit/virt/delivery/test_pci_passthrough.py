@@ -15,7 +15,6 @@ from nova_gpu.core import exception
 from nova_gpu.core.flavor import request
 from nova_gpu.core.model import GPU
 from nova_gpu.host.pci import discovery, selection
-from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import binding, pci_aliases, pci_passthrough, peer_access
 from nova_gpu.virt.usage import ledger
 from tests.fixtures import hosts
@@ -38,7 +37,6 @@ class MakeReadyTest(base.BaseTestCase):
         spec, noted = pci_aliases.DeviceSpec(()), ledger.Ledger()
         self.way = pci_passthrough.PCIPassthrough(
             *(self.host.roots, spec, root / "unbound", noted),
-            sets.NoSets(),
             peer_access.Peers(self.host.roots),
         )
         self.bound: list[str] = []

@@ -16,7 +16,7 @@ from oslotest import base
 from nova_gpu.core.model import DeliveryMode, GroupKey
 from nova_gpu.virt import sets
 from nova_gpu.virt.delivery import pci_aliases, pci_passthrough, peer_access
-from nova_gpu.virt.inventory import card_groups, neighbours, published_cards, tracker
+from nova_gpu.virt.inventory import card_groups, link_groups, neighbours, published_cards, tracker
 from nova_gpu.virt.usage import ledger
 from nova_gpu.virt.usage.records import Records
 from tests.fixtures import cards, hosts
@@ -41,14 +41,14 @@ class StockTest(base.BaseTestCase):
             pci_aliases.DeviceSpec(()),
             root / "unbound",
             self.ledger,
-            sets.NoSets(),
             peer_access.Peers(host.roots, lambda: 9000000, lambda: 8002002),
         )
         self.bindings = self.delivery.bindings
+        self.links = link_groups.LinkGroups(sets.NoSets())
         self.tracker = resource_tracker.ResourceTracker("host", mock.Mock(), mock.Mock())
         self.neighbours = neighbours.Neighbours(tracker.Tracker(lambda: self.tracker), host.roots)
         self.published = published_cards.PublishedCards(
-            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.neighbours
+            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.links, self.neighbours
         )
         self.tree = self.tracker.provider_tree = provider_tree.ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
@@ -148,7 +148,7 @@ class StockTest(base.BaseTestCase):
         self.publish()
         uuid = self.published.provider_uuids[KEY]
         fresh = published_cards.PublishedCards(
-            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.neighbours
+            self.ledger, self.delivery, sets.NoSets(), self.bindings, self.links, self.neighbours
         )
         fresh.publish(self.tree, NODE, "LXC")
         record = self.tree.data(uuid).inventory["PGPU"]

@@ -18,7 +18,7 @@ from nova_gpu.core import exception
 from nova_gpu.core.model import GPU, DeliveryMode
 from nova_gpu.core.vgpu.vgpu import Slot
 from nova_gpu.host.roots import Roots
-from nova_gpu.virt import sets, threads
+from nova_gpu.virt import threads
 from nova_gpu.virt.delivery import (
     binding,
     container_nodes,
@@ -79,7 +79,6 @@ class CleaningTest(base.BaseTestCase):
         noted = ledger.Ledger()
         machines = pci_passthrough.PCIPassthrough(
             *(roots, pci_aliases.DeviceSpec(()), roots.proc / "unbound", noted),
-            sets.NoSets(),
             peer_access.Peers(roots),
         )
         return cleaning.Cleaning(machines, roots)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that direct links join, which one guest of KVM at a time may have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from oslo_log import log as logging
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU, PciAddress
+from nova_gpu.core.topology import topology
+from nova_gpu.virt.sets import Sets
+
+LOG = logging.getLogger(__name__)
+
+
+class LinkGroups:
+    """The groups as they were seen: a card with VFIO tells nothing of its own links any more.
+
+    No driver of the host blocks the links of such cards, and what is at their other end is mapped
+    by the card itself (of XGMI drivers/gpu/drm/amd/amdgpu, amdgpu_xgmi.c). Those that are joined in
+    sets are parted.
+    """
+
+    def __init__(self, sets: Sets) -> None:
+        self._sets = sets
+        self._joined: dict[PciAddress, frozenset[PciAddress]] = {}
+
+    def look(self, cards: Collection[GPU]) -> None:
+        """Note which of the host's cards are joined."""
+        linked = [
+            gpu for gpu in cards if gpu.links and not self._sets.offered([gpu.address], (), None)
+        ]
+        circles = topology.circles(linked)
+        for number in set(circles.values()):
+            members = frozenset(card for card in circles if circles[card] == number)
+            known = members.union(*(self._joined.get(card, ()) for card in members))
+            if known != self._joined.get(min(known)) and CONF.gpu.split_link_groups:
+                LOG.warning(
+                    "GPUs %s are joined by direct links and given to several guests, which can "
+                    "reach each other's memory over them ([gpu]split_link_groups)",
+                    ", ".join(map(str, sorted(known))),
+                )
+            self._joined.update(dict.fromkeys(known, known))
+
+    def joined(self) -> Mapping[PciAddress, frozenset[PciAddress]]:
+        """Return the cards that one guest at a time may have, by each of them."""
+        return {} if CONF.gpu.split_link_groups else self._joined

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import dataclasses
+
+import fixtures
+from oslo_config import fixture as config_fixture
+from oslotest import base
+
+from nova_gpu.conf import CONF
+from nova_gpu.core.model import GPU, Link
+from nova_gpu.virt import sets
+from nova_gpu.virt.inventory import link_groups
+from tests.fixtures import cards
+
+A, B, C = "0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0"
+
+
+def pair() -> tuple[GPU, GPU]:
+    one, other = cards.card(A), cards.card(B)
+    return (
+        dataclasses.replace(one, links=(Link(other.address, 4),)),
+        dataclasses.replace(other, links=(Link(one.address, 4),)),
+    )
+
+
+class LinkGroupsTest(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = self.useFixture(config_fixture.Config(CONF))
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.groups = link_groups.LinkGroups(sets.NoSets())
+
+    def test_cards_with_vfio_stay_joined(self) -> None:
+        self.groups.look([*pair(), cards.card(C)])
+        self.groups.look([cards.card(A), cards.card(B), cards.card(C)])
+        both = frozenset(cards.addresses(A, B))
+        self.assertEqual(dict.fromkeys(both, both), dict(self.groups.joined()))
+
+    def test_split_where_the_operator_says_so(self) -> None:
+        self.config.config(group="gpu", split_link_groups=True)
+        self.groups.look(pair())
+        self.assertEqual({}, dict(self.groups.joined()))
+        self.assertIn(f"GPUs {A}, {B} are joined by direct links", self.log.output)
