@@ -38,7 +38,8 @@ class Command(command.Command):
         """``False``: whether a token's scope is enough is for the services to say.
 
         osc-lib asks for this when it has made the session and before it has Keystone give a token,
-        which is before the command line's own --timeout is read: the last moment for a deadline.
+        which is before the command line's own --timeout is read: the last moment for a deadline,
+        and the only one (doc/source/contributor/upstream.rst).
         """
         _hurry(self.app.client_manager.session, TIMEOUT_S)
         return False

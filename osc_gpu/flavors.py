@@ -63,13 +63,6 @@ def write(connection: Any, flavor: Any, specs: Mapping[str, str]) -> None:
     sdk_exc.raise_from_response(answer)
 
 
-def remove(connection: Any, flavor: Any, key: str) -> None:
-    """Removes an extra spec of *flavor*, as :func:`write`."""
-    answer = connection.compute.delete(f"/flavors/{flavor.id}/os-extra_specs/{key}")
-    if answer.status_code != 404:
-        sdk_exc.raise_from_response(answer)
-
-
 def request_of(flavor: Any) -> FlavorRequest:
     """What *flavor* asks for, openstacksdk's by itself or of a server."""
     return request.of(flavor.extra_specs or {})

@@ -18,7 +18,6 @@ from nova.api.validation.extra_specs import base
 
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import arrangement, condition, consent, preemptible, words
-from nova_gpu.core.scheduling import startable
 
 
 @dataclasses.dataclass
@@ -196,13 +195,6 @@ def register() -> Sequence[base.ExtraSpecValidator]:
             "(``delete``).",
             words.allowed(preemptible.End),
             lambda name, value: preemptible.parse_end(value),
-        ),
-        _validator(
-            names.CAPACITY,
-            "How many instances of the flavor could start, for those who may not see the hosts: "
-            "``openstack gpu capacity --publish`` writes it. Nothing is decided by it.",
-            startable.ALLOWED,
-            lambda name, value: startable.parse(value),
         ),
     ]
 

@@ -11,7 +11,6 @@ import glob
 import importlib.metadata
 import os
 import pathlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from oslo_config import cfg
@@ -22,9 +21,6 @@ from nova_gpu.core import exception
 
 # What oslo.config raises for files that it cannot read, and for values when they are first used.
 Unreadable = (cfg.Error, OSError, ValueError)
-
-# Of oslo.config's error about a value, which has the group nowhere and the file in a repr().
-_FILE_AND_REASON = re.compile(r"detail='([^']*)'\) is not valid: (.*)", re.DOTALL)
 
 
 def read(arguments: Sequence[str], prog: str) -> None:
@@ -107,18 +103,40 @@ def _line(message: str | None) -> str:
 
 
 def _wrong_values() -> Iterator[str]:
-    """A line for each option whose value cannot be used"""
-    for group in (None, *CONF._groups):
-        options = CONF._groups[group]._opts if group else CONF._opts
-        for name in options:
-            try:
-                CONF[group][name] if group else CONF[name]
-            except ValueError as error:
-                found = _FILE_AND_REASON.search(str(error))
-                where, reason = (f" (in {found[1]})", found[2]) if found else ("", str(error))
-                yield f"[{group or 'DEFAULT'}]{name}{where}: {reason}; correct the value"
-            except cfg.Error:
-                continue  # one that must be given and is not, which nobody here asks for
+    """Yield a line for each option whose value cannot be used."""
+    for group, name in _options():
+        try:
+            CONF[group][name] if group else CONF[name]
+        except ValueError as error:
+            # oslo.config's own text has the reason behind the repr() of where the value is from.
+            reason = error.__context__ or error
+            where = _file_with(name, group or "DEFAULT")
+            yield f"[{group or 'DEFAULT'}]{name}{where}: {reason}; correct the value"
+        except cfg.Error:
+            continue  # one that must be given and is not, which no command reads
+
+
+def _options() -> Iterator[tuple[str | None, str]]:
+    """Yield the group and the name of each option; ``None`` is the group DEFAULT."""
+    for name in CONF:
+        try:
+            value = CONF[name]
+        except (ValueError, cfg.Error):
+            value = None
+        if isinstance(value, cfg.ConfigOpts.GroupAttr):
+            yield from ((name, option) for option in value)
+        else:
+            yield None, name
+
+
+def _file_with(name: str, group: str) -> str:
+    """Return the last file that sets an option whose value :func:`_where` cannot read."""
+    for path in reversed(files()):
+        sections: dict[str, dict[str, list[str]]] = {}
+        cfg.ConfigParser(path, sections).parse()
+        if name in sections.get(group, {}):
+            return f" (in {path})"
+    return ""
 
 
 def _where(name: str, group: str | None) -> str:

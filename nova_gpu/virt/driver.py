@@ -50,8 +50,7 @@ class GPULibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def _get_guest_config(self, instance: Any, *args: Any, **kwargs: Any) -> Any:
         guest = super()._get_guest_config(instance, *args, **kwargs)
-        self._gpus.starts.add_gpus(instance, guest)
-        return guest
+        return self._gpus.starts.add_gpus(instance, guest)
 
     @staticmethod
     def _create_idmaps(*args: Any, **kwargs: Any) -> list[Any]:

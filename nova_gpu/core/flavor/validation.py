@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping
 from nova_gpu.core import exception, names
 from nova_gpu.core.flavor import arrangement, consent, preemptible, query, words
 from nova_gpu.core.flavor.request import FlavorRequest
-from nova_gpu.core.scheduling import startable
 
 WORDS = (
     *(names.GPUS, names.GPU_ARCH, names.HYPERVISOR, names.HYPERVISOR_TYPE),
     *(names.MODEL, names.MEMORY_MIB, *arrangement.WORDS, names.OPTION_ROM, names.MOVE),
-    *(names.ON_STOP, names.ON_STOP_MOVE, names.CAPACITY, names.GUEST_TOPOLOGY),
+    *(names.ON_STOP, names.ON_STOP_MOVE, names.GUEST_TOPOLOGY),
     *(names.PREEMPTIBLE, names.ON_PREEMPT),
     *(names.VGPUS, names.VGPU_TYPE, names.HEADS),
 )
@@ -71,8 +70,6 @@ def _check(asked: FlavorRequest) -> None:
     asked.check_guest_options()
     consent.parse(asked.extra_specs)
     _ = asked.on_stop, asked.on_stop_move, asked.preemptible
-    if (said := asked.extra_specs.get(names.CAPACITY)) is not None:
-        startable.parse(said)
 
 
 def _misspelt(extra_specs: Mapping[str, str]) -> Iterator[str]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides one card into MIG instances. Run as a process of its own, which may hang in the driver;
-it imports NVIDIA's binding and the standard library only. Called with a card's PCI address and a
+"""Divides one card into MIG instances. Run as a process of its own, as whatever may hang in the
+driver (:mod:`nova_gpu.host.child`): a thread of the privsep daemon that hangs cannot be ended, and
+NVML has the card open in its process until nvmlShutdown, which a hanging call never reaches. It
+imports NVIDIA's binding and the standard library only. Called with a card's PCI address and a
 profile (``1g.18gb``) it prints one of ::
 
     {"made": 7}

@@ -173,6 +173,7 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
 
     :param port: the index of the port's controller, which is the bus behind it to libvirt
     :param is_first_of_many: whether to tell the guest that the slot has more functions
+    :param alias: the device's name to libvirt, by which its *clique* is set
     """
 
     def __init__(
@@ -183,6 +184,7 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
         is_first_of_many: bool,
         option_rom: bool,
         alias: str | None = None,
+        clique: int | None = None,
     ) -> None:
         super().__init__()
         self.domain, self.bus = f"{address.domain:04x}", f"{address.bus:02x}"
@@ -190,7 +192,7 @@ class GuestFunction(vconfig.LibvirtConfigGuestHostdevPCI):  # type: ignore[misc]
         self.port = port
         self.is_first_of_many = is_first_of_many
         self.option_rom = option_rom
-        self.alias = alias
+        self.alias, self.clique = alias, clique
 
     def format_dom(self) -> etree._Element:
         element: etree._Element = super().format_dom()
@@ -211,19 +213,34 @@ class GuestWithCliques(vconfig.LibvirtConfigGuest):  # type: ignore[misc]
 
     It is a property of QEMU's device, for which libvirt has no element. So the domain overrides the
     device that has the given alias, by which libvirt calls it tainted.
+
+    :param guest: what Nova has made, whose fields this one takes over
     """
 
-    clique_by_alias: Mapping[str, int]
+    def __init__(self, guest: vconfig.LibvirtConfigGuest) -> None:
+        super().__init__()
+        self.__dict__.update(vars(guest))
 
     def format_dom(self) -> etree._Element:
         element: etree._Element = super().format_dom()
         override = etree.SubElement(element, f"{{{_QEMU}}}override", nsmap={"qemu": _QEMU})
-        for alias, clique in self.clique_by_alias.items():
-            device = etree.SubElement(override, f"{{{_QEMU}}}device", alias=alias)
+        for function in _with_clique(self):
+            device = etree.SubElement(override, f"{{{_QEMU}}}device", alias=str(function.alias))
             frontend = etree.SubElement(device, f"{{{_QEMU}}}frontend")
-            words = {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": str(clique)}
+            value = str(function.clique)
+            words = {"name": "x-nv-gpudirect-clique", "type": "unsigned", "value": value}
             etree.SubElement(frontend, f"{{{_QEMU}}}property", words)
         return element
+
+
+def with_cliques(guest: vconfig.LibvirtConfigGuest) -> vconfig.LibvirtConfigGuest:
+    """Return *guest*, or one in its place that also renders the cliques of its cards."""
+    return GuestWithCliques(guest) if _with_clique(guest) else guest
+
+
+def _with_clique(guest: vconfig.LibvirtConfigGuest) -> list[GuestFunction]:
+    functions = (device for device in guest.devices if isinstance(device, GuestFunction))
+    return [function for function in functions if function.clique is not None]
 
 
 def refuse_machine_type(machine_type: str | None) -> None:
@@ -264,17 +281,13 @@ def add_cards(
     has_ports = any(isinstance(device, defined) for device in guest.devices)
     behind = trees.flat(cards) if tree is None else tree.behind
     aliases = {address: f"ua-gpu-{number}" for number, address in enumerate(cliques)}
-    functions = list(_functions(cards, behind, option_rom, aliases))
+    functions = list(_functions(cards, behind, option_rom, aliases, cliques))
     ports: list[vconfig.LibvirtConfigGuestDevice] = []
     if tree is not None:
         ports = list(guest_tree.controllers(guest, tree))
     elif has_ports:
         ports = list(_ports(len(cards)))
     guest.devices[:0] = ports + functions
-    if cliques:
-        # Nova has made the guest, and renders it itself.
-        guest.__class__ = GuestWithCliques
-        guest.clique_by_alias = {aliases[address]: cliques[address] for address in cliques}
 
 
 def _ports(count: int) -> Iterator[vconfig.LibvirtConfigGuestDevice]:
@@ -289,6 +302,7 @@ def _functions(
     behind: Mapping[PciAddress, int],
     option_rom: bool,
     aliases: Mapping[PciAddress, str],
+    cliques: Mapping[PciAddress, int],
 ) -> Iterator[GuestFunction]:
     for card in cards:
         functions = card.functions
@@ -299,6 +313,7 @@ def _functions(
                 is_first_of_many=address == functions[0] and len(functions) > 1,
                 option_rom=option_rom,
                 alias=aliases.get(address),
+                clique=cliques.get(address),
             )
 
 

@@ -5,7 +5,8 @@ Nova claims them first, then the GPUs (``ResourceTracker.instance_claim`` and ``
 same in Nova 32 to 34). So the GPUs are chosen beside what is claimed already; and that there are
 some, the pools that Nova draws from are kept in an order in which those beside free GPUs come
 first. It draws "in any order", as it says itself (``PciDeviceStats.consume_requests``), unless
-Placement has said which (``[filter_scheduler]pci_in_placement``).
+Placement has said which (``[filter_scheduler]pci_in_placement``). A claim tells the driver neither
+its instance nor what else it has: doc/source/contributor/upstream.rst.
 """
 
 from __future__ import annotations

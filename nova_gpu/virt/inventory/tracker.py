@@ -2,7 +2,8 @@
 """Devices that Nova's resource tracker takes back, and hands out, beside its own claims.
 
 That is the tracker's record of what is assigned, and ``instance.resources``, of which that is made
-in every period. Both are changed under its lock, as a claim of its own does it.
+in every period. Both are changed under its lock, as a claim of its own does it. Nova has no way for
+it: doc/source/contributor/upstream.rst.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from nova_gpu.core.model import GPU
 from nova_gpu.core.topology.nearness import Neighbour
 from nova_gpu.core.vgpu.vgpu import VGPUType
 from nova_gpu.virt import counters, libvirt_errors
+from nova_gpu.virt.delivery import guest_config
 from nova_gpu.virt.delivery.delivery import Delivery, Given
 from nova_gpu.virt.delivery.ways import Ways
 from nova_gpu.virt.inventory import stranding
@@ -203,13 +204,15 @@ class Starts:
         has_any = any(supply.counts(each) for each in resources for supply in supplies)
         return has_any or bool(self.ledger.now.kept_by(instance.uuid))
 
-    def add_gpus(self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest) -> None:
-        """Renders the GPUs the instance holds into the guest's configuration.
+    def add_gpus(
+        self, instance: objects.Instance, guest: vconfig.LibvirtConfigGuest
+    ) -> vconfig.LibvirtConfigGuest:
+        """Return the guest's configuration with the GPUs that the instance holds.
 
         :raises nova.exception.ComputeResourcesUnavailable: where one of them cannot be given now
         """
         if not self.assigned:
-            return
+            return guest
         with _in_novas_words(instance, spawning=False):
             asked, held = records.request_of(instance), self._held(instance)
             self._refuse_unheld(instance, _devices(held))
@@ -220,6 +223,7 @@ class Starts:
                 told = self.ways.whole.told(instance, asked, guest, cards) if cards else []
                 parts = [each.group.facts for each in held[self.assigned.parts]]
                 _tell(instance, told, parts)
+        return guest_config.with_cliques(guest)
 
     def _held(self, instance: objects.Instance) -> Held:
         """What the instance has of this host; where that has no GPUs the database is not asked."""

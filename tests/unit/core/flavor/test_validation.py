@@ -57,7 +57,7 @@ class MistakesTest(unittest.TestCase):
             ("gpu:modle", "did you mean gpu:model?"),
             (
                 "gpu:nothing_like_it",
-                "there are: gpu:capacity, gpu:distribution, gpu:guest_topology",
+                "there are: gpu:distribution, gpu:guest_topology",
             ),
         ):
             with self.subTest(key=key):

@@ -24,7 +24,7 @@ _TIMES = st.tuples(
     st.sampled_from(["Z", "z", "", "+00:00", "-01:00", "+23:59", "-99:99", ".5Z", "Z\n"]),
 ).map("".join)
 METADATA = st.dictionaries(
-    st.sampled_from(["gpu:preempt_at", "gpu:preempt_for", "gpu:capacity"]) | base.TEXT,
+    st.sampled_from(["gpu:preempt_at", "gpu:preempt_for"]) | base.TEXT,
     _TIMES | base.TEXT | base.LONG,
     max_size=4,
 )

@@ -50,7 +50,7 @@ def hostile(chance: random.Random) -> str:
 
 def _written(chance: random.Random) -> dict[str, Any]:
     """The fields of a server that its tenant, or Nova of what that gave it, has written"""
-    keys = "gpu:preempt_at", "gpu:preempt_for", "gpu:capacity", hostile(chance)
+    keys = "gpu:preempt_at", "gpu:preempt_for", hostile(chance)
     properties = {key: hostile(chance) for key in ("gpu:on_stop", hostile(chance))}
     return {
         "name": hostile(chance),

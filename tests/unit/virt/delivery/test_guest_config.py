@@ -226,7 +226,7 @@ class AddCardsTest(unittest.TestCase):
         config = guest()
         cliques = {PAIR.address: 1, ALONE.address: 2}
         guest_config.add_cards(config, [ALONE, PAIR], option_rom=True, cliques=cliques)
-        domain = etree.fromstring(config.to_xml())
+        domain = etree.fromstring(guest_config.with_cliques(config).to_xml())
         names = {"qemu": "http://libvirt.org/schemas/domain/qemu/1.0"}
         self.assertEqual(2, len(domain.xpath("qemu:override/qemu:device", namespaces=names)))
         for card, number in ((PAIR, "1"), (ALONE, "2")):
@@ -245,6 +245,9 @@ class AddCardsTest(unittest.TestCase):
         self.assertEqual(["0x0", "0x0"], domain.xpath("devices/hostdev[alias]/address/@function"))
 
     def test_without_cliques_nothing_of_qemus(self) -> None:
+        config = guest()
+        guest_config.add_cards(config, [PAIR, ALONE], option_rom=True)
+        self.assertIs(config, guest_config.with_cliques(config))
         domain = self.domain(PAIR, ALONE)
         self.assertEqual([], domain.xpath("devices/hostdev/alias"))
         self.assertEqual("devices", domain[-1].tag)
