@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import random
 from typing import Any
 
+from nova_gpu.core import names
 from osc_gpu import explain
 from osc_gpu.fleet import preemption
-from tests.functional import base, sdk
+from tests.fixtures.hostile import hostile
+from tests.functional import alone, base, sdk
 from tests.functional.readings import Server
 
 _SPOT = {"gpus": "= 1", "gpu:preemptible": "0s", "gpu:on_stop": "release"}
@@ -67,6 +72,58 @@ class MetadataTest(base.GPUServersTestBase):
             self.assertIn("mine", shown)
             for each in set(_ON_A_TERMINAL) - set("]0;mine[2K31"):
                 self.assertNotIn(each, shown + said)
+
+
+class _Lines(logging.Handler):
+    """What is logged from now on"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found += record.getMessage().split("\n")
+
+
+class PeriodTest(alone.Alone, base.GPUServersTestBase):
+    """What instances are called, and what they and their images say, in the host's periods"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host()
+        self.servers = [self.boot(self.flavor(**_SPOT)) for _ in range(6)]
+        self.lines = _Lines()
+        logger = logging.getLogger("nova_gpu")
+        logger.addHandler(self.lines)
+        self.addCleanup(logger.removeHandler, self.lines)
+
+    def write(self, server: Server, chance: random.Random) -> None:
+        instance = self.instance(server)
+        instance.display_name = instance.hostname = hostile(chance)
+        instance.display_description = hostile(chance)
+        keys = names.PREEMPT_AT, names.PREEMPT_FOR, hostile(chance)
+        instance.metadata = {key: hostile(chance) for key in keys}
+        images = names.IMAGE_ON_STOP, f"image_{hostile(chance)}"
+        instance.system_metadata |= {key: hostile(chance) for key in images}
+        instance.save()
+
+    def test_many(self) -> None:
+        """The ordinary run has 300 values of each field; the long one as many as it is told."""
+        examples = int(os.environ.get("NOVA_GPU_FUZZ_EXAMPLES", 0))
+        chance = random.Random(None if examples else 0)
+        self.sent()
+        for number in range((examples or 300) // len(self.servers)):
+            for server in self.servers:
+                self.write(server, chance)
+            if number % 10 == 0:
+                self.restart_host("host1")
+            self.period()
+            self.assertInventory(used=len(self.servers))
+        for line in self.lines.found:
+            self.assertTrue(line.isprintable(), repr(line))
+        self.assertEqual([], self.sent())
+        last = self.boot(self.flavor(gpus="= 2"))
+        self.assertGPUs(last, base.ALL[6:])
 
 
 class FlavorTest(base.GPUServersTestBase):

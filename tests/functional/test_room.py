@@ -310,12 +310,19 @@ class LiveTest(live.Moving, divided.DividedServersTestBase):
                 self.assertRaises(_Killed, self.drain)
             for server in servers:
                 self._wait_for_state_change(server, "ACTIVE")  # Nova goes on with what was begun
+            self._wait_for_assert(self.assertNoneKept)
             hosts = [self.allocated(server, "VGPU") for server in servers]
             self.assertEqual(left, hosts.count({"host1": 1}), hosts)
             self.assertEqual(3, sum(sum(each.values()) for each in hosts), hosts)
         taken, said = self.drain()
         self.assertEqual([], list(taken[1]))
         self.assertIn("host1: no instance has GPUs of it.", said)
+
+    def assertNoneKept(self) -> None:
+        """A source has its own back a moment after its guest is ACTIVE elsewhere."""
+        for each in sdk.connect(self).compute.migrations():
+            kept = self.placement.get(f"/allocations/{each.uuid}").body["allocations"]
+            self.assertEqual({}, kept)
 
     def drain(self) -> Any:
         return sdk.run(self, room.Drain, "host1", "--apply")

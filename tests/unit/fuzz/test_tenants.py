@@ -8,20 +8,26 @@ import io
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from hypothesis import strategies as st
 from lxml import html
-from nova import objects
+from nova import context, objects
+from nova import exception as nova_exception
+from nova.scheduler.client import report as nova_report
 from osc_lib import exceptions
 from oslo_utils import timeutils
 
 from nova_gpu.core import exception, printable
 from nova_gpu.core.placement import kept
 from nova_gpu.notifications import Event, EventType
+from nova_gpu.scheduler import filters, request_filter, weights
 from nova_gpu.virt.usage import records
 from osc_gpu import asking, report
+from tests.fixtures import cloud_gpus
 from tests.unit.fuzz import base
 from tests.unit.osc_gpu.test_report import _PROVIDER
+from tests.unit.scheduler import test_filters
 from tests.unit.virt.usage import test_records
 
 _TEXT = base.TEXT | base.LONG
@@ -94,6 +100,29 @@ class TenantsTest(base.FuzzTestCase):
             self.assertTrue(str(error).isprintable())
         kept.in_force([*traits, f"CUSTOM_GPU_KEPT_UNTIL_{text}"], _NOW)
 
+    @base.fuzzed(text=_TEXT, traits=st.lists(_TEXT, max_size=3), specs=st.booleans())
+    def test_the_scheduler(self, text: str, traits: list[str], specs: bool) -> None:
+        """Of an image and of hints; a refusal is a sentence that its user reads."""
+        objects.register_all()
+        spec = cloud_gpus.request_spec(
+            {"gpus": "= 1"} if specs else {}, image_traits=traits, machine_type=text or "q35"
+        )
+        spec.scheduler_hints = {text: [text], "group": [text]}
+        state = test_filters.host_state(test_filters.FERMI)
+        client = _Placement()
+        try:
+            with mock.patch.object(nova_report, "report_client_singleton", lambda: client):
+                request_filter.gpu_request_filter(context.get_admin_context(), spec)
+            (passing,) = filters.GPUFilter().filter_all([state], spec)
+        except nova_exception.NovaException as error:
+            self.assertHarmless(str(error))
+            self.assertLessEqual(len(str(error)), printable.MOST_OF_A_LINE)
+            return
+        weighed = weights.GPUWeigher().weigh_objects(
+            [SimpleNamespace(obj=passing, weight=1.0)], spec
+        )
+        self.assertEqual(1, len(weighed))
+
     @base.fuzzed(share=0.3, text=_TEXT)
     def test_the_page(self, text: str) -> None:
         held = report.Held(text, text, text, text, _PROVIDER, 1)
@@ -102,3 +131,13 @@ class TenantsTest(base.FuzzTestCase):
         page.encode()
         for each in html.fromstring(page).xpath("//bdi/text()"):
             self.assertHarmless(each)
+
+
+class _Placement:
+    """Nova's client of a Placement that knows each trait, and of which no provider has any"""
+
+    def get(self, url: str, **_: Any) -> Any:
+        return SimpleNamespace(status_code=200, json=lambda: {"traits": []})
+
+    def put(self, url: str, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(status_code=204)

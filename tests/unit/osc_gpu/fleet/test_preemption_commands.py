@@ -21,31 +21,13 @@ from oslo_utils import timeutils
 from nova_gpu.core import printable
 from osc_gpu import failures, rest
 from osc_gpu.fleet import create, preemption, start
+from tests.fixtures.hostile import hostile
 from tests.unit.fuzz import base
 from tests.unit.osc_gpu import test_consumers
 
 _PYPROJECT = pathlib.Path(__file__).parents[4] / "pyproject.toml"
 # As many servers on each of two hosts
 _EACH = 20
-_PIECES = (
-    *("\x1b]0;a\x07", "\x1b[2J", "\r", "\n", "\t", "\0", "\x9b31m", "\u202e", "\u2028", "\ud800"),
-    *("<script>alert(1)</script>", "&amp;", '"><img src=x onerror=a>', "]]>", "javascript:a"),
-    *("%s%n{0}{x.__class__}", "=cmd|' /C calc'!A0", "../../etc", "'; DROP TABLE x;--", ".*(", "[["),
-    *("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "2026-11-26T00:00:00Z", "1e999", "-1", "NaN"),
-    *("null", "true", "\u0301" * 9, "\U0001f468\u200d\U0001f469", "\uffff", "A" * 5000, " ", ""),
-)
-
-
-def hostile(chance: random.Random) -> str:
-    """What a tenant may write: pieces that have a meaning to somebody, and any characters"""
-    if chance.random() < 0.3:
-        return chance.choice(_PIECES)
-    most = chance.choice((3, 40, 40, 255, 5000))
-    text, length = "", chance.randrange(most)
-    while len(text) < length:
-        piece = chr(chance.randrange(chance.choice((0x20, 0x80, 0x3000, 0x110000))))
-        text += chance.choice(_PIECES) if chance.random() < 0.1 else piece
-    return text
 
 
 def _written(chance: random.Random) -> dict[str, Any]:
