@@ -19,6 +19,7 @@ from oslo_utils import timeutils
 from benchmarks import host_states, report
 from nova_gpu.conf import CONF
 from nova_gpu.core.flavor import query, request
+from nova_gpu.scheduler import choices
 from nova_gpu.scheduler.filters import GPUFilter
 from nova_gpu.scheduler.weights import GPUWeigher
 
@@ -27,7 +28,8 @@ NOTES = (
     "is in use. Each instance goes through GPUFilter, RAMWeigher and GPUWeigher by Nova's handler,",
     "with the hosts as they were when the request came, less what it took itself, and claims the",
     "best host, then the next best. What Placement counts is a number for each host; requests",
-    "take turns at random. Lost: claims of a host that had none left by then.",
+    "take turns at random. Lost: claims of a host that had none left by then. Ours: by what the",
+    "process has chosen lately; other: by a random choice among equal hosts, without that memory.",
     "PxT: so many processes of nova-scheduler ([scheduler]workers, of all controllers) that share",
     "nothing but the database, and so many requests under way in each: by Nova's default of",
     "[DEFAULT]executor_thread_pool_size at most 64.",
@@ -73,15 +75,46 @@ class Cloud:
         return True
 
 
+class _RandomTurns(choices.Taken):
+    """No memory of what was chosen: equal hosts have a random order."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__({})
+        self._chance = chance
+
+    def __bool__(self) -> bool:
+        return True
+
+    def turn(self, unreported: int, place: int) -> tuple[int, int]:
+        return unreported, self._chance.getrandbits(32)
+
+
+class _RandomWeigher(GPUWeigher):
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self._turns = _RandomTurns(chance)
+
+    def _taken(self, asked: object, spec: object) -> choices.Taken:
+        return self._turns
+
+
 def race(
-    hosts: int, processes: int, threads: int, chance: random.Random, instances: int = 1
+    hosts: int,
+    processes: int,
+    threads: int,
+    chance: random.Random,
+    instances: int = 1,
+    *,
+    at_random: bool = False,
 ) -> Outcome:
     """:param threads: how many requests each process has under way
     :param instances: how many each asks for
+    :param at_random: whether equal hosts are chosen from at random, not by the last choices
     :raises RuntimeError: where an instance has no host although GPUs are left"""
     cloud = Cloud(hosts)
     waiting = hosts * host_states.GPUS // instances
-    idle = [weigher for weigher in [GPUWeigher() for _ in range(processes)] for _ in range(threads)]
+    weighers = [_RandomWeigher(chance) if at_random else GPUWeigher() for _ in range(processes)]
+    idle = [weigher for weigher in weighers for _ in range(threads)]
     active: list[tuple[Iterator[object], GPUWeigher]] = []
     while waiting or active:
         while waiting and idle:
@@ -136,9 +169,15 @@ def rows(hosts: int, schedulers: Sequence[str]) -> Iterator[report.Row]:
     for instances in (1, host_states.GPUS):
         for each in schedulers:
             processes, threads = map(int, each.split("x"))
-            found = race(hosts, processes, threads, random.Random(20261124), instances)
+            found, other = (
+                race(
+                    *(hosts, processes, threads, random.Random(20261124), instances),
+                    at_random=at_random,
+                )
+                for at_random in (False, True)
+            )
             name = f"{hosts} hosts, {each} requests for {instances}"
-            yield report.Row(f"{name}: claims lost", found.lost, None, "")
+            yield report.Row(f"{name}: claims lost", found.lost, other.lost, "")
             yield report.Row(f"{name}: GPUs in use", found.used, None, "")
 
 
