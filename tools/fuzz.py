@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -48,23 +49,27 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed or not names else 0
 
 
-def files() -> list[Path]:
-    """Return the modules that have properties."""
-    return [path for path in TESTS.rglob("test_*.py") if "FuzzTestCase):" in path.read_text()]
-
-
 def _properties() -> Iterator[str]:
-    """Those that cost most for an input first, so that the others make up the number"""
+    """Yield the tests of modules that have properties.
+
+    Those that cost most for an input come first, so that the others make up the number.
+    """
     slow = {"test_preemption_commands": 0, "test_histories": 1, "test_sysfs": 2, "test_cdi": 3}
-    for path in sorted(files(), key=lambda path: (slow.get(path.stem, 4), path.stem)):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        test_case = None
-        for line in path.read_text().splitlines():
-            if line.startswith("class ") and "FuzzTestCase" in line:
-                test_case = line.split("(")[0].removeprefix("class ")
-            if test_case and line.startswith("    def test_"):
-                method = line.split("(")[0].removeprefix("    def ")
-                yield f"{module}.{test_case}.{method}"
+    files = (path for path in TESTS.rglob("test_*.py") if "(base.FuzzTestCase" in path.read_text())
+    for path in sorted(files, key=lambda path: (slow.get(path.stem, 4), path.stem)):
+        yield from _tests_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
+def _tests_of(module: str) -> Iterator[str]:
+    from tests.unit.fuzz import base
+
+    waiting: list[unittest.TestSuite] = [unittest.TestLoader().loadTestsFromName(module)]
+    while waiting:
+        for each in waiting.pop():
+            if isinstance(each, unittest.TestSuite):
+                waiting.append(each)
+            elif isinstance(each, base.FuzzTestCase):
+                yield each.id()
 
 
 def _run(name: str, examples: int) -> tuple[bool, Mapping[str, int]]:
