@@ -29,7 +29,7 @@ from lab import packages
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".tools"
 LOG = STATE / "log"
-RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1"}
+RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1", 29: "2024.1"}
 NEWEST = max(RELEASES)
 # How a suite ends that this machine cannot run, after a line "SKIP: reason" (automake's word)
 SKIPPED = 77
