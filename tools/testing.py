@@ -235,8 +235,9 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
 
 def scripts() -> list[str]:
     """What a shell runs"""
-    named = [".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
-    named += ["devstack/override-defaults", "devstack/settings"]
+    named = [".ci/package", ".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
+    named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
+    named += [f"debian/tests/{name}" for name in ("client", "import", "list", "upgrade-check")]
     return [*named, *sorted(str(each.relative_to(ROOT)) for each in ROOT.glob("[a-z]*/**/*.sh"))]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import configparser
 import importlib
 import pathlib
 import re
@@ -46,6 +47,15 @@ class TestEntryPoints(unittest.TestCase):
                 with self.subTest(f"{group}: {name}"):
                     loaded = importlib.import_module(module)
                     self.assertTrue(not attribute or callable(getattr(loaded, attribute)))
+
+
+class TestDebian(unittest.TestCase):
+    def test_its_version_is_what_the_next_tag_is_called(self):
+        first = (ROOT / "debian" / "changelog").read_text().partition("\n")[0]
+        (version,) = re.findall(r"^nova-gpu \(([\d.]+)(?:~dev\d+)?-\d+\)", first)
+        config = configparser.ConfigParser()
+        config.read(ROOT / "setup.cfg")
+        self.assertEqual(config["metadata"]["version"], version)
 
 
 class TestConstraints(unittest.TestCase):
