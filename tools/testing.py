@@ -29,7 +29,7 @@ from lab import packages
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".tools"
 LOG = STATE / "log"
-RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1"}
+RELEASES = {34: "2026.2", 33: "2026.1", 32: "2025.2", 31: "2025.1", 29: "2024.1"}
 NEWEST = max(RELEASES)
 # How a suite ends that this machine cannot run, after a line "SKIP: reason" (automake's word)
 SKIPPED = 77
@@ -237,8 +237,9 @@ def again(first: Outcome, one: Callable[[str, Sequence[str]], Outcome]) -> None:
 
 def scripts() -> list[str]:
     """What a shell runs"""
-    named = [".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
-    named += ["devstack/override-defaults", "devstack/settings"]
+    named = [".ci/package", ".ci/run", ".ci/suites", "tempest-plugin/against-lab", "tools/test"]
+    named += ["devstack/override-defaults", "devstack/settings", "debian/python3-nova-gpu.postrm"]
+    named += [f"debian/tests/{name}" for name in ("client", "import", "list", "upgrade-check")]
     return [*named, *sorted(str(each.relative_to(ROOT)) for each in ROOT.glob("[a-z]*/**/*.sh"))]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import configparser
 import importlib
 import pathlib
 import re
@@ -48,14 +49,22 @@ class TestEntryPoints(unittest.TestCase):
                     self.assertTrue(not attribute or callable(getattr(loaded, attribute)))
 
 
+class TestDebian(unittest.TestCase):
+    def test_its_version_is_what_the_next_tag_is_called(self):
+        first = (ROOT / "debian" / "changelog").read_text().partition("\n")[0]
+        (version,) = re.findall(r"^nova-gpu \(([\d.]+)(?:~dev\d+)?-\d+\)", first)
+        config = configparser.ConfigParser()
+        config.read(ROOT / "setup.cfg")
+        self.assertEqual(config["metadata"]["version"], version)
+
+
 class TestConstraints(unittest.TestCase):
     def test_every_requirement_is_pinned_for_every_release(self):
         files = ["requirements.txt", "test-requirements.txt"]
         newest = [*files, "lint-requirements.txt", "doc/requirements.txt"]
-        older = (("2025.1", files), ("2025.2", files), ("2026.1", files))
-        for release, names in (*older, ("2026.2", newest)):
+        for number, release in RELEASES.items():
             pinned = _names(f"tools/constraints/{release}.txt", exactly=True)
-            for name in names:
+            for name in newest if number == NEWEST else files:
                 with self.subTest(f"{release}: {name}"):
                     self.assertEqual(set(), _names(name) - pinned)
             for requirement in PROJECT["project"]["optional-dependencies"]["nova"]:

@@ -112,6 +112,10 @@ class VirtualFunctions(HostdevParts):
                 f"{driver or 'no driver'}, which has vGPU {slot}, cannot save its state; a "
                 "vendor's variant of vfio-pci may"
             )
+        from nova.objects import migrate_data
+
+        if "pci_dev_map_src_dst" not in migrate_data.LibvirtLiveMigrateData.fields:
+            return f"Nova before 2025.1 moves no virtual function of a running guest, as {slot} is"
         return None
 
     def moved(self, data: Any, instance_uuid: str, old: Slot, new: Slot) -> None:

@@ -39,15 +39,15 @@ class DeviceSpec:
         for address in functions if self._devices and self._devices.specs else ():
             device = sysfs.device(address, roots)
             vendor_id, product_id = sysfs.ids(device)
-            spec = self._devices.device_assignable(
-                {
-                    "address": str(address),
-                    "vendor_id": vendor_id,
-                    "product_id": product_id,
-                    # A spec of a card's address is one of its virtual functions, too.
-                    "parent_addr": sysfs.link(device, "physfn"),
-                }
-            )
+            function = {
+                "address": str(address),
+                "vendor_id": vendor_id,
+                "product_id": product_id,
+                # A spec of a card's address is one of its virtual functions, too.
+                "parent_addr": sysfs.link(device, "physfn"),
+            }
+            # Not device_assignable(), which in Nova 2024.1 does not return the spec.
+            spec = next((spec for spec in self._devices.specs if spec.match(function)), None)
             if spec is not None:
                 return (
                     f"[pci]device_spec = {jsonutils.dumps(spec.dev_spec_conf)} has Nova give "

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from nova import objects
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import device, names
 from nova_gpu.core.device import Device
 from nova_gpu.core.model import GroupKey
@@ -98,9 +99,15 @@ class Assigned:
     def devices_of_others(
         self, instance: objects.Instance | None, found: dict[str, str], ledger: Ledger
     ) -> dict[str, str]:
-        """The mediated devices *found* of the *instance* that were not made by us: Nova renders
-        these. Of all instances all are told, as it is asked then which are nobody's."""
-        if instance is None or not found or not self.parts:
+        """Return those of the mediated devices *found* of the *instance* that Nova itself made.
+
+        Without an instance *found* are those of all, and Nova looks which devices are free, or, in
+        2024.1, which it has to make again after a host boot. It gets all of them where it has types
+        of its own, otherwise none.
+        """
+        if instance is None:
+            return found if CONF.devices.enabled_mdev_types else {}
+        if not found or not self.parts:
             return found
         self.ask_for_providers()
         # What the instance has, and what its domain names or named until it was taken away

@@ -155,6 +155,14 @@ class VirtualFunctionsTest(base.BaseTestCase):
                 reason = self.plain.stateless(PLAIN, is_running=running)
                 self.assertEqual(kept, reason is None, reason)
 
+    def test_nova_2024_1_moves_none(self) -> None:
+        self.host.bind(str(FUNCTION), "xe-vfio-pci")
+        self.useFixture(
+            fixtures.MonkeyPatch("nova.objects.migrate_data.LibvirtLiveMigrateData.fields", {})
+        )
+        reason = self.plain.stateless(PLAIN, is_running=True)
+        self.assertIn("before 2025.1", reason or "")
+
     def test_moved(self) -> None:
         data: Any = types.SimpleNamespace(pci_dev_map_src_dst={})
         new = Slot(PciAddress.parse("0000:c4:00.2"), "vf", 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fixtures
+from oslo_config import fixture as config_fixture
 from oslo_utils import uuidutils
 from oslotest import base
 
+from nova_gpu.conf import CONF
 from nova_gpu.core import device, exception
 from nova_gpu.core.vgpu.vgpu import Slot, device_uuid
 from nova_gpu.virt.inventory.assigned import Assigned
@@ -137,6 +139,9 @@ class NovasVGPUsTest(base.BaseTestCase):
         others = uuidutils.generate_uuid()
         found = dict.fromkeys([*ours, others], instance.uuid)
         self.assertEqual({others: instance.uuid}, self.of_others(found, instance))
+        self.assertEqual({}, self.of_others(found), "Nova has none")
+        config = self.useFixture(config_fixture.Config(CONF))
+        config.config(group="devices", enabled_mdev_types=["nvidia-64"])
         self.assertEqual(found, self.of_others(found), "of all instances all")
 
     def test_plain_instance_needs_nobody(self) -> None:
